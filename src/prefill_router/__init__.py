@@ -1,0 +1,1 @@
+"""Routes each request to the language model that should answer it."""

@@ -1,0 +1,168 @@
+"""What an answer will cost: Equation 1 of the paper, and the scale that Equation 2 needs.
+
+    C[k, q] = n_in[q] / 1e6 * r_in[k] + median_out[k] / 1e6 * r_out[k]        (US dollars)
+
+`median_out` is target k's median number of output tokens on the train rows. Where a target's own
+count of input tokens isn't known, the encoder's count stands in, times the median ratio of the two
+on the train rows. A target that has recorded costs but no prices or token counts is estimated at its
+median recorded cost. The cost that is reported afterwards is always the observed one,
+`RoutingDataset.observed_cost`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float, Real
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError
+from prefill_router.targets import Pool
+
+_MILLION = 1e6
+PerTarget = Float[NDArray[np.float64], " target"]
+
+
+@final
+@dataclass(frozen=True)
+class CostScale:
+    """Costs on the scale of the train rows (Equation 2): `low` is 0, `high` is 1; not clipped.
+
+    Attributes:
+        low: The lowest estimated cost of a train row and target, US dollars.
+        high: The highest, US dollars.
+    """
+
+    low: float
+    high: float
+
+    def normalise(
+        self, cost: Float[NDArray[np.float64], "..."]
+    ) -> Float[NDArray[np.float64], "..."]:
+        """Costs on the scale; all zero where every train cost was the same."""
+        if self.high <= self.low:
+            return np.zeros_like(cost)
+        return (cost - self.low) / (self.high - self.low)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CostEstimator:
+    """Equation 1 with everything fitted on train rows. Prices can be changed without refitting.
+
+    Attributes:
+        pool: The targets and their prices.
+        median_output: Train median of output tokens; NaN where unknown.
+        token_ratio: Input tokens of the target per token of the encoder (train median).
+        least_input: Fewest input tokens of a train row.
+        most_input: Most input tokens of a train row.
+        fixed: Median recorded cost, US dollars, used for targets without prices; NaN where unknown.
+    """
+
+    pool: Pool
+    median_output: PerTarget
+    token_ratio: PerTarget
+    least_input: PerTarget
+    most_input: PerTarget
+    fixed: PerTarget
+
+    def __post_init__(self) -> None:
+        lacking = [
+            target.name
+            for target, fixed, output in zip(self.pool, self.fixed, self.median_output, strict=True)
+            if np.isnan(fixed) and not (target.has_price and not np.isnan(output))
+        ]
+        if lacking and not self.is_free:
+            raise ConfigError(
+                f"the costs of {lacking} can't be estimated: they need prices and output token "
+                "counts, or recorded costs; add prices to the pool file, counts to the outcomes, "
+                "or state an assumed number of output tokens"
+            )
+
+    @classmethod
+    def fit(
+        cls,
+        train: RoutingDataset,
+        encoder_tokens: Real[NDArray[Any], " query"],
+        *,
+        assumed_output_tokens: float | None = None,
+    ) -> "CostEstimator":
+        """Learn medians, ratios and ranges from the train rows.
+
+        Args:
+            train: The train part.
+            encoder_tokens: How many tokens the encoder reads of each query, before truncation.
+            assumed_output_tokens: Stands in for targets of which no output count is known.
+
+        Raises:
+            ConfigError: Some targets have prices or costs, and others nothing to go by.
+        """
+        counts = np.asarray(encoder_tokens, dtype=np.float64)[:, None]
+        ratio = _median(train.input_tokens / np.maximum(counts, 1))
+        ratio = np.where(np.isnan(ratio), 1.0, ratio)
+        inputs = np.where(np.isnan(train.input_tokens), counts * ratio, train.input_tokens)
+        output = _median(train.output_tokens)
+        if assumed_output_tokens is not None:
+            output = np.where(np.isnan(output), assumed_output_tokens, output)
+        return cls(
+            train.pool,
+            output,
+            ratio,
+            inputs.min(axis=0),
+            inputs.max(axis=0),
+            _median(train.recorded_cost),
+        )
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing at all is known of costs: they are all zero, and lam changes nothing."""
+        return bool(np.isnan(self.fixed).all()) and not any(t.has_price for t in self.pool)
+
+    def estimate(
+        self,
+        encoder_tokens: Real[NDArray[Any], " query"],
+        *,
+        input_tokens: Float[NDArray[np.float64], "query target"] | None = None,
+    ) -> Float[NDArray[np.float64], "query target"]:
+        """Estimated cost of every target, in US dollars (Equation 1).
+
+        Args:
+            encoder_tokens: How many tokens the encoder reads of each query, before truncation.
+            input_tokens: Each target's own count where known, else NaN.
+        """
+        counts = np.asarray(encoder_tokens, dtype=np.float64)[:, None] * self.token_ratio
+        if input_tokens is not None:
+            counts = np.where(np.isnan(input_tokens), counts, input_tokens)
+        return self._cost(counts)
+
+    @property
+    def scale(self) -> CostScale:
+        """The range of the estimated costs of the train rows, at the present prices."""
+        ends = self._cost(np.stack([self.least_input, self.most_input]))
+        return CostScale(float(ends.min()), float(ends.max()))
+
+    def with_pool(self, pool: Pool) -> "CostEstimator":
+        """The same counts at the prices of another pool with the same names in the same order.
+
+        Raises:
+            ConfigError: The names differ, or a target's cost can no longer be estimated.
+        """
+        if pool.names != self.pool.names:
+            raise ConfigError(f"the pool has {pool.names}; the router needs {self.pool.names}")
+        return replace(self, pool=pool)
+
+    def _cost(
+        self, inputs: Float[NDArray[np.float64], "row target"]
+    ) -> Float[NDArray[np.float64], "row target"]:
+        if self.is_free:
+            return np.zeros_like(inputs)
+        prices = np.array([(t.input_price, t.output_price) for t in self.pool], dtype=np.float64)
+        cost = (inputs * prices[:, 0] + self.median_output * prices[:, 1]) / _MILLION
+        return np.where(np.isnan(cost), self.fixed, cost)
+
+
+def _median(table: Float[NDArray[np.float64], "query target"]) -> PerTarget:
+    """Median of each column over what is known; NaN where nothing is."""
+    columns = [column[~np.isnan(column)] for column in table.T]
+    return np.array([np.median(column) if len(column) else np.nan for column in columns])

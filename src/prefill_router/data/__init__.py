@@ -1,0 +1,44 @@
+"""Queries, labels and token counts: the dataset, its regimes, its splits, its folder on disk."""
+
+from prefill_router.data.dataset import RoutingDataset, Table
+from prefill_router.data.query import Message, Prompt, Query, prompt_key, prompt_text
+from prefill_router.data.regimes import Regime, binary, regimes
+from prefill_router.data.splits import (
+    FRACTIONS,
+    PARTS,
+    WITH_CALIBRATION,
+    Part,
+    Split,
+    load_split,
+    save_split,
+    split,
+    split_from_dict,
+    stratified_folds,
+)
+from prefill_router.data.storage import is_dataset, read_dataset, write_dataset
+
+__all__ = [
+    "FRACTIONS",
+    "PARTS",
+    "WITH_CALIBRATION",
+    "Message",
+    "Part",
+    "Prompt",
+    "Query",
+    "Regime",
+    "RoutingDataset",
+    "Split",
+    "Table",
+    "binary",
+    "is_dataset",
+    "load_split",
+    "prompt_key",
+    "prompt_text",
+    "read_dataset",
+    "regimes",
+    "save_split",
+    "split",
+    "split_from_dict",
+    "stratified_folds",
+    "write_dataset",
+]

@@ -1,0 +1,166 @@
+"""The dataset that a router is learned from and judged on."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.data.query import Query, prompt_key
+from prefill_router.errors import DataError
+from prefill_router.targets import Pool
+
+Table = Float[NDArray[np.float64], "query target"]
+"""One number per query and target; NaN where missing."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RoutingDataset:
+    """Queries, a pool, and how each target did on each query.
+
+    Axis order is query, then target; NaN is *not measured*, never a wrong answer.
+
+    Attributes:
+        queries: With distinct ids.
+        pool: The targets, in the tables' column order.
+        correct: Labels in [0, 1], or NaN.
+        input_tokens: Tokens of the prompt as billed, or NaN.
+        output_tokens: Tokens of the answer as billed, reasoning included, or NaN.
+        recorded_cost: US dollars that the answer cost, or NaN where only tokens are known.
+
+    Raises:
+        DataError: Ids repeat, shapes differ, labels leave [0, 1], or counts are negative.
+    """
+
+    queries: tuple[Query, ...]
+    pool: Pool
+    correct: Table
+    input_tokens: Table
+    output_tokens: Table
+    recorded_cost: Table
+
+    def __post_init__(self) -> None:
+        shape = (len(self.queries), len(self.pool))
+        for name, table in self._tables().items():
+            if table.shape != shape:
+                raise DataError(
+                    f"{name} has the shape {table.shape}; {shape[0]} queries and {shape[1]} "
+                    f"targets need {shape}"
+                )
+            if (table < 0).any() or np.isinf(table).any():
+                raise DataError(
+                    f"{name} holds negative or infinite numbers; NaN marks what is missing"
+                )
+        if (self.correct > 1).any():
+            worst = float(np.nanmax(self.correct))
+            raise DataError(f"correct holds {worst}; labels are in [0, 1], or missing")
+        if len(self._row_of) != len(self.queries):
+            raise DataError(f"query ids repeat: {self._repeated_ids()[:5]}; each must be unique")
+
+    @classmethod
+    def of(
+        cls,
+        queries: Sequence[Query],
+        pool: Pool,
+        correct: Table,
+        *,
+        input_tokens: Table | None = None,
+        output_tokens: Table | None = None,
+        recorded_cost: Table | None = None,
+    ) -> "RoutingDataset":
+        """A dataset in which the tables that aren't given are missing throughout."""
+        missing = np.full((len(queries), len(pool)), np.nan)
+        tables = [missing if t is None else t for t in (input_tokens, output_tokens, recorded_cost)]
+        return cls(tuple(queries), pool, correct, *tables)
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @cached_property
+    def query_ids(self) -> tuple[str, ...]:
+        """The queries' ids, in order."""
+        return tuple(query.id for query in self.queries)
+
+    @cached_property
+    def prompt_keys(self) -> tuple[str, ...]:
+        """The content hash of each query's prompt, in order."""
+        return tuple(prompt_key(query.prompt) for query in self.queries)
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {query.id: row for row, query in enumerate(self.queries)}
+
+    @cached_property
+    def observed_cost(self) -> Table:
+        """US dollars of each answer: as recorded, else from observed tokens and list prices."""
+        prices = np.array(
+            [(t.input_price, t.output_price) for t in self.pool], dtype=np.float64
+        )  # None becomes NaN
+        by_tokens = (self.input_tokens * prices[:, 0] + self.output_tokens * prices[:, 1]) / 1e6
+        return np.where(np.isnan(self.recorded_cost), by_tokens, self.recorded_cost)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of ids, prompts, targets and labels, whatever their order."""
+        names = self.pool.names
+        columns = np.argsort(names)
+        digest = hashlib.sha256(repr(sorted(names)).encode())
+        for row in sorted(range(len(self)), key=lambda i: self.queries[i].id):
+            digest.update(f"\n{self.queries[row].id}\t{self.prompt_keys[row]}\t".encode())
+            digest.update(self.correct[row, columns].tobytes())
+        return digest.hexdigest()
+
+    def rows(self, ids: Iterable[str]) -> list[int]:
+        """Positions of these queries.
+
+        Raises:
+            DataError: The dataset lacks some of them.
+        """
+        wanted = list(ids)
+        lacking = [i for i in wanted if i not in self._row_of]
+        if lacking:
+            raise DataError(
+                f"the dataset lacks {len(lacking)} of {len(wanted)} queries, the first is "
+                f"{lacking[0]!r}; is this the dataset that the ids come from?"
+            )
+        return [self._row_of[i] for i in wanted]
+
+    def select(
+        self, ids: Iterable[str] | None = None, *, targets: Iterable[str] | None = None
+    ) -> "RoutingDataset":
+        """The part with these queries and targets, in the order given."""
+        rows = list(range(len(self))) if ids is None else self.rows(ids)
+        names = self.pool.names if targets is None else tuple(targets)
+        cells = np.ix_(rows, self.pool.indices(names))
+        return RoutingDataset(
+            tuple(self.queries[row] for row in rows),
+            self.pool.select(names),
+            **{name: table[cells] for name, table in self._tables().items()},
+        )
+
+    def with_pool(self, pool: Pool) -> "RoutingDataset":
+        """The same answers, with the pool's prices; the names and their order must be the same.
+
+        Raises:
+            DataError: The names differ.
+        """
+        if pool.names != self.pool.names:
+            raise DataError(f"the pool has {pool.names}; the dataset needs {self.pool.names}")
+        return replace(self, pool=pool)
+
+    def _tables(self) -> dict[str, Table]:
+        return {
+            "correct": self.correct,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "recorded_cost": self.recorded_cost,
+        }
+
+    def _repeated_ids(self) -> list[str]:
+        seen: set[str] = set()
+        return [i for i in self.query_ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]

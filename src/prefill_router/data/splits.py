@@ -1,0 +1,192 @@
+"""Train, calibration and test parts, saved by query id.
+
+Stratified on (benchmark or domain) x consensus regime (section 4.2 of the paper). Queries with the
+same prompt go to the same part, since their states are the same and would leak. Which part a query
+falls into depends on the seed and the ids, not on the order of the rows.
+"""
+
+import hashlib
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router import files
+from prefill_router.data.dataset import RoutingDataset
+from prefill_router.data.regimes import regimes
+from prefill_router.errors import ConfigError, DataError, FormatError
+
+_Key = TypeVar("_Key")
+Part = Literal["train", "calibration", "test"]
+PARTS: tuple[Part, ...] = ("train", "calibration", "test")
+FRACTIONS: Mapping[Part, float] = {"train": 0.85, "test": 0.15}
+WITH_CALIBRATION: Mapping[Part, float] = {"train": 0.75, "calibration": 0.10, "test": 0.15}
+
+
+@final
+@dataclass(frozen=True)
+class Split:
+    """Which queries belong to which part.
+
+    Attributes:
+        parts: The ids of each part, sorted.
+        seed: The seed it was drawn with.
+        merged: Strata that were too small to split alone and were drawn together, with their sizes.
+    """
+
+    parts: Mapping[Part, tuple[str, ...]]
+    seed: int
+    merged: Mapping[str, int]
+
+    def __getitem__(self, part: Part) -> tuple[str, ...]:
+        if part not in self.parts:
+            raise ConfigError(f"the split has no part {part!r}; it has {list(self.parts)}")
+        return self.parts[part]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        parts = {part: list(ids) for part, ids in self.parts.items()}
+        return {"seed": self.seed, "merged": dict(self.merged), "parts": parts}
+
+
+def split(
+    dataset: RoutingDataset, *, seed: int = 0, fractions: Mapping[Part, float] = FRACTIONS
+) -> Split:
+    """Draw a stratified split.
+
+    Args:
+        dataset: The queries and their labels.
+        seed: Another seed, another split.
+        fractions: The share of each part; they add up to one.
+
+    Raises:
+        ConfigError: The fractions aren't positive or don't add up to one.
+        DataError: There are fewer distinct prompts than parts.
+    """
+    if any(share <= 0 for share in fractions.values()) or not math.isclose(
+        sum(fractions.values()), 1
+    ):
+        raise ConfigError(f"fractions are {dict(fractions)}; they must be positive and add up to 1")
+    groups = _groups(dataset)
+    if len(groups) < len(fractions):
+        raise DataError(
+            f"{len(groups)} distinct prompts can't fill {len(fractions)} parts; add queries"
+        )
+    strata, merged = _strata(dataset, groups, least=math.ceil(1 / min(fractions.values())))
+    parts: dict[Part, list[str]] = {part: [] for part in fractions}
+    for name in sorted(strata):
+        _deal(_shuffled(strata[name], seed), fractions, parts, groups)
+    return Split({part: tuple(sorted(ids)) for part, ids in parts.items()}, seed, merged)
+
+
+def stratified_folds(
+    dataset: RoutingDataset, *, count: int = 5, seed: int = 0
+) -> NDArray[np.int64]:
+    """The fold of each query, for cross-validation, by the rules of `split`.
+
+    Args:
+        dataset: The train part.
+        count: How many folds.
+        seed: Another seed, other folds.
+
+    Returns:
+        A number from 0 to count - 1 per query.
+
+    Raises:
+        DataError: There are fewer distinct prompts than folds.
+    """
+    groups = _groups(dataset)
+    if len(groups) < count:
+        raise DataError(f"{len(groups)} distinct prompts can't fill {count} folds; add queries")
+    strata, _ = _strata(dataset, groups, least=count)
+    parts: dict[int, list[str]] = {fold: [] for fold in range(count)}
+    for name in sorted(strata):
+        _deal(_shuffled(strata[name], seed), dict.fromkeys(parts, 1 / count), parts, groups)
+    result = np.empty(len(dataset), dtype=np.int64)
+    for fold, ids in parts.items():
+        result[dataset.rows(ids)] = fold
+    return result
+
+
+def save_split(value: Split, path: Path) -> None:
+    """Write a split as JSON, whole or not at all."""
+    files.write_json(path, value.to_dict())
+
+
+def load_split(path: Path) -> Split:
+    """Read a split.
+
+    Raises:
+        FormatError: The file is missing, malformed, or puts an id into two parts.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return split_from_dict(value, source=path)
+    except FileNotFoundError:
+        raise FormatError("no such file; make one with: prefill-router split", file=path) from None
+    except ValueError as error:  # covers bad JSON and bad UTF-8
+        raise FormatError(f"not JSON: {error}", file=path) from None
+
+
+def split_from_dict(value: Any, *, source: Path | str) -> Split:
+    """A split from plain values, as `Split.to_dict` gives them."""
+    try:
+        parts = {
+            part: tuple(map(str, value["parts"][part])) for part in PARTS if part in value["parts"]
+        }
+        result = Split(parts, int(value["seed"]), dict(value["merged"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"not a split: {error!r} is missing or malformed", file=source) from None
+    repeated = [i for i, n in Counter(i for ids in parts.values() for i in ids).items() if n > 1]
+    if repeated:
+        raise FormatError(f"puts {repeated[0]!r} into more than one part", file=source)
+    return result
+
+
+def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
+    """Ids that share a prompt, under the smallest of them."""
+    by_prompt: dict[str, list[str]] = defaultdict(list)
+    for query_id, key in zip(dataset.query_ids, dataset.prompt_keys, strict=True):
+        by_prompt[key].append(query_id)
+    return {min(ids): sorted(ids) for ids in by_prompt.values()}
+
+
+def _strata(
+    dataset: RoutingDataset, groups: Mapping[str, Sequence[str]], *, least: int
+) -> tuple[dict[str, list[str]], dict[str, int]]:
+    """Groups by stratum; strata of fewer than `least` groups are merged with others of their regime."""
+    regime = dict(zip(dataset.query_ids, regimes(dataset.correct), strict=True))
+    source = {q.id: " / ".join(filter(None, (q.benchmark, q.domain))) for q in dataset.queries}
+    strata: dict[str, list[str]] = defaultdict(list)
+    for group in groups:
+        strata[f"{source[group]} | {regime[group]}"].append(group)
+    merged = {name: len(members) for name, members in strata.items() if len(members) < least}
+    for name in sorted(merged):
+        strata[f"(small strata) | {name.rsplit(' | ', 1)[1]}"] += strata.pop(name)
+    return strata, merged
+
+
+def _shuffled(ids: Sequence[str], seed: int) -> list[str]:
+    """An order that depends on the seed and each id alone, not on the order given."""
+    return sorted(
+        ids, key=lambda i: hashlib.sha256(f"{seed}\n{i}".encode("utf-8", "surrogatepass")).digest()
+    )
+
+
+def _deal(
+    order: Sequence[str],
+    fractions: Mapping[_Key, float],
+    parts: dict[_Key, list[str]],
+    groups: Mapping[str, Sequence[str]],
+) -> None:
+    """Give each group to the part that is furthest behind its share over all strata so far."""
+    for group in order:
+        done = sum(len(ids) for ids in parts.values()) + len(groups[group])
+        part = max(fractions, key=lambda p: fractions[p] * done - len(parts[p]))
+        parts[part] += groups[group]

@@ -1,0 +1,239 @@
+"""The dataset on disk: a folder of `queries.parquet`, `outcomes.parquet` and a pool file.
+
+`queries.parquet`
+    `query_id` (text); `prompt` (text) or `messages` (list of {role, content}), or both, where a row
+    with messages is a chat; optional `benchmark` and `domain` (or `category`).
+`outcomes.parquet`
+    One row per measured (query, target): `query_id`, `target`, `correct` (boolean or a number in
+    [0, 1], null where not graded), optional `input_tokens`, `output_tokens`, `cost` (US dollars).
+`pool.yaml`, or `prices.csv`
+    See `prefill_router.targets`. Without either, the pool is the targets seen, without prices.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from polars.exceptions import PolarsError
+
+from prefill_router import files
+from prefill_router.data.dataset import RoutingDataset, Table
+from prefill_router.data.query import Message, Prompt, Query
+from prefill_router.errors import DataError, FormatError
+from prefill_router.targets import Pool, Target, read_pool, write_pool
+
+QUERIES = "queries.parquet"
+OUTCOMES = "outcomes.parquet"
+POOL_FILES = ("pool.yaml", "prices.csv")
+_NUMBERS = {
+    "correct": "correct",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cost": "recorded_cost",
+}
+
+
+def read_dataset(folder: Path | str) -> RoutingDataset:
+    """Read a dataset folder.
+
+    Raises:
+        FormatError: A file is missing, malformed or truncated, or lacks a column.
+        DataError: Ids repeat, outcomes name unknown queries or targets, or labels leave [0, 1].
+    """
+    folder = Path(folder)
+    queries = _read_queries(folder / QUERIES)
+    outcomes = _read_parquet(folder / OUTCOMES, needs=("query_id", "target", "correct"))
+    pool = _read_pool_of(folder, outcomes)
+    tables = _tables(outcomes, queries, pool, folder / OUTCOMES)
+    return RoutingDataset(queries, pool, **tables)
+
+
+def write_dataset(dataset: RoutingDataset, folder: Path | str) -> None:
+    """Write a dataset folder, whole or not at all; what stood there before is replaced.
+
+    Raises:
+        DataError: The folder holds something else than a dataset.
+    """
+    folder = Path(folder)
+    if (
+        folder.exists()
+        and not is_dataset(folder)
+        and (not folder.is_dir() or any(folder.iterdir()))
+    ):
+        raise DataError(f"{folder} exists and isn't a dataset; name another folder, or remove it")
+    with files.replacing_folder(folder) as temporary:
+        _queries_frame(dataset).write_parquet(temporary / QUERIES)
+        _outcomes_frame(dataset).write_parquet(temporary / OUTCOMES)
+        write_pool(dataset.pool, temporary / POOL_FILES[0])
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder holds a dataset's two tables."""
+    return (folder / QUERIES).is_file() and (folder / OUTCOMES).is_file()
+
+
+def _read_parquet(path: Path, *, needs: tuple[str, ...]) -> pl.DataFrame:
+    try:
+        frame = pl.read_parquet(path)
+    except FileNotFoundError:
+        raise FormatError(
+            f"no such file; a dataset is a folder with {QUERIES} and {OUTCOMES} (make one with: "
+            "prefill-router import)",
+            file=path,
+        ) from None
+    except (PolarsError, OSError) as error:
+        raise FormatError(f"not a readable Parquet file: {error}", file=path) from None
+    lacking = [column for column in needs if column not in frame.columns]
+    if lacking:
+        raise FormatError(f"lacks the columns {lacking}; it has {frame.columns}", file=path)
+    return frame
+
+
+def _read_queries(path: Path) -> tuple[Query, ...]:
+    frame = _read_parquet(path, needs=("query_id",))
+    if not {"prompt", "messages"} & set(frame.columns):
+        raise FormatError(f"lacks a column prompt or messages; it has {frame.columns}", file=path)
+    if frame.is_empty():
+        raise FormatError("holds no queries; a dataset needs at least one", file=path)
+    ids = _texts(frame, "query_id", path)
+    prompts = _prompts(frame, path)
+    benchmarks = _texts(frame, "benchmark", path, default="")
+    domains = _texts(frame, "domain" if "domain" in frame.columns else "category", path, default="")
+    try:
+        return tuple(map(Query, ids, prompts, benchmarks, domains))
+    except DataError as error:
+        raise FormatError(str(error), file=path) from None
+
+
+def _texts(
+    frame: pl.DataFrame, column: str, path: Path, *, default: str | None = None
+) -> list[str]:
+    if column not in frame.columns and default is not None:
+        return [default] * len(frame)
+    values = frame[column].cast(pl.String)
+    if default is not None:
+        return values.fill_null(default).to_list()
+    if values.null_count():
+        row = values.is_null().arg_max()
+        raise FormatError(f"{column} is null", file=path, line=None if row is None else row + 1)
+    return values.to_list()
+
+
+def _prompts(frame: pl.DataFrame, path: Path) -> list[Prompt]:
+    texts = frame["prompt"].to_list() if "prompt" in frame.columns else [None] * len(frame)
+    chats = frame["messages"].to_list() if "messages" in frame.columns else [None] * len(frame)
+    return [
+        _prompt(t, c, path, row) for row, (t, c) in enumerate(zip(texts, chats, strict=True), 1)
+    ]
+
+
+def _prompt(text: object, chat: object, path: Path, row: int) -> Prompt:
+    if isinstance(chat, list) and chat:
+        try:
+            turns = [(turn["role"], turn["content"]) for turn in chat]
+        except (TypeError, KeyError):
+            turns = [(None, None)]
+        if all(isinstance(role, str) and isinstance(content, str) for role, content in turns):
+            return tuple(Message(role, content) for role, content in turns)
+        raise FormatError("messages must be a list of {role, content} texts", file=path, line=row)
+    if isinstance(text, str):
+        return text
+    raise FormatError("has neither a prompt text nor messages", file=path, line=row)
+
+
+def _read_pool_of(folder: Path, outcomes: pl.DataFrame) -> Pool:
+    for name in POOL_FILES:
+        if (folder / name).is_file():
+            return read_pool(folder / name)
+    names = outcomes["target"].drop_nulls().unique().sort().to_list()
+    if not names:
+        raise FormatError("names no target", file=folder / OUTCOMES)
+    return Pool(tuple(Target(name=str(name)) for name in names))
+
+
+def _tables(
+    outcomes: pl.DataFrame, queries: tuple[Query, ...], pool: Pool, path: Path
+) -> dict[str, Table]:
+    row_of = {query.id: row for row, query in enumerate(queries)}
+    ids, names = _texts(outcomes, "query_id", path), _texts(outcomes, "target", path)
+    rows, columns = (
+        _known(ids, row_of, "query_id", path),
+        _known(names, {n: i for i, n in enumerate(pool.names)}, "target", path),
+    )
+    _refuse_repeats(rows, columns, len(pool), ids, names, path)
+    tables = {}
+    for column, name in _NUMBERS.items():
+        table = np.full((len(queries), len(pool)), np.nan)
+        if column in outcomes.columns:
+            table[rows, columns] = _numbers(outcomes, column, path)
+        tables[name] = table
+    return tables
+
+
+def _known(values: list[str], place: dict[str, int], column: str, path: Path) -> list[int]:
+    unknown = sorted(set(values) - place.keys())
+    if unknown:
+        raise FormatError(
+            f"{column} names {len(unknown)} that are unknown, the first is {unknown[0]!r}; "
+            f"they must be in {QUERIES if column == 'query_id' else 'the pool file'}",
+            file=path,
+            line=values.index(unknown[0]) + 1,
+        )
+    return [place[value] for value in values]
+
+
+def _refuse_repeats(
+    rows: list[int], columns: list[int], width: int, ids: list[str], names: list[str], path: Path
+) -> None:
+    cells = np.array(rows, dtype=np.int64) * width + np.array(columns, dtype=np.int64)
+    _, first = np.unique(cells, return_index=True)
+    if len(first) < len(cells):
+        again = int(np.setdiff1d(np.arange(len(cells)), first)[0])
+        raise FormatError(
+            f"query {ids[again]!r} has more than one outcome for target {names[again]!r}; keep one",
+            file=path,
+            line=again + 1,
+        )
+
+
+def _numbers(outcomes: pl.DataFrame, column: str, path: Path) -> np.ndarray:
+    try:
+        return outcomes[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    except PolarsError:
+        raise FormatError(
+            f"{column} has the type {outcomes[column].dtype}; it needs numbers", file=path
+        ) from None
+
+
+def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:
+    texts = [q.prompt if isinstance(q.prompt, str) else None for q in dataset.queries]
+    chats = [
+        None
+        if isinstance(q.prompt, str)
+        else [{"role": m.role, "content": m.content} for m in q.prompt]
+        for q in dataset.queries
+    ]
+    turn = pl.Struct({"role": pl.String, "content": pl.String})
+    return pl.DataFrame(
+        {
+            "query_id": dataset.query_ids,
+            "prompt": texts,
+            "messages": chats,
+            "benchmark": [q.benchmark for q in dataset.queries],
+            "domain": [q.domain for q in dataset.queries],
+        },
+        schema_overrides={"prompt": pl.String, "messages": pl.List(turn)},
+    )
+
+
+def _outcomes_frame(dataset: RoutingDataset) -> pl.DataFrame:
+    tables = {column: getattr(dataset, name) for column, name in _NUMBERS.items()}
+    known = ~np.all([np.isnan(table) for table in tables.values()], axis=0)
+    rows, columns = np.nonzero(known)
+    return pl.DataFrame(
+        {
+            "query_id": np.array(dataset.query_ids, dtype=object)[rows].tolist(),
+            "target": np.array(dataset.pool.names, dtype=object)[columns].tolist(),
+            **{column: table[rows, columns] for column, table in tables.items()},
+        }
+    ).with_columns(pl.col(list(tables)).fill_nan(None))

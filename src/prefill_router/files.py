@@ -1,0 +1,151 @@
+"""Files and folders that are written whole or not at all.
+
+Everything is written under a temporary name in the same folder, flushed to the disk and renamed, so
+that a reader, and a process that is killed at any moment, finds the old content or the new.
+"""
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefill_router.errors import CorruptError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+CHECKSUMS = "SHA256SUMS"
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; on a clean exit it becomes `path`, on an error it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder; on a clean exit it becomes `path`, whatever stood there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        for file in temporary.rglob("*"):
+            _sync(file)
+        _exchange_or_rename(temporary, path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with replacing_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, whole or not at all; NaN is refused, since JSON has none."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_checksums(folder: Path, names: list[str]) -> None:
+    """Write `SHA256SUMS` for these files of a folder, as `sha256sum --check` reads it."""
+    lines = [f"{file_digest(folder / name)}  {name}\n" for name in sorted(names)]
+    write_text(folder / CHECKSUMS, "".join(lines))
+
+
+def verify_checksums(folder: Path, names: list[str]) -> None:
+    """Check these files of a folder against its `SHA256SUMS`.
+
+    Raises:
+        CorruptError: A file is missing, isn't listed, or isn't what was written.
+    """
+    listed = _read_checksums(folder)
+    for name in names:
+        if not (folder / name).is_file():
+            raise CorruptError(f"{folder} lacks the file {name}; copy or make the folder again")
+        if name not in listed:
+            raise CorruptError(f"{folder / CHECKSUMS} doesn't list {name}; copy the folder again")
+        if file_digest(folder / name) != listed[name]:
+            raise CorruptError(
+                f"{folder / name} isn't what was written (its SHA-256 differs from {CHECKSUMS}); "
+                "copy or make the folder again"
+            )
+
+
+def _read_checksums(folder: Path) -> dict[str, str]:
+    try:
+        text = (folder / CHECKSUMS).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CorruptError(f"{folder} lacks the file {CHECKSUMS}; copy the folder again") from None
+    except UnicodeDecodeError:
+        raise CorruptError(f"{folder / CHECKSUMS} isn't text; copy the folder again") from None
+    pairs = [line.split("  ", 1) for line in text.splitlines() if "  " in line]
+    return {name: digest for digest, name in pairs}
+
+
+def _exchange_or_rename(new: Path, path: Path) -> None:
+    """Put `new` in the place of `path`; afterwards `new` holds what was there, if anything."""
+    if not path.exists():
+        new.rename(path)
+    elif not _exchange(new, path):
+        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+        path.rename(aside / "old")
+        new.rename(path)
+        shutil.rmtree(aside)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two paths in one step (renameat2 of Linux); False where the system can't."""
+    if sys.platform != "linux":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    arguments = (_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    if libc.renameat2(*arguments) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(code, os.strerror(code), str(second))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,137 @@
+"""Who answers: the score of Equation 2, and its winner for every lam at once.
+
+    s[k, q] = lam * p[k, q] - (1 - lam) * c[k, q]
+
+with p the predicted correctness and c the normalised cost. Over lam in [0, 1] each target is a line,
+the winner is the upper envelope of the lines, and it changes at no more than K - 1 values of lam.
+Among equal scores the cheaper target wins, then the more probable one, then the first; so a target
+that is dearer and no better is never chosen.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError
+
+PerCell = Float[NDArray[np.float64], "query target"]
+
+
+def check_lam(lam: float) -> float:
+    """The same lam.
+
+    Raises:
+        ConfigError: It is outside [0, 1] or NaN.
+    """
+    if not 0 <= lam <= 1:
+        raise ConfigError(f"lam is {lam}; it must be in [0, 1]: 0 is cheapest, 1 is most probable")
+    return lam
+
+
+def score(correctness: PerCell, cost: PerCell, lam: float) -> PerCell:
+    """Equation 2.
+
+    Args:
+        correctness: Predicted probabilities of a correct answer.
+        cost: Normalised costs, `CostScale.normalise`.
+        lam: From 0, cheapest, to 1, most probable.
+    """
+    check_lam(lam)
+    return lam * correctness - (1 - lam) * cost
+
+
+def rank(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int64], "query target"]:
+    """Targets of each query from the best score to the worst, ties as the module says."""
+    _check(correctness, cost)
+    keys = (-correctness, cost, -score(correctness, cost, lam))
+    return np.lexsort(keys, axis=1)
+
+
+def choose(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int64], " query"]:
+    """The winning target of each query at one lam."""
+    return rank(correctness, cost, lam)[:, 0]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LambdaPath:
+    """Every winner of every query over lam in [0, 1], exactly.
+
+    Query q's winners are `target[start[q]:start[q + 1]]`, in the order of rising lam; each holds on
+    (its `lam`, the next one's `lam`], the first from 0 on, the last up to 1.
+
+    Attributes:
+        start: Where each query's segments begin; one more than there are queries.
+        lam: The lam above which each segment holds; 0 for each query's first.
+        target: Each segment's winner.
+    """
+
+    start: Int[NDArray[np.int64], " bounds"]
+    lam: Float[NDArray[np.float64], " segment"]
+    target: Int[NDArray[np.int64], " segment"]
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    @property
+    def query(self) -> Int[NDArray[np.int64], " segment"]:
+        """The query of each segment."""
+        return np.repeat(np.arange(len(self)), np.diff(self.start))
+
+    def at(self, lam: float) -> Int[NDArray[np.int64], " query"]:
+        """The winner of each query at one lam."""
+        check_lam(lam)
+        begun = (self.lam < lam) | (self.lam == 0) | (lam == 1)
+        before = np.concatenate([[0], np.cumsum(begun)])
+        count = before[self.start[1:]] - before[self.start[:-1]]
+        return self.target[self.start[:-1] + count - 1]
+
+
+def lambda_path(correctness: PerCell, cost: PerCell) -> LambdaPath:
+    """Compute the exact path: all winners and the lam values at which they change.
+
+    Args:
+        correctness: Predicted probabilities, finite.
+        cost: Normalised costs, finite.
+
+    Raises:
+        ConfigError: The shapes differ, or a number isn't finite.
+    """
+    _check(correctness, cost)
+    rows = np.arange(len(correctness))
+    winner = np.lexsort((-correctness, cost), axis=1)[:, 0]
+    begin = np.zeros(len(rows))
+    steps = [(rows, begin, winner)]
+    while len(rows):
+        rows, begin, winner = _next_winner(correctness, cost, rows, winner)
+        steps.append((rows, begin, winner))
+    query, lam, target = (np.concatenate(part) for part in zip(*steps, strict=True))
+    order = np.argsort(query, kind="stable")
+    start = np.searchsorted(query[order], np.arange(len(correctness) + 1))
+    return LambdaPath(start.astype(np.int64), lam[order], target[order])
+
+
+def _next_winner(
+    correctness: PerCell, cost: PerCell, rows: NDArray[np.int64], winner: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """The queries that have a next winner after `winner`, the lam where it takes over, and who."""
+    gain = correctness[rows] - correctness[rows, winner][:, None]
+    extra = np.maximum(cost[rows] - cost[rows, winner][:, None], 0)
+    better = gain > 0
+    lam = np.where(better, extra / np.where(better, extra + gain, 1), np.inf)
+    best = np.lexsort((-gain, lam), axis=1)[:, 0]
+    found = np.isfinite(lam[np.arange(len(rows)), best])
+    return rows[found], lam[found, best[found]], best[found]
+
+
+def _check(correctness: PerCell, cost: PerCell) -> None:
+    if correctness.shape != cost.shape or correctness.ndim != 2 or not correctness.shape[1]:
+        raise ConfigError(
+            f"correctness has the shape {correctness.shape} and cost {cost.shape}; both must be "
+            "[query, target] with at least one target"
+        )
+    if not (np.isfinite(correctness).all() and np.isfinite(cost).all()):
+        raise ConfigError("correctness and cost must be finite; check the predictor and the prices")
