@@ -2,9 +2,9 @@
 
     s[k, q] = lam * p[k, q] - (1 - lam) * c[k, q]
 
-with p the predicted correctness and c the normalised cost. Over lam in [0, 1] each target is a line,
-the winner is the upper envelope of the lines, and it changes at no more than K - 1 values of lam.
-Among equal scores the cheaper target wins, then the more probable one, then the first; so a target
+with p the predicted correctness and c the normalised cost. Over lam in [0, 1] each target is a
+line, the winner is the upper envelope of the lines, and it changes at no more than K - 1 values of
+lam. Among equal scores the cheaper target wins, then the more probable one, then the first; so a target
 that is dearer and no better is never chosen.
 """
 
@@ -47,7 +47,8 @@ def rank(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int6
     """Targets of each query from the best score to the worst, ties as the module says."""
     _check(correctness, cost)
     keys = (-correctness, cost, -score(correctness, cost, lam))
-    return np.lexsort(keys, axis=1)
+    order: Int[NDArray[np.int64], "query target"] = np.lexsort(keys, axis=1)
+    return order
 
 
 def choose(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int64], " query"]:
@@ -87,7 +88,8 @@ class LambdaPath:
         begun = (self.lam < lam) | (self.lam == 0) | (lam == 1)
         before = np.concatenate([[0], np.cumsum(begun)])
         count = before[self.start[1:]] - before[self.start[:-1]]
-        return self.target[self.start[:-1] + count - 1]
+        winner: Int[NDArray[np.int64], " query"] = self.target[self.start[:-1] + count - 1]
+        return winner
 
 
 def lambda_path(correctness: PerCell, cost: PerCell) -> LambdaPath:

@@ -42,18 +42,19 @@ def make_routing_dataset(
     rows = tuple(
         Query(
             f"q{i}",
-            f"Question {i} of difficulty {difficulty[i]:.2f}: {'why ' * (1 + int(20 * difficulty[i]))}?",
+            f"Question {i}, difficulty {difficulty[i]:.2f}: {'why ' * int(1 + 20 * difficulty[i])}?",
             benchmark=f"benchmark-{i % benchmarks}",
             domain=f"domain-{i % 3}",
         )
         for i in range(queries)
     )
-    tokens = random.integers(20, 400, shape).astype(np.float64)
+    inputs = np.repeat(random.integers(10, 200, (queries, 1)), targets, axis=1)
+    outputs = random.integers(20, 400, shape)
     unknown = np.where(np.isnan(correct), np.nan, 1.0)
     return RoutingDataset.of(
         rows,
         pool,
         correct,
-        input_tokens=np.repeat(random.integers(10, 200, (queries, 1)), targets, axis=1) * unknown,
-        output_tokens=tokens * unknown,
+        input_tokens=inputs.astype(np.float64) * unknown,
+        output_tokens=outputs.astype(np.float64) * unknown,
     )

@@ -160,7 +160,7 @@ def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
 def _strata(
     dataset: RoutingDataset, groups: Mapping[str, Sequence[str]], *, least: int
 ) -> tuple[dict[str, list[str]], dict[str, int]]:
-    """Groups by stratum; strata of fewer than `least` groups are merged with others of their regime."""
+    """Groups by stratum; strata under `least` groups are merged with others of their regime."""
     regime = dict(zip(dataset.query_ids, regimes(dataset.correct), strict=True))
     source = {q.id: " / ".join(filter(None, (q.benchmark, q.domain))) for q in dataset.queries}
     strata: dict[str, list[str]] = defaultdict(list)

@@ -1,0 +1,201 @@
+"""Hidden states of prompts, read by content: what they are, and where they come from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal, Self, final
+
+import numpy as np
+from jaxtyping import Float32, Int
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError, ProvenanceError, StoreError
+
+Pooling = Literal["last", "mean"]
+POOLINGS: tuple[Pooling, ...] = ("last", "mean")
+
+
+@final
+@dataclass(frozen=True, order=True)
+class Site:
+    """Where in the encoder a state is read.
+
+    Attributes:
+        layer: 0 is the embedding, l the residual stream after block l, before the final norm.
+        pooling: `last` non-padding token, or `mean` over the non-padding tokens.
+    """
+
+    layer: int
+    pooling: Pooling
+
+    @property
+    def name(self) -> str:
+        """Such as `last.17`."""
+        return f"{self.pooling}.{self.layer}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """The site of a name such as `last.17`.
+
+        Raises:
+            ConfigError: It isn't one.
+        """
+        pooling, _, layer = name.partition(".")
+        if pooling not in POOLINGS or not layer.isdecimal():
+            raise ConfigError(f"{name!r} isn't a site; one is called like last.17 or mean.17")
+        return cls(int(layer), pooling)  # type: ignore[arg-type]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What made a state. States of two provenances are never mixed.
+
+    Attributes:
+        encoder: A hub id, the name of a packaged encoder, or the name of a local folder.
+        revision: The hub's commit, or a digest of the local weights and configuration.
+        template: Whether prompts went through the tokenizer's chat template.
+        template_hash: Digest of the template and the tokenizer, so of how a prompt becomes tokens.
+        max_tokens: Longer prompts lose their middle.
+        dtype: The type that states are computed in: `float32`, `bfloat16` or `float16`.
+        num_layers: Blocks of the whole encoder, not only those that are run.
+        hidden_size: Width of the residual stream.
+    """
+
+    encoder: str
+    revision: str
+    template: Literal["chat", "plain"]
+    template_hash: str
+    max_tokens: int
+    dtype: str
+    num_layers: int
+    hidden_size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def require(self, other: "Provenance", *, what: str) -> None:
+        """Check that `other` is the same.
+
+        Args:
+            other: The provenance of `what`.
+            what: Names the thing checked, such as `the store /data/states`.
+
+        Raises:
+            ProvenanceError: Something differs; the message says each difference.
+        """
+        mine, theirs = self.to_dict(), other.to_dict()
+        differing = [
+            f"{k} is {theirs[k]!r}, needed is {mine[k]!r}" for k in mine if mine[k] != theirs[k]
+        ]
+        if differing:
+            raise ProvenanceError(
+                f"{what} was made in another way: {'; '.join(differing)}; encode the queries again "
+                f"with the encoder {self.encoder!r} and these settings"
+            )
+
+
+class Activations(ABC):
+    """States of prompts, by site and by the prompts' content keys (`data.prompt_key`)."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What messages call it, such as `the store /data/states`."""
+
+    @property
+    @abstractmethod
+    def provenance(self) -> Provenance:
+        """What made the states."""
+
+    @property
+    @abstractmethod
+    def sites(self) -> tuple[Site, ...]:
+        """The sites that are held, sorted."""
+
+    @abstractmethod
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys whose states aren't held, in order."""
+
+    @abstractmethod
+    def read(self, site: Site, keys: Sequence[str]) -> Float32[NDArray[np.float32], "query hidden"]:
+        """The states of these prompts at a site, in the order of the keys; keys may repeat.
+
+        Raises:
+            StoreError: Some aren't held.
+            CorruptError: What is on disk isn't what was written.
+        """
+
+    @abstractmethod
+    def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:
+        """How many tokens each prompt has, before truncation and with the template."""
+
+    def require(self, site: Site, keys: Iterable[str]) -> None:
+        """Check that a site and keys are held.
+
+        Raises:
+            ProvenanceError: The site isn't held.
+            StoreError: The states of some keys aren't.
+        """
+        if site not in self.sites:
+            held = ", ".join(s.name for s in self.sites)
+            raise ProvenanceError(f"{self.name} lacks the site {site.name}; it holds {held}")
+        wanted = list(keys)
+        lacking = self.missing(wanted)
+        if lacking:
+            raise StoreError(
+                f"{self.name} lacks the states of {len(lacking)} of {len(wanted)} queries; "
+                "finish it with: prefill-router encode"
+            )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MemoryActivations(Activations):
+    """States held in memory, such as those of a request that was just encoded.
+
+    Attributes:
+        made_by: What made the states.
+        keys: The content key of each row, distinct.
+        states: For each site, one row per key.
+        counts: Tokens of each row's prompt.
+    """
+
+    made_by: Provenance
+    keys: tuple[str, ...]
+    states: Mapping[Site, Float32[NDArray[np.float32], "row hidden"]]
+    counts: Int[NDArray[np.int64], " row"]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "the encoded batch"
+
+    @property
+    def provenance(self) -> Provenance:
+        """What made the states."""
+        return self.made_by
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites that are held, sorted."""
+        return tuple(sorted(self.states))
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {key: row for row, key in enumerate(self.keys)}
+
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys whose states aren't held, in order."""
+        return [key for key in keys if key not in self._row_of]
+
+    def read(self, site: Site, keys: Sequence[str]) -> Float32[NDArray[np.float32], "query hidden"]:
+        """The states of these prompts at a site, in the order of the keys."""
+        self.require(site, keys)
+        return self.states[site][[self._row_of[key] for key in keys]]
+
+    def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:
+        """How many tokens each prompt has, before truncation and with the template."""
+        return self.counts[[self._row_of[key] for key in keys]]
