@@ -4,8 +4,8 @@
 
 `median_out` is target k's median number of output tokens on the train rows. Where a target's own
 count of input tokens isn't known, the encoder's count stands in, times the median ratio of the two
-on the train rows. A target that has recorded costs but no prices or token counts is estimated at its
-median recorded cost. The cost that is reported afterwards is always the observed one,
+on the train rows. A target that has recorded costs but no prices or token counts is estimated at
+its median recorded cost. The cost that is reported afterwards is always the observed one,
 `RoutingDataset.observed_cost`.
 """
 

@@ -4,8 +4,8 @@
 
 with p the predicted correctness and c the normalised cost. Over lam in [0, 1] each target is a
 line, the winner is the upper envelope of the lines, and it changes at no more than K - 1 values of
-lam. Among equal scores the cheaper target wins, then the more probable one, then the first; so a target
-that is dearer and no better is never chosen.
+lam. Among equal scores the cheaper target wins, then the more probable one, then the first; so a
+target that is dearer and no better is never chosen.
 """
 
 from dataclasses import dataclass

@@ -42,11 +42,11 @@ def make_routing_dataset(
     rows = tuple(
         Query(
             f"q{i}",
-            f"Question {i}, difficulty {difficulty[i]:.2f}: {'why ' * int(1 + 20 * difficulty[i])}?",
+            f"Question {i} of difficulty {hard:.2f}: {'why ' * int(1 + 20 * hard)}?",
             benchmark=f"benchmark-{i % benchmarks}",
             domain=f"domain-{i % 3}",
         )
-        for i in range(queries)
+        for i, hard in enumerate(difficulty.tolist())
     )
     inputs = np.repeat(random.integers(10, 200, (queries, 1)), targets, axis=1)
     outputs = random.integers(20, 400, shape)

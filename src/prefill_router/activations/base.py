@@ -44,7 +44,7 @@ class Site:
         pooling, _, layer = name.partition(".")
         if pooling not in POOLINGS or not layer.isdecimal():
             raise ConfigError(f"{name!r} isn't a site; one is called like last.17 or mean.17")
-        return cls(int(layer), pooling)  # type: ignore[arg-type]
+        return cls(int(layer), pooling)
 
 
 @final

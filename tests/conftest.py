@@ -1,0 +1,18 @@
+"""Fixtures shared by the tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "mmlu_pro"
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def mmlu_pro() -> Path:
+    """The folder of real scored answers; tests that need it skip where it is absent."""
+    if not (SHARED / "queries.parquet").is_file():
+        pytest.skip(f"the MMLU-Pro answers are not at {SHARED}")
+    return SHARED
