@@ -1,0 +1,56 @@
+"""`prefill-router reprice`: other prices, the same router."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prefill_router.cli.app import app, err, out
+from prefill_router.errors import ConfigError
+from prefill_router.targets import Pool, read_pool
+
+
+@app.command()
+def reprice(
+    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    prices: Annotated[Path, typer.Option(help="A pool.yaml or a prices.csv.")],
+    date: Annotated[
+        str | None, typer.Option(help="The day of the prices, such as 2026-11-20.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="Write here and leave ROUTER as it is.")
+    ] = None,
+) -> None:
+    """Change a router's prices without fitting it again.
+
+    Targets that the file doesn't name keep their prices.
+
+    Example: prefill-router reprice router --prices prices.csv --date 2026-11-20
+    """
+    from prefill_router.router import Router
+
+    router = Router.load(folder)
+    listed = read_pool(prices)
+    known = {
+        t.name: (t.input_price, t.output_price)
+        for t in listed
+        if t.name in router.pool.names and t.input_price is not None and t.output_price is not None
+    }
+    if not known:
+        raise ConfigError(f"{prices} has a price for none of the targets {router.pool.names}")
+    kept = [name for name in router.pool.names if name not in known]
+    pool = router.pool.with_prices(known, date=date or listed.prices_date)
+    router.with_pool(pool).save(to or folder)
+    out.print(_summary(router.pool, pool), markup=False)
+    if kept:
+        err.print(f"prices kept, the file doesn't name them: {', '.join(kept)}", markup=False)
+
+
+def _summary(before: Pool, after: Pool) -> str:
+    lines = [
+        f"{old.name}: ${old.input_price} in, ${old.output_price} out -> "
+        f"${new.input_price} in, ${new.output_price} out"
+        for old, new in zip(before, after, strict=True)
+        if old != new
+    ]
+    return "\n".join(lines) or "no price differs"

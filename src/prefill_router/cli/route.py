@@ -1,0 +1,72 @@
+"""`prefill-router route`: decide for one request."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from prefill_router.cli.app import app, out, print_json
+from prefill_router.data import Prompt
+from prefill_router.errors import FormatError
+
+
+@app.command()
+def route(
+    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    prompt: Annotated[str, typer.Argument(help="The request, or - to read it from standard input.")],
+    lam: Annotated[float, typer.Option(help="0 is cheapest, 1 is most probably correct.")] = 0.5,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The request is a JSON list of {role, content} messages.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option(help="Choose among these targets alone, separated by commas.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON.")] = False,
+) -> None:
+    """Choose the target that should answer a request, and say why.
+
+    Example: prefill-router route router "Prove that 2 is irrational." --lam 0.7
+    """
+    from prefill_router.router import Decision, Router
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    names = None if only is None else [name.strip() for name in only.split(",")]
+    decision = Router.load(folder).route(_messages(text) if chat else text, lam=lam, only=names)
+    if as_json:
+        print_json(decision.to_dict())
+        return
+    _show(decision)
+
+
+def _messages(text: str) -> Prompt:
+    from prefill_router.router import as_prompt
+
+    try:
+        return as_prompt(json.loads(text))
+    except ValueError as error:
+        raise FormatError(f"not JSON: {error}", file="the request") from None
+
+
+def _show(decision: "Decision") -> None:  # type: ignore[name-defined]
+    out.print(f"[bold]{decision.target}[/] at lam = {decision.lam:g}")
+    table = Table(box=None, pad_edge=False)
+    for title in ("target", "P(correct)", "estimated cost", "score"):
+        table.add_column(title, justify="left" if title == "target" else "right")
+    for name in decision.order:
+        table.add_row(
+            name,
+            f"{decision.correctness[name]:.3f}",
+            f"${decision.estimated_cost[name]:.6f}",
+            f"{decision.score[name]:+.4f}",
+        )
+    out.print(table)
+    below, above = decision.changes_below, decision.changes_above
+    if below is not None:
+        out.print(f"at lam = {below.lam_to:.4f} and below: {below.target}")
+    if above is not None:
+        out.print(f"above lam = {above.lam_from:.4f}: {above.target}")
+    cut = ", too long for the encoder: its middle was left out" if decision.truncated else ""
+    out.print(f"{decision.input_tokens} tokens read{cut}", style="dim")

@@ -1,0 +1,36 @@
+"""`prefill-router split`: draw a split and save it by query id."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prefill_router.cli.app import app, out, print_json
+from prefill_router.data import FRACTIONS, WITH_CALIBRATION, read_dataset, save_split, split
+
+
+@app.command(name="split")
+def split_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The dataset folder.")],
+    to: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
+    seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
+    calibration: Annotated[
+        bool, typer.Option("--calibration", help="75/10/15 with a calibration part, not 85/15.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+) -> None:
+    """Draw train and test parts, stratified and saved by query id, for every stage to share.
+
+    Example: prefill-router split answers --seed 0 --out split.json
+    """
+    dataset = read_dataset(folder)
+    drawn = split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibration else FRACTIONS)
+    save_split(drawn, to)
+    sizes = {part: len(ids) for part, ids in drawn.parts.items()}
+    if as_json:
+        print_json({"parts": sizes, "merged_strata": dict(drawn.merged), "file": str(to)})
+        return
+    out.print(", ".join(f"{part} {count:,}" for part, count in sizes.items()), f"-> {to}")
+    if drawn.merged:
+        small = ", ".join(f"{name} ({count})" for name, count in drawn.merged.items())
+        out.print(f"strata too small to split alone, merged by regime: {small}", markup=False)

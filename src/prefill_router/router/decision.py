@@ -1,0 +1,129 @@
+"""One decision, with everything that explains it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.cost import CostScale
+from prefill_router.policy import lambda_path, rank, score
+
+
+@final
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of lam on which one target wins: above `lam_from`, up to `lam_to`."""
+
+    lam_from: float
+    lam_to: float
+    target: str
+
+
+@final
+@dataclass(frozen=True)
+class Decision:
+    """Which target answers a request, and why.
+
+    Attributes:
+        target: The winner.
+        lam: The trade-off it was chosen at.
+        correctness: Every target's predicted probability of a correct answer.
+        estimated_cost: Every target's estimated cost, US dollars (Equation 1).
+        score: Every target's score (Equation 2).
+        order: The targets from best to worst; the second is the runner-up.
+        path: The winners over lam from 0 to 1, exactly.
+        input_tokens: What the encoder read of the prompt, in its own tokens, before truncation.
+        truncated: Whether the prompt was too long for the encoder and lost its middle.
+    """
+
+    target: str
+    lam: float
+    correctness: Mapping[str, float]
+    estimated_cost: Mapping[str, float]
+    score: Mapping[str, float]
+    order: tuple[str, ...]
+    path: tuple[Segment, ...]
+    input_tokens: int
+    truncated: bool
+
+    @property
+    def changes_below(self) -> Segment | None:
+        """Who would win at the next lower lam, and from where on down; None if nobody else."""
+        place = self._place()
+        return self.path[place - 1] if place > 0 else None
+
+    @property
+    def changes_above(self) -> Segment | None:
+        """Who would win at the next higher lam, and from where on up; None if nobody else."""
+        place = self._place()
+        return self.path[place + 1] if place + 1 < len(self.path) else None
+
+    def _place(self) -> int:
+        return next(i for i, segment in enumerate(self.path) if segment.target == self.target)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        below, above = self.changes_below, self.changes_above
+        return {
+            "target": self.target,
+            "lam": self.lam,
+            "order": list(self.order),
+            "targets": {
+                name: {
+                    "correctness": self.correctness[name],
+                    "estimated_cost": self.estimated_cost[name],
+                    "score": self.score[name],
+                }
+                for name in self.order
+            },
+            "changes_below": None if below is None else {"lam": below.lam_to, "to": below.target},
+            "changes_above": None if above is None else {"lam": above.lam_from, "to": above.target},
+            "path": [vars(segment) for segment in self.path],
+            "input_tokens": self.input_tokens,
+            "truncated": self.truncated,
+        }
+
+
+def decide(
+    names: Sequence[str],
+    correctness: Float[NDArray[np.float64], " target"],
+    estimated_cost: Float[NDArray[np.float64], " target"],
+    scale: CostScale,
+    *,
+    lam: float,
+    input_tokens: int,
+    truncated: bool,
+) -> Decision:
+    """Decide for one request.
+
+    Args:
+        names: The targets that may answer.
+        correctness: Their predicted probabilities.
+        estimated_cost: Their estimated costs, US dollars.
+        scale: Brings the costs onto the scale of Equation 2.
+        lam: From 0, cheapest, to 1, most probable.
+        input_tokens: The encoder's count for the prompt.
+        truncated: Whether the encoder cut the prompt.
+    """
+    p, cost = correctness[None, :], scale.normalise(estimated_cost)[None, :]
+    path = lambda_path(p, cost)
+    ends = np.append(path.lam[1:], 1.0)
+    winner = names[int(path.at(lam)[0])]
+    ranked = [names[k] for k in rank(p, cost, lam)[0]]
+    return Decision(
+        target=winner,
+        lam=lam,
+        correctness=dict(zip(names, correctness.tolist(), strict=True)),
+        estimated_cost=dict(zip(names, estimated_cost.tolist(), strict=True)),
+        score=dict(zip(names, score(p, cost, lam)[0].tolist(), strict=True)),
+        order=(winner, *(name for name in ranked if name != winner)),
+        path=tuple(
+            Segment(float(begin), float(end), names[int(k)])
+            for begin, end, k in zip(path.lam, ends, path.target, strict=True)
+        ),
+        input_tokens=input_tokens,
+        truncated=truncated,
+    )

@@ -1,0 +1,216 @@
+"""The assembled router: it reads a request, predicts, prices, and chooses."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+
+from prefill_router.activations import Activations, MemoryActivations, Provenance
+from prefill_router.cost import CostEstimator
+from prefill_router.data import Message, Prompt, Query, RoutingDataset, Split, prompt_key
+from prefill_router.encoders import Encoder, load_encoder_for
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation import Predictions
+from prefill_router.features import FeatureExtractor
+from prefill_router.policy import check_lam
+from prefill_router.predictors import Predictor
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.router.decision import Decision, decide
+from prefill_router.router.record import Record
+from prefill_router.targets import Pool
+
+Request = Prompt | Sequence[Mapping[str, Any]]
+"""Text, messages, or chat messages as dictionaries with `role` and `content`."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Router:
+    """Decides which target answers a request. Frozen: made by `fitting.fit_router` or `load`.
+
+    Attributes:
+        features: Which states are read, and how they become the predictor's input (Equation 3).
+        predictor: From features to every target's probability of a correct answer.
+        costs: Equation 1, with the pool and its prices.
+        split: The split it was fitted on; its test part was never seen.
+        record: How it came to be.
+    """
+
+    features: FeatureExtractor
+    predictor: Predictor
+    costs: CostEstimator
+    split: Split
+    record: Record
+    _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.predictor.targets != self.pool.names:
+            raise ConfigError(
+                f"the predictor knows {self.predictor.targets}; the pool has {self.pool.names}"
+            )
+
+    @property
+    def pool(self) -> Pool:
+        """The targets and their prices."""
+        return self.costs.pool
+
+    def route(
+        self, request: Request, *, lam: float = 0.5, only: Iterable[str] | None = None
+    ) -> Decision:
+        """Choose the target for one request.
+
+        Args:
+            request: Text, or chat messages.
+            lam: From 0, cheapest, to 1, most probably correct.
+            only: Choose among these targets alone.
+
+        Raises:
+            ConfigError: `lam` is outside [0, 1], or `only` names unknown targets.
+            PromptError: The request can't be encoded.
+        """
+        return self.route_many([request], lam=lam, only=only)[0]
+
+    def route_many(
+        self, requests: Sequence[Request], *, lam: float = 0.5, only: Iterable[str] | None = None
+    ) -> list[Decision]:
+        """Choose the target for each of several requests, encoded together."""
+        check_lam(lam)
+        columns = self.pool.indices(self.pool.names if only is None else only)
+        names = [self.pool.names[k] for k in columns]
+        if not names:
+            raise ConfigError("only names no target; name at least one, or leave it out")
+        queries = [Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)]
+        states = [self._encode(p, queries, SilentProgress()) for p in self.features.provenances]
+        keys = [prompt_key(query.prompt) for query in queries]
+        correctness = self.predictor.correctness(self.features.transform(states, keys))
+        tokens = states[0].tokens(keys)
+        cost = self.costs.estimate(tokens)
+        limit = states[0].provenance.max_tokens
+        return [
+            decide(
+                names,
+                correctness[i, columns],
+                cost[i, columns],
+                self.costs.scale,
+                lam=lam,
+                input_tokens=int(tokens[i]),
+                truncated=bool(tokens[i] > limit),
+            )
+            for i in range(len(queries))
+        ]
+
+    def predict(
+        self,
+        dataset: RoutingDataset,
+        *,
+        stores: Sequence[Activations] = (),
+        progress: Progress | None = None,
+    ) -> Predictions:
+        """Predict every query of a dataset.
+
+        States are taken from the stores that the router's encoders made; where there is none, the
+        queries are encoded now.
+
+        Args:
+            dataset: Its targets must include the router's.
+            stores: Finished stores; those of other encoders are left alone.
+            progress: Shows how far the encoding is.
+
+        Raises:
+            DataError: The dataset lacks some of the router's targets.
+            StoreError: A store lacks the states of some queries.
+        """
+        lacking = sorted(set(self.pool.names) - set(dataset.pool.names))
+        if lacking:
+            raise DataError(f"the dataset lacks the router's targets {lacking}; it has {dataset.pool.names}")
+        states = [
+            _store_of(p, stores) or self._encode(p, dataset.queries, progress or SilentProgress())
+            for p in self.features.provenances
+        ]
+        keys = dataset.prompt_keys
+        inputs = dataset.select(targets=self.pool.names).input_tokens
+        return Predictions(
+            query_ids=dataset.query_ids,
+            targets=self.pool.names,
+            correctness=self.predictor.correctness(self.features.transform(states, keys)),
+            estimated_cost=self.costs.estimate(states[0].tokens(keys), input_tokens=inputs),
+            scale=self.costs.scale,
+        )
+
+    def with_pool(self, pool: Pool) -> Self:
+        """The same router at other prices, without refitting.
+
+        Raises:
+            ConfigError: The pool has other names.
+        """
+        return replace(self, costs=self.costs.with_pool(pool))
+
+    def encoder(self, provenance: Provenance) -> Encoder:
+        """The encoder that made these states, loaded once and only as deep as it is needed."""
+        if provenance not in self._encoders:
+            depth = max(site.layer for site in self.features.sites_of(provenance))
+            self._encoders[provenance] = load_encoder_for(provenance, depth=depth)
+        return self._encoders[provenance]
+
+    def _encode(
+        self, provenance: Provenance, queries: Sequence[Query], progress: Progress
+    ) -> MemoryActivations:
+        encoder = self.encoder(provenance)
+        return encoder.encode(queries, self.features.sites_of(provenance), progress=progress)
+
+    def save(self, folder: Path | str) -> None:
+        """Write the router's folder, whole or not at all; see `router.storage`."""
+        from prefill_router.router.storage import save_router
+
+        save_router(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Router":
+        """Read a router's folder, checking everything; see `router.storage`."""
+        from prefill_router.router.storage import load_router
+
+        return load_router(Path(folder))
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool = False, token: str | None = None
+    ) -> str:
+        """Upload the router's folder to a Hugging Face repository; returns the commit's address."""
+        from prefill_router.router.hub import push
+
+        return push(self, repo_id, private=private, token=token)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, *, revision: str | None = None, token: str | None = None
+    ) -> "Router":
+        """Load a router from a local folder or a Hugging Face repository."""
+        from prefill_router.router.hub import fetch
+
+        return cls.load(fetch(name, revision=revision, token=token))
+
+
+def as_prompt(request: Request) -> Prompt:
+    """A request as text or messages.
+
+    Raises:
+        DataError: It is neither.
+    """
+    if isinstance(request, str):
+        return request
+    turns = [turn if isinstance(turn, Message) else _message(turn) for turn in request]
+    if not turns:
+        raise DataError("the request has no messages; give at least one, or a text")
+    return tuple(turns)
+
+
+def _message(turn: Mapping[str, Any]) -> Message:
+    role, content = (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise DataError("a chat message needs a role and a content, both texts")
+    return Message(role, content)
+
+
+def _store_of(provenance: Provenance, stores: Sequence[Activations]) -> Activations | None:
+    return next((store for store in stores if store.provenance == provenance), None)

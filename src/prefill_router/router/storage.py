@@ -1,0 +1,171 @@
+"""A router on disk: one folder of JSON and safetensors; loading it runs no code from it.
+
+    router.json          what decides: pool, costs, features, predictor, version of the format
+    weights.safetensors  the arrays of features and predictor
+    split.json           the split it was fitted on
+    record.json          how it came to be: dataset, options, metrics, training curves
+    README.md            the card, for people
+    SHA256SUMS           of the first four; `sha256sum --check SHA256SUMS` reads it
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from prefill_router import files
+from prefill_router.cost import CostEstimator
+from prefill_router.data import split_from_dict
+from prefill_router.errors import ConfigError, CorruptError, FormatError
+from prefill_router.features import FeatureExtractor
+from prefill_router.predictors import load_predictor
+from prefill_router.router.card import card
+from prefill_router.router.record import Record
+from prefill_router.targets import pool_from_dict
+
+if TYPE_CHECKING:
+    from prefill_router.router.router import Router
+
+FORMAT = 1
+CHECKED = ("router.json", "weights.safetensors", "split.json", "record.json")
+FILES = (*CHECKED, "README.md", files.CHECKSUMS)
+_PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fixed")
+
+
+class _RouterModel(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    format: Literal[1]
+    pool: dict[str, Any]
+    costs: dict[str, list[float | None]]
+    features: dict[str, Any]
+    predictor: dict[str, Any]
+
+
+def save_router(router: "Router", folder: Path) -> None:
+    """Write a router's folder, whole or not at all; a router that stood there is replaced.
+
+    Raises:
+        ConfigError: The folder exists and isn't a router.
+    """
+    if folder.exists() and not is_router(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists and isn't a router; name another folder, or remove it")
+    with files.replacing_folder(folder) as temporary:
+        files.write_json(temporary / "router.json", _to_dict(router))
+        save_file(_tensors(router), temporary / "weights.safetensors")
+        files.write_json(temporary / "split.json", router.split.to_dict())
+        files.write_json(temporary / "record.json", router.record.model_dump(mode="json"))
+        files.write_text(temporary / "README.md", _card(router))
+        files.write_checksums(temporary, list(CHECKED))
+
+
+def load_router(folder: Path) -> "Router":
+    """Read a router's folder and check everything in it.
+
+    Raises:
+        ConfigError: There is no router.
+        CorruptError: A file is missing, isn't what was written, or is of another version.
+    """
+    from prefill_router.router.router import Router
+
+    if not is_router(folder):
+        raise ConfigError(f"{folder} isn't a router's folder; make one with: prefill-router fit")
+    files.verify_checksums(folder, list(CHECKED))
+    model = _read_model(folder)
+    tensors = _read_tensors(folder / "weights.safetensors")
+    try:
+        pool = pool_from_dict(model.pool, source=folder / "router.json")
+        return Router(
+            features=FeatureExtractor.from_dict(model.features, _under(tensors, "features")),
+            predictor=load_predictor(model.predictor, _under(tensors, "predictor")),
+            costs=CostEstimator(pool, **_costs_from(model.costs, len(pool), folder)),
+            split=split_from_dict(_json(folder / "split.json"), source=folder / "split.json"),
+            record=Record.model_validate(_json(folder / "record.json")),
+        )
+    except (FormatError, ConfigError, ValidationError) as error:
+        raise CorruptError(f"{folder} doesn't hold together: {error}") from None
+
+
+def is_router(folder: Path) -> bool:
+    """Whether a folder is a router's, whole or not."""
+    return folder.is_dir() and any((folder / name).is_file() for name in CHECKED)
+
+
+def _to_dict(router: "Router") -> dict[str, Any]:
+    costs = {
+        name: [None if np.isnan(v) else v for v in getattr(router.costs, name).tolist()]
+        for name in _PER_TARGET
+    }
+    return {
+        "format": FORMAT,
+        "pool": router.pool.to_dict(),
+        "costs": costs,
+        "features": router.features.to_dict(),
+        "predictor": router.predictor.to_dict(),
+    }
+
+
+def _tensors(router: "Router") -> dict[str, np.ndarray]:
+    parts = {"features": router.features.tensors(), "predictor": router.predictor.tensors()}
+    return {
+        f"{part}.{name}": np.ascontiguousarray(value)
+        for part, tensors in parts.items()
+        for name, value in tensors.items()
+    }
+
+
+def _under(tensors: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
+    start = f"{part}."
+    return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
+
+
+def _read_model(folder: Path) -> _RouterModel:
+    value = _json(folder / "router.json")
+    version = value.get("format") if isinstance(value, dict) else None
+    if version != FORMAT:
+        raise CorruptError(
+            f"{folder / 'router.json'} has the format version {version}; this package reads {FORMAT}"
+        )
+    try:
+        return _RouterModel.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise CorruptError(f"{folder / 'router.json'}: {place}: {first['msg']}") from None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # covers bad JSON and bad UTF-8
+        raise CorruptError(f"{path} isn't JSON: {error}; copy the folder again") from None
+
+
+def _read_tensors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        tensors: dict[str, np.ndarray] = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CorruptError(f"{path} isn't safetensors: {error}; copy the folder again") from None
+    broken = [name for name, value in tensors.items() if not np.isfinite(value).all()]
+    if broken:
+        raise CorruptError(f"{path} holds numbers that aren't finite in {broken}")
+    return tensors
+
+
+def _costs_from(
+    values: dict[str, list[float | None]], size: int, folder: Path
+) -> dict[str, np.ndarray]:
+    if set(values) != set(_PER_TARGET) or any(len(v) != size for v in values.values()):
+        raise CorruptError(f"{folder / 'router.json'}: costs must hold {size} of each of {_PER_TARGET}")
+    return {name: np.array(v, dtype=np.float64) for name, v in values.items()}  # None becomes NaN
+
+
+def _card(router: "Router") -> str:
+    names = router.pool.names
+    blocks = router.features.block_of_target()
+    rows = [(n, b.provenance.encoder, b.site.name, str(b.dim)) for n, b in zip(names, blocks, strict=True)]
+    provenance = {p.encoder: p.to_dict() for p in router.features.provenances}
+    return card(router.record, router.pool, rows, provenance)
