@@ -1,0 +1,194 @@
+"""Trains the networks of all seeds together, each as if it were alone."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from numpy.typing import NDArray
+from torch import Tensor
+
+from prefill_router.predictors.trunk.config import TrunkConfig
+from prefill_router.predictors.trunk.draws import Draws, keep_probability
+from prefill_router.predictors.trunk.holdout import Holdout
+from prefill_router.predictors.trunk.stack import Stack, cross_entropy
+from prefill_router.progress import Progress
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """What is learned from.
+
+    Attributes:
+        features: Finite.
+        labels: In [0, 1]; any finite number where `present` is 0.
+        present: 1 where there is a label to learn from, else 0.
+    """
+
+    features: Float[Tensor, "query feature"]
+    labels: Float[Tensor, "query target"]
+    present: Float[Tensor, "query target"]
+
+    def __getitem__(self, rows: Tensor) -> "Examples":
+        return Examples(self.features[rows], self.labels[rows], self.present[rows])
+
+
+@final
+class SeedRun:
+    """One seed: its draws, its losses so far, its best weights."""
+
+    def __init__(self, seed: int, index: int) -> None:
+        self.index = index
+        self.draws = Draws(seed, index)
+        self.train: list[float] = []
+        self.validation: list[float] = []
+        self.best_epoch = -1
+        self.weights: list[NDArray[np.float32]] = []
+        self.biases: list[NDArray[np.float32]] = []
+
+    @property
+    def best(self) -> float:
+        """Its least validation loss; infinite before the first finite one."""
+        return self.validation[self.best_epoch] if self.best_epoch >= 0 else math.inf
+
+    @property
+    def waited(self) -> int:
+        """Epochs since the best one."""
+        return len(self.validation) - 1 - self.best_epoch
+
+    def record(self, train: float, validation: float) -> bool:
+        """Note an epoch's losses; whether the validation loss is the best so far."""
+        better = validation < self.best
+        self.train.append(train)
+        self.validation.append(validation)
+        if better:
+            self.best_epoch = len(self.validation) - 1
+        return better
+
+
+def train(
+    examples: Examples,
+    parts: Holdout,
+    config: TrunkConfig,
+    *,
+    seeds: list[int],
+    progress: Progress,
+) -> list[SeedRun]:
+    """Train the networks of these seeds until each has stopped.
+
+    Args:
+        examples: All rows.
+        parts: Which rows are fitted on and which are held out.
+        config: The options.
+        seeds: Which of the config's seeds, by number from 0.
+        progress: Told of every epoch.
+    """
+    runs = [SeedRun(config.seed, index) for index in seeds]
+    fit, held = (examples[torch.from_numpy(rows)] for rows in (parts.fit, parts.held))
+    with torch.no_grad(), progress.task("training", total=config.max_epochs) as advance:
+        trainer = _Trainer(fit, runs, config)
+        for _ in range(config.max_epochs):
+            trainer.epoch(held)
+            advance()
+            if not trainer.active:
+                break
+    return runs
+
+
+@final
+class _Trainer:
+    """The networks that are still training."""
+
+    def __init__(self, fit: Examples, runs: list[SeedRun], config: TrunkConfig) -> None:
+        self._fit, self._config, self.active = fit, config, list(runs)
+        widths = (fit.features.shape[1], *config.hidden, fit.labels.shape[1])
+        first = [_first_layers(run.draws, widths) for run in runs]
+        weights, biases = (
+            [torch.from_numpy(np.stack(layer)) for layer in zip(*parts, strict=True)]
+            for parts in zip(*first, strict=True)
+        )
+        rows = min(config.batch_size, len(fit.features))
+        keep = [keep_probability(rate) for rate in config.dropout]
+        self._stack = Stack(weights, biases, keep=keep, rows=rows)
+        self._kept = [
+            torch.empty(len(runs), rows, width, dtype=torch.bool) for width in config.hidden
+        ]
+        self._adam = torch.optim.Adam(
+            [*weights, *biases],
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+
+    def epoch(self, held: Examples) -> None:
+        """One pass over the fitting rows, then the validation losses; stopped networks leave."""
+        losses = torch.stack([self._step(rows) for rows in self._batches()]).mean(0)
+        validation = cross_entropy(self._stack.logits(held.features), held.labels, held.present)
+        for place, run in enumerate(self.active):
+            if run.record(float(losses[place]), float(validation[place])):
+                run.weights = [w[place].numpy().copy() for w in self._stack.weights]
+                run.biases = [b[place, 0].numpy().copy() for b in self._stack.biases]
+        going = [i for i, run in enumerate(self.active) if run.waited < self._config.patience]
+        if len(going) < len(self.active):
+            self._keep(going)
+
+    def _batches(self) -> Iterator[Tensor]:
+        """Rows of each step, [network, row], in each network's own order."""
+        count = len(self._fit.features)
+        order = np.stack([run.draws.order(count) for run in self.active])
+        for start in range(0, count, self._config.batch_size):
+            yield torch.from_numpy(order[:, start : start + self._config.batch_size])
+
+    def _step(self, rows: Tensor) -> Tensor:
+        stack, flat, shape = self._stack, rows.reshape(-1), (*rows.shape, -1)
+        stack.input(rows.shape[1]).copy_(self._fit.features[flat].view(shape))
+        loss = stack.step(
+            self._fit.labels[flat].view(shape),
+            self._fit.present[flat].view(shape),
+            self._draw_kept(rows.shape[1]),
+        )
+        for parameter, gradient in zip(
+            [*stack.weights, *stack.biases],
+            [*stack.weight_gradients, *stack.bias_gradients],
+            strict=True,
+        ):
+            parameter.grad = gradient
+        self._adam.step()
+        return loss
+
+    def _draw_kept(self, rows: int) -> list[Tensor]:
+        kept = [part[:, :rows] for part in self._kept]
+        for place, run in enumerate(self.active):
+            for part, rate in zip(kept, self._config.dropout, strict=True):
+                run.draws.kept(part[place].numpy(), dropout=rate)
+        return kept
+
+    def _keep(self, places: list[int]) -> None:
+        self.active = [self.active[place] for place in places]
+        before = [*self._stack.weights, *self._stack.biases]
+        self._stack.keep(places)
+        self._kept = [part[: len(places)] for part in self._kept]
+        after = [*self._stack.weights, *self._stack.biases]
+        self._adam.param_groups[0]["params"] = after
+        for old, new in zip(before, after, strict=True):
+            state = self._adam.state.pop(old)
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name][places]
+            self._adam.state[new] = state
+
+
+def _first_layers(
+    draws: Draws, widths: tuple[int, ...]
+) -> tuple[list[Float32[NDArray[np.float32], "_ _"]], list[Float32[NDArray[np.float32], "1 _"]]]:
+    """Weights and biases as torch's Linear draws them: uniform within 1 / sqrt(inputs)."""
+    weights, biases = [], []
+    for before, after in pairwise(widths):
+        bound = 1 / math.sqrt(before)
+        weights.append(draws.uniform((before, after), bound=bound))
+        biases.append(draws.uniform((1, after), bound=bound))
+    return weights, biases
