@@ -8,5 +8,18 @@ from prefill_router.activations.base import (
     Provenance,
     Site,
 )
+from prefill_router.activations.rounding import ROUNDINGS, Rounding, rounded
+from prefill_router.activations.store import ActivationStore
 
-__all__ = ["POOLINGS", "Activations", "MemoryActivations", "Pooling", "Provenance", "Site"]
+__all__ = [
+    "POOLINGS",
+    "ROUNDINGS",
+    "ActivationStore",
+    "Activations",
+    "MemoryActivations",
+    "Pooling",
+    "Provenance",
+    "Rounding",
+    "Site",
+    "rounded",
+]

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 from numpy.typing import NDArray
 
+from prefill_router.activations.rounding import Rounding
 from prefill_router.errors import ConfigError, ProvenanceError, StoreError
 
 Pooling = Literal["last", "mean"]
@@ -115,6 +116,11 @@ class Activations(ABC):
     def sites(self) -> tuple[Site, ...]:
         """The sites that are held, sorted."""
 
+    @property
+    def rounding(self) -> Rounding:
+        """The type that the states were rounded to; a request's must be rounded to the same."""
+        return "float32"
+
     @abstractmethod
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Those of these keys whose states aren't held, in order."""
@@ -161,12 +167,19 @@ class MemoryActivations(Activations):
         keys: The content key of each row, distinct.
         states: For each site, one row per key.
         counts: Tokens of each row's prompt.
+        rounded_to: The type that the states were rounded to (`activations.rounding`).
     """
 
     made_by: Provenance
     keys: tuple[str, ...]
     states: Mapping[Site, Float32[NDArray[np.float32], "row hidden"]]
     counts: Int[NDArray[np.int64], " row"]
+    rounded_to: Rounding = "float32"
+
+    @property
+    def rounding(self) -> Rounding:
+        """The type that the states were rounded to."""
+        return self.rounded_to
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ here puts it on the command line, in this order. Heavy imports (torch, matplotli
 command's function, so that `--help` answers at once.
 """
 
+from prefill_router.cli import encode as _encode  # noqa: F401
 from prefill_router.cli.app import app, main
 
 __all__ = ["app", "main"]

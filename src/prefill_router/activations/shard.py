@@ -1,0 +1,235 @@
+"""One shard of a store: some prompts' states at every site, in two files of one name.
+
+`NAME.safetensors` holds one tensor `[row, hidden]` per site. `NAME.json` is written after it and
+commits it: it has the prompts' keys and token counts and the SHA-256 of each tensor. What the
+header of the tensors must be follows from the manifest and the number of rows, so it is compared
+byte by byte.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int
+from numpy.typing import NDArray
+
+from prefill_router import files
+from prefill_router.activations.base import Site
+from prefill_router.activations.rounding import (
+    ITEM_BYTES,
+    SAFETENSORS_NAME,
+    Rounding,
+    pack,
+    unpack,
+)
+from prefill_router.activations.sealed import read_sealed, write_sealed
+from prefill_router.errors import CorruptError
+
+_ALIGNMENT = 8
+_LENGTH_BYTES = 8
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """What every shard of a store has in common.
+
+    Attributes:
+        sites: One tensor for each, in this order.
+        hidden: Width of each row.
+        rounding: The type of the numbers.
+    """
+
+    sites: tuple[Site, ...]
+    hidden: int
+    rounding: Rounding
+
+    def tensor_bytes(self, rows: int) -> int:
+        """Size of one site's tensor."""
+        return rows * self.hidden * ITEM_BYTES[self.rounding]
+
+    def header(self, rows: int) -> bytes:
+        """The beginning of a shard's safetensors file, up to the first number."""
+        size = self.tensor_bytes(rows)
+        tensors = {
+            site.name: {
+                "dtype": SAFETENSORS_NAME[self.rounding],
+                "shape": [rows, self.hidden],
+                "data_offsets": [i * size, (i + 1) * size],
+            }
+            for i, site in enumerate(self.sites)
+        }
+        text = json.dumps(tensors, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % _ALIGNMENT)
+        return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """A committed shard.
+
+    Attributes:
+        path: Its safetensors file.
+        layout: That of its store.
+        keys: The prompt of each row.
+        tokens: Tokens of each prompt, before truncation.
+        truncated: Whether each prompt lost its middle.
+        digests: SHA-256 of each site's tensor.
+    """
+
+    path: Path
+    layout: Layout
+    keys: tuple[str, ...]
+    tokens: Int[NDArray[np.int64], " row"]
+    truncated: Bool[NDArray[np.bool_], " row"]
+    digests: Mapping[Site, str]
+
+    def check_size(self) -> None:
+        """Check, without reading it, that the file of tensors is there and is whole.
+
+        Raises:
+            CorruptError: It isn't.
+        """
+        rows = len(self.keys)
+        size = len(self.layout.header(rows)) + len(self.layout.sites) * self.layout.tensor_bytes(
+            rows
+        )
+        try:
+            found = self.path.stat().st_size
+        except FileNotFoundError:
+            raise CorruptError(f"{self.path} is missing; {self._fix}") from None
+        if found != size:
+            reason = self._difference() or "it was cut short or added to"
+            raise CorruptError(
+                f"{self.path} has {found} bytes, but {size} were written: {reason}; {self._fix}"
+            )
+
+    def read(self, site: Site, *, verify: bool) -> Float32[NDArray[np.float32], "row hidden"]:
+        """The tensor of one site; the others aren't touched.
+
+        Raises:
+            CorruptError: What is read isn't what was written.
+        """
+        rows = len(self.keys)
+        header, size = self.layout.header(rows), self.layout.tensor_bytes(rows)
+        try:
+            with self.path.open("rb") as file:
+                found = file.read(len(header))
+                file.seek(len(header) + self.layout.sites.index(site) * size)
+                content = file.read(size)
+        except FileNotFoundError:
+            raise CorruptError(f"{self.path} is missing; {self._fix}") from None
+        if found != header:
+            reason = self._difference() or "its header isn't what was written"
+            raise CorruptError(f"{self.path}: {reason}; {self._fix}")
+        if len(content) != size or (
+            verify and hashlib.sha256(content).hexdigest() != self.digests[site]
+        ):
+            raise CorruptError(
+                f"{self.path}: the tensor {site.name} isn't what was written "
+                f"(its SHA-256 differs); {self._fix}"
+            )
+        return unpack(content, self.layout.rounding, self.layout.hidden)
+
+    @property
+    def _fix(self) -> str:
+        return (
+            f"copy the store again, or remove {self.path.stem}.json beside it and go on with: "
+            "prefill-router encode"
+        )
+
+    def _difference(self) -> str | None:
+        """How the header of the file differs from what it must be, in words."""
+        expected = _tensors(self.layout.header(len(self.keys)))
+        with self.path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            found = _tensors(bytes(_LENGTH_BYTES) + file.read(min(length, 1 << 26)))
+        if found is None or expected is None:
+            return None
+        if found.keys() != expected.keys():
+            return f"it holds the tensors {sorted(found)}; needed are {sorted(expected)}"
+        for name, tensor in expected.items():
+            if found[name] != tensor:
+                return f"the tensor {name} is {found[name]}; needed is {tensor}"
+        return None
+
+
+def write_shard(
+    folder: Path,
+    layout: Layout,
+    *,
+    keys: Sequence[str],
+    tokens: Int[NDArray[np.int64], " row"],
+    truncated: Bool[NDArray[np.bool_], " row"],
+    states: Mapping[Site, Float32[NDArray[np.float32], "row hidden"]],
+) -> Path:
+    """Write a shard: the tensors, then the JSON file that commits them.
+
+    The name follows from the keys, so the same work that is done again replaces what an interrupted
+    run left.
+
+    Raises:
+        StoreError: A state is beyond the range of the store's type.
+    """
+    path = folder / f"{shard_name(keys)}.safetensors"
+    digests = {}
+    with files.replacing_file(path) as temporary, temporary.open("wb") as file:
+        file.write(layout.header(len(keys)))
+        for site in layout.sites:
+            content = pack(states[site], layout.rounding).tobytes()
+            digests[site.name] = hashlib.sha256(content).hexdigest()
+            file.write(content)
+    sidecar = {
+        "keys": list(keys),
+        "tokens": tokens.tolist(),
+        "truncated": np.flatnonzero(truncated).tolist(),
+        "tensors": digests,
+    }
+    write_sealed(path.with_suffix(".json"), sidecar)
+    return path
+
+
+def read_shard(sidecar: Path, layout: Layout) -> Shard:
+    """Read what a shard holds, not its tensors.
+
+    Raises:
+        CorruptError: Either file isn't what was written.
+    """
+    value = read_sealed(sidecar)
+    try:
+        truncated = np.zeros(len(value["keys"]), dtype=np.bool_)
+        truncated[np.array(value["truncated"], dtype=np.int64)] = True
+        shard = Shard(
+            sidecar.with_suffix(".safetensors"),
+            layout,
+            tuple(value["keys"]),
+            np.array(value["tokens"], dtype=np.int64),
+            truncated,
+            {Site.parse(name): digest for name, digest in value["tensors"].items()},
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise CorruptError(f"{sidecar} lacks what a shard's file has: {error}") from None
+    if set(shard.digests) != set(layout.sites) or len(shard.tokens) != len(shard.keys):
+        raise CorruptError(f"{sidecar} doesn't fit the store's manifest; copy the store again")
+    shard.check_size()
+    return shard
+
+
+def shard_name(keys: Sequence[str]) -> str:
+    """The name of the shard of these prompts."""
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()[:24]
+
+
+def _tensors(header: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(header[_LENGTH_BYTES:])
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    return {name: tensor for name, tensor in value.items() if name != "__metadata__"}

@@ -1,0 +1,213 @@
+"""The store of hidden states on disk.
+
+    STORE/
+      manifest.json                what made the states, which sites, in which type
+      shards/NAME.safetensors      one tensor per site
+      shards/NAME.json             whose they are, and digests; written last, commits the shard
+
+Everything is written whole or not at all, every file is checked against its SHA-256 when it is
+read, and one site is read without the others. Files that are not committed are ignored.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Self, final
+
+import numpy as np
+from jaxtyping import Float32, Int
+from numpy.typing import NDArray
+
+from prefill_router.activations.base import Activations, Provenance, Site
+from prefill_router.activations.rounding import ROUNDINGS, Rounding
+from prefill_router.activations.sealed import read_sealed, write_sealed
+from prefill_router.activations.shard import Layout, Shard, read_shard
+from prefill_router.errors import ConfigError, CorruptError, ProvenanceError, StoreError
+
+MANIFEST = "manifest.json"
+SHARDS = "shards"
+VERSION = 1
+_Place = tuple[int, int]
+
+
+@final
+class ActivationStore(Activations):
+    """A store that is read; what is added after `open` isn't seen."""
+
+    def __init__(
+        self, path: Path, provenance: Provenance, shards: Sequence[Shard], layout: Layout
+    ) -> None:
+        self._path = path
+        self._provenance = provenance
+        self._shards = tuple(shards)
+        self._layout = layout
+        self._place: dict[str, _Place] = {
+            key: (number, row)
+            for number, shard in enumerate(self._shards)
+            for row, key in enumerate(shard.keys)
+        }
+        self._verified: set[tuple[int, Site]] = set()
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open a store.
+
+        Raises:
+            StoreError: There is none.
+            CorruptError: A file is missing, or isn't what was written.
+        """
+        path = Path(path)
+        provenance, layout = read_manifest(path)
+        sidecars = sorted(p for p in (path / SHARDS).glob("*.json") if not p.name.startswith("."))
+        return cls(path, provenance, [read_shard(p, layout) for p in sidecars], layout)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"the store {self._path}"
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self._path
+
+    @property
+    def provenance(self) -> Provenance:
+        """What made the states."""
+        return self._provenance
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites that are held, sorted."""
+        return self._layout.sites
+
+    @property
+    def rounding(self) -> Rounding:
+        """The type that states are kept in."""
+        return self._layout.rounding
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The prompts whose states are held, in the order of the shards."""
+        return tuple(self._place)
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys whose states aren't held, in order."""
+        return [key for key in keys if key not in self._place]
+
+    def read(self, site: Site, keys: Sequence[str]) -> Float32[NDArray[np.float32], "query hidden"]:
+        """The states of these prompts at a site, in the order of the keys; keys may repeat.
+
+        Raises:
+            StoreError: Some aren't held.
+            CorruptError: What is on disk isn't what was written.
+        """
+        self.require(site, keys)
+        shard_of, row_of = self._places(keys)
+        states = np.empty((len(keys), self._layout.hidden), dtype=np.float32)
+        order = np.argsort(shard_of, kind="stable")
+        numbers, starts = np.unique(shard_of[order], return_index=True)
+        for number, wanted in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            states[wanted] = self._tensor(number, site)[row_of[wanted]]
+        return states
+
+    def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:
+        """How many tokens each prompt has, before truncation and with the template."""
+        places = [self._place[key] for key in self._held(keys)]
+        return np.array([self._shards[s].tokens[r] for s, r in places], dtype=np.int64)
+
+    def truncated(self, keys: Sequence[str]) -> int:
+        """How many of these prompts lost their middle."""
+        places = [self._place[key] for key in self._held(keys)]
+        return int(sum(bool(self._shards[s].truncated[r]) for s, r in places))
+
+    def verify(self) -> None:
+        """Read everything and check it.
+
+        Raises:
+            CorruptError: Something isn't what was written.
+        """
+        for shard in self._shards:
+            shard.check_size()
+            for site in self.sites:
+                shard.read(site, verify=True)
+
+    def _held(self, keys: Sequence[str]) -> Sequence[str]:
+        if self.sites:
+            self.require(self.sites[0], keys)
+        return keys
+
+    def _places(self, keys: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        places = np.array([self._place[key] for key in keys], dtype=np.int64).reshape(-1, 2)
+        return places[:, 0], places[:, 1]
+
+    def _tensor(self, number: int, site: Site) -> Float32[NDArray[np.float32], "row hidden"]:
+        place = (number, site)
+        states = self._shards[number].read(site, verify=place not in self._verified)
+        self._verified.add(place)
+        return states
+
+
+def read_manifest(path: Path) -> tuple[Provenance, Layout]:
+    """What made a store's states, and what its shards look like.
+
+    Raises:
+        StoreError: There is no store.
+        CorruptError: The manifest isn't what was written, or is of a newer format.
+    """
+    if not (path / MANIFEST).is_file():
+        what = "isn't a store of activations" if path.exists() else "doesn't exist"
+        raise StoreError(f"{path} {what}; make it with: prefill-router encode DIR --out {path}")
+    value = read_sealed(path / MANIFEST)
+    if value.get("version") != VERSION:
+        raise CorruptError(
+            f"{path / MANIFEST} is of the format version {value.get('version')}; this program "
+            f"reads version {VERSION}"
+        )
+    try:
+        provenance = Provenance(**value["provenance"])
+        sites = tuple(Site.parse(name) for name in value["sites"])
+        layout = Layout(sites, provenance.hidden_size, value["dtype"])
+    except (KeyError, TypeError, ConfigError) as error:
+        raise CorruptError(f"{path / MANIFEST} lacks what a manifest has: {error}") from None
+    if layout.rounding not in ROUNDINGS:
+        raise CorruptError(f"{path / MANIFEST} names the unknown type {layout.rounding!r}")
+    return provenance, layout
+
+
+def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
+    """Make an empty store, or check that the one that is there can be added to.
+
+    Raises:
+        ProvenanceError: It holds states of another encoder, other sites, or another type.
+        StoreError: The folder holds something else.
+        CorruptError: Its manifest isn't what was written.
+    """
+    if (path / MANIFEST).is_file():
+        found, present = read_manifest(path)
+        provenance.require(found, what=f"the store {path}")
+        if present != layout:
+            raise ProvenanceError(
+                f"the store {path} holds {_describe(present)}; asked for was {_describe(layout)}; "
+                "ask for the same, or give --out another folder"
+            )
+        return
+    if path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir()):
+        raise StoreError(f"{path} holds something else than a store; give --out another folder")
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"{path} is a file; a store is a folder: give --out another name")
+    manifest = {
+        "format": "prefill-router activations",
+        "version": VERSION,
+        "provenance": asdict(provenance),
+        "sites": [site.name for site in layout.sites],
+        "dtype": layout.rounding,
+    }
+    write_sealed(path / MANIFEST, manifest)
+
+
+def _describe(layout: Layout) -> str:
+    return f"{', '.join(site.name for site in layout.sites)} as {layout.rounding}"

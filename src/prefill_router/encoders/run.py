@@ -1,0 +1,226 @@
+"""Encoding a whole dataset into a store: planned, shared, interrupted, resumed.
+
+The distinct prompts, sorted by length and key, are cut into chunks; each chunk is one shard of the
+store, written whole. The plan follows from the prompts alone, so every process that takes part
+makes the same one, and process i of n takes every n-th chunk. What is in the store already isn't
+encoded again.
+"""
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from prefill_router.activations import ActivationStore, Rounding, Site
+from prefill_router.activations.shard import Layout, write_shard
+from prefill_router.activations.store import MANIFEST, SHARDS, prepare_store
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.encoders.base import Encoder, TokenizedPrompt, distinct
+from prefill_router.errors import ConfigError, StoreError
+from prefill_router.progress import Progress, SilentProgress
+
+CHUNK_TOKENS = 32_768
+CHUNK_ROWS = 2048
+_KEY_BYTES = 90
+_SPARE_BYTES = 64 << 20
+Chunk = tuple[TokenizedPrompt, ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class EncodingPlan:
+    """What `encode_dataset` will do.
+
+    Attributes:
+        out: The store.
+        layout: Its sites, width and type.
+        chunks: What is left for this process.
+        prompts: Distinct prompts of the queries.
+        done: How many of them the store holds already.
+        truncated: How many of them lose their middle.
+        total_tokens: Tokens of all of them, after truncation.
+    """
+
+    out: Path
+    layout: Layout
+    chunks: tuple[Chunk, ...]
+    prompts: int
+    done: int
+    truncated: int
+    total_tokens: int
+
+    @property
+    def left(self) -> int:
+        """Prompts that this process will encode."""
+        return sum(map(len, self.chunks))
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that this process will read."""
+        return sum(len(prompt.ids) for chunk in self.chunks for prompt in chunk)
+
+    @property
+    def bytes_left(self) -> int:
+        """Disk that this process will take, in bytes."""
+        row = self.layout.tensor_bytes(1) * len(self.layout.sites) + _KEY_BYTES
+        return self.left * row
+
+    def check_space(self) -> None:
+        """Check that the disk has room.
+
+        Raises:
+            StoreError: It hasn't.
+        """
+        folder = next(p for p in [self.out.absolute(), *self.out.absolute().parents] if p.exists())
+        free = shutil.disk_usage(folder).free
+        if self.bytes_left and free < self.bytes_left + _SPARE_BYTES:
+            raise StoreError(
+                f"{self.out} needs {self.bytes_left / 1e9:.2f} GB and the disk has "
+                f"{free / 1e9:.2f} GB free; free some, choose another --out, or fewer --layers"
+            )
+
+
+@final
+@dataclass(frozen=True)
+class EncodingReport:
+    """What was done.
+
+    Attributes:
+        prompts: Prompts that were encoded.
+        tokens: Their tokens, after truncation.
+        seconds: How long it took.
+    """
+
+    prompts: int
+    tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The speed; 0 where nothing was left to do."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+def plan_encoding(
+    queries: RoutingDataset | Sequence[Query],
+    encoder: Encoder,
+    out: Path | str,
+    *,
+    sites: Sequence[Site],
+    shard: tuple[int, int] = (0, 1),
+    rounding: Rounding = "bfloat16",
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> EncodingPlan:
+    """Tokenise the queries, see what the store holds, and say what is left; writes nothing.
+
+    Args:
+        queries: What to encode.
+        encoder: With what.
+        out: The store, which need not exist.
+        sites: What to read.
+        shard: `(i, n)`: the i-th of n processes, from 0.
+        rounding: The type that states are kept in.
+        chunk_tokens: Tokens per shard of the store; an interruption loses at most one.
+
+    Raises:
+        PromptError: A prompt can't be encoded.
+        ConfigError: A site can't be read, or the shard isn't one.
+        StoreError: The store is there and isn't a store.
+    """
+    index, count = shard
+    if not 0 <= index < count:
+        raise ConfigError(f"the shard is {index}/{count}; of n processes they are 0/n to n-1/n")
+    encoder.check_sites(sites)
+    given = queries.queries if isinstance(queries, RoutingDataset) else queries
+    prompts = distinct(encoder.tokenize(given))
+    held = _held(Path(out), [prompt.key for prompt in prompts])
+    chunks = _chunks(prompts, chunk_tokens)[index::count]
+    left = [tuple(p for p in chunk if p.key not in held) for chunk in chunks]
+    return EncodingPlan(
+        Path(out),
+        Layout(tuple(sorted(set(sites))), encoder.provenance.hidden_size, rounding),
+        tuple(chunk for chunk in left if chunk),
+        len(prompts),
+        len(held),
+        sum(prompt.truncated for prompt in prompts),
+        sum(len(prompt.ids) for prompt in prompts),
+    )
+
+
+def run_encoding(
+    plan: EncodingPlan, encoder: Encoder, *, progress: Progress | None = None
+) -> EncodingReport:
+    """Encode what a plan says is left. It may be interrupted, even killed, at any moment.
+
+    Raises:
+        ProvenanceError: The store holds states of another encoder, other sites or another type.
+        StoreError: The folder holds something else, the disk is full, or a state isn't finite.
+    """
+    prepare_store(plan.out, encoder.provenance, plan.layout)
+    plan.check_space()
+    start = time.perf_counter()
+    with (progress or SilentProgress()).task("tokens", total=plan.tokens_left) as advance:
+        for chunk in plan.chunks:
+            _encode_chunk(plan, encoder, chunk)
+            advance(sum(len(prompt.ids) for prompt in chunk))
+    return EncodingReport(plan.left, plan.tokens_left, time.perf_counter() - start)
+
+
+def encode_dataset(
+    queries: RoutingDataset | Sequence[Query],
+    encoder: Encoder,
+    out: Path | str,
+    *,
+    sites: Sequence[Site],
+    shard: tuple[int, int] = (0, 1),
+    rounding: Rounding = "bfloat16",
+    chunk_tokens: int = CHUNK_TOKENS,
+    progress: Progress | None = None,
+) -> ActivationStore:
+    """Plan, encode what is left, and open the store. The arguments are those of `plan_encoding`."""
+    plan = plan_encoding(
+        queries,
+        encoder,
+        out,
+        sites=sites,
+        shard=shard,
+        rounding=rounding,
+        chunk_tokens=chunk_tokens,
+    )
+    run_encoding(plan, encoder, progress=progress)
+    return ActivationStore.open(out)
+
+
+def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk) -> None:
+    states = encoder.states(chunk, plan.layout.sites)
+    write_shard(
+        plan.out / SHARDS,
+        plan.layout,
+        keys=[prompt.key for prompt in chunk],
+        tokens=np.array([prompt.count for prompt in chunk], dtype=np.int64),
+        truncated=np.array([prompt.truncated for prompt in chunk], dtype=np.bool_),
+        states=states,
+    )
+
+
+def _held(out: Path, keys: list[str]) -> set[str]:
+    if not (out / MANIFEST).is_file():
+        return set()
+    return set(keys) - set(ActivationStore.open(out).missing(keys))
+
+
+def _chunks(prompts: Sequence[TokenizedPrompt], budget: int) -> list[Chunk]:
+    """Chunks within the budget (or of one prompt), the longest prompts first."""
+    chunks: list[list[TokenizedPrompt]] = [[]]
+    used = 0
+    for prompt in sorted(prompts, key=lambda p: (-len(p.ids), p.key)):
+        if chunks[-1] and (used + len(prompt.ids) > budget or len(chunks[-1]) >= CHUNK_ROWS):
+            chunks.append([])
+            used = 0
+        chunks[-1].append(prompt)
+        used += len(prompt.ids)
+    return [tuple(chunk) for chunk in chunks if chunk]
