@@ -1,9 +1,22 @@
 """Public fakes: small, deterministic stand-ins for tests of code that uses this package."""
 
-import numpy as np
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
 
-from prefill_router.data import Query, RoutingDataset
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router.activations import Provenance, Site
+from prefill_router.data import Query, RoutingDataset, prompt_text
+from prefill_router.encoders.base import Encoder, States, TokenizedPrompt
+from prefill_router.encoders.prompts import check_prompt, tokenized
+from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool, Target
+
+_DIFFICULTY = re.compile(r"of difficulty ([0-9.]+[0-9])")
 
 
 def make_routing_dataset(
@@ -58,3 +71,87 @@ def make_routing_dataset(
         input_tokens=inputs.astype(np.float64) * unknown,
         output_tokens=outputs.astype(np.float64) * unknown,
     )
+
+
+@final
+@dataclass(frozen=True)
+class FakeEncoder(Encoder):
+    """An encoder without a network: its states follow from the text alone.
+
+    A token is a character. Every state is noise drawn from the text, the layer and the pooling; at
+    `planted_layer` the difficulty that a prompt of `make_routing_dataset` states is added along one
+    direction, so that a good layer selection finds that layer.
+
+    Attributes:
+        num_layers: Blocks, L.
+        hidden_size: Width of the states.
+        planted_layer: The layer that knows the difficulty.
+        signal: How far the difficulty moves a state there, in standard deviations of the noise.
+        max_tokens: Longer prompts lose their middle.
+        name: Another name, another encoder.
+    """
+
+    num_layers: int = 4
+    hidden_size: int = 16
+    planted_layer: int = 3
+    signal: float = 8.0
+    max_tokens: int = 256
+    name: str = "fake"
+
+    @property
+    def provenance(self) -> Provenance:
+        """What makes the states."""
+        return Provenance(
+            encoder=self.name,
+            revision=f"fake:{self.planted_layer}:{self.signal}",
+            template="plain",
+            template_hash="characters",
+            max_tokens=self.max_tokens,
+            dtype="float32",
+            num_layers=self.num_layers,
+            hidden_size=self.hidden_size,
+        )
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that can be read."""
+        return tuple(range(self.num_layers + 1))
+
+    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
+        """The characters of each prompt.
+
+        Raises:
+            PromptError: A prompt is empty or can't be encoded.
+        """
+        for query in queries:
+            check_prompt(query)
+        ids = [[ord(character) for character in prompt_text(query.prompt)] for query in queries]
+        return tokenized(queries, ids, max_tokens=self.max_tokens, encoder=self.name)
+
+    def states(
+        self,
+        prompts: Sequence[TokenizedPrompt],
+        sites: Sequence[Site],
+        *,
+        progress: Progress | None = None,
+    ) -> dict[Site, States]:
+        """The states of each prompt at each site, in order."""
+        self.check_sites(sites)
+        rows: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in sites}
+        with (progress or SilentProgress()).task("prompts", total=len(prompts)) as advance:
+            for prompt in prompts:
+                text = "".join(map(chr, prompt.ids))
+                for site in sites:
+                    rows[site].append(self._state(text, site))
+                advance()
+        shape = (len(prompts), self.hidden_size)
+        return {s: np.array(r, dtype=np.float32).reshape(shape) for s, r in rows.items()}
+
+    def _state(self, text: str, site: Site) -> NDArray[np.float64]:
+        seed = hashlib.sha256(f"{self.name} {site.name} {text}".encode()).digest()
+        state = np.random.default_rng(list(seed)).normal(size=self.hidden_size)
+        found = _DIFFICULTY.search(text)
+        if site.layer == self.planted_layer and found:
+            direction = np.sqrt(np.arange(1, self.hidden_size + 1) / self.hidden_size)
+            state += self.signal * (float(found[1]) - 0.5) * direction
+        return state
