@@ -138,12 +138,12 @@ class FakeEncoder(Encoder):
         """The states of each prompt at each site, in order."""
         self.check_sites(sites)
         rows: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in sites}
-        with (progress or SilentProgress()).task("prompts", total=len(prompts)) as advance:
+        with (progress or SilentProgress()).task("prompts", total=float(len(prompts))) as advance:
             for prompt in prompts:
                 text = "".join(map(chr, prompt.ids))
                 for site in sites:
                     rows[site].append(self._state(text, site))
-                advance()
+                advance(1.0)
         shape = (len(prompts), self.hidden_size)
         return {s: np.array(r, dtype=np.float32).reshape(shape) for s, r in rows.items()}
 

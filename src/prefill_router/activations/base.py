@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -36,7 +36,7 @@ class Site:
         return f"{self.pooling}.{self.layer}"
 
     @classmethod
-    def parse(cls, name: str) -> Self:
+    def parse(cls, name: str) -> "Site":
         """The site of a name such as `last.17`.
 
         Raises:

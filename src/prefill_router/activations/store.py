@@ -12,7 +12,7 @@ read, and one site is read without the others. Files that are not committed are 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -49,7 +49,7 @@ class ActivationStore(Activations):
         self._verified: set[tuple[int, Site]] = set()
 
     @classmethod
-    def open(cls, path: Path | str) -> Self:
+    def open(cls, path: Path | str) -> "ActivationStore":
         """Open a store.
 
         Raises:

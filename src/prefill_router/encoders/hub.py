@@ -96,11 +96,11 @@ class HubEncoder(Encoder):
         wanted = tuple(dict.fromkeys(sites))
         shape = (len(wanted), len(prompts), self.made_by.hidden_size)
         rows = np.empty(shape, dtype=np.float32)
-        total = sum(len(prompt.ids) for prompt in prompts)
+        total = float(sum(len(prompt.ids) for prompt in prompts))
         with (progress or SilentProgress()).task("tokens", total=total) as advance:
             for numbers in batches([len(prompt.ids) for prompt in prompts], self.batch_tokens):
                 rows[:, numbers] = self._read([prompts[i].ids for i in numbers], wanted)
-                advance(sum(len(prompts[i].ids) for i in numbers))
+                advance(float(sum(len(prompts[i].ids) for i in numbers)))
         states = dict(zip(wanted, rows, strict=True))
         require_finite(states, prompts, self.made_by.dtype)
         return states

@@ -163,10 +163,10 @@ def run_encoding(
     prepare_store(plan.out, encoder.provenance, plan.layout)
     plan.check_space()
     start = time.perf_counter()
-    with (progress or SilentProgress()).task("tokens", total=plan.tokens_left) as advance:
+    with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         for chunk in plan.chunks:
             _encode_chunk(plan, encoder, chunk)
-            advance(sum(len(prompt.ids) for prompt in chunk))
+            advance(float(sum(len(prompt.ids) for prompt in chunk)))
     return EncodingReport(plan.left, plan.tokens_left, time.perf_counter() - start)
 
 
