@@ -1,0 +1,30 @@
+"""Judge routers: metrics, the exact accuracy-cost curve, bootstrap intervals, reports."""
+
+from prefill_router.evaluation.area import Anchors, Axis, frontier, oracle_distance, padded_area
+from prefill_router.evaluation.auc import auc
+from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation.curve import Sweep
+from prefill_router.evaluation.evaluate import compare, evaluate
+from prefill_router.evaluation.evaluation import Comparison, Evaluation
+from prefill_router.evaluation.operating import Curve, Step
+from prefill_router.evaluation.predictions import Predictions
+from prefill_router.evaluation.trial import Trial
+
+__all__ = [
+    "Anchors",
+    "Axis",
+    "Comparison",
+    "Curve",
+    "Estimate",
+    "Evaluation",
+    "Predictions",
+    "Step",
+    "Sweep",
+    "Trial",
+    "auc",
+    "compare",
+    "evaluate",
+    "frontier",
+    "oracle_distance",
+    "padded_area",
+]

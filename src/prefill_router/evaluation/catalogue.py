@@ -1,0 +1,230 @@
+"""The numbers of an evaluation, in words: what each means and how it was read.
+
+`metrics.json`, the page and the documentation take their explanations from here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, final
+
+from prefill_router.evaluation.area import Axis
+
+Unit = Literal["share", "points", "usd", "number"]
+Better = Literal["higher", "lower", "neither"]
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """One number.
+
+    Attributes:
+        label: What tables call it.
+        unit: `share` of 1, a difference of shares (`points`), US dollars, or a bare number.
+        better: Which direction is better.
+        meaning: One sentence for somebody who hasn't read the paper.
+    """
+
+    label: str
+    unit: Unit
+    better: Better
+    meaning: str
+
+
+HEADLINE: Mapping[str, Entry] = {
+    "auc_mean": Entry(
+        "Mean AUC",
+        "number",
+        "higher",
+        "How often a question that a target answers correctly is given a higher probability than "
+        "one it answers wrongly (ties count half), averaged over the targets; 0.5 is chance.",
+    ),
+    "brier_mean": Entry(
+        "Mean Brier score",
+        "number",
+        "lower",
+        "The mean squared difference between predicted probability and outcome, averaged over the "
+        "targets; always saying 0.5 gives 0.25.",
+    ),
+    "argmax_accuracy": Entry(
+        "Argmax accuracy",
+        "share",
+        "higher",
+        "Accuracy when every query goes to the target most probably right (lam = 1), whatever it "
+        "costs.",
+    ),
+    "argmax_cost": Entry(
+        "Cost at argmax",
+        "usd",
+        "lower",
+        "The mean observed cost of a query at that setting.",
+    ),
+    "routed_to_accuracy": Entry(
+        "Routed-to accuracy",
+        "share",
+        "higher",
+        "Each target's accuracy on the queries sent to it at lam = 1, weighted by how many they "
+        "are.",
+    ),
+    "max_lam_accuracy": Entry(
+        "Max-lam accuracy",
+        "share",
+        "higher",
+        "The highest accuracy at any setting of lam, the dial from cheapest (0) to most probable "
+        "(1). It is picked on the queries that it is measured on, so it is a little optimistic.",
+    ),
+    "max_lam_cost": Entry(
+        "Cost at max-lam",
+        "usd",
+        "lower",
+        "The mean observed cost of a query at that setting; the cheapest one, where several reach "
+        "the highest accuracy.",
+    ),
+    "best_single_accuracy": Entry(
+        "Best single target",
+        "share",
+        "neither",
+        "Accuracy when every query goes to the one target that is best overall.",
+    ),
+    "oracle_accuracy": Entry(
+        "Oracle",
+        "share",
+        "neither",
+        "Accuracy if every query went to a target that answers it correctly, where there is one: "
+        "no router can do better.",
+    ),
+    "accuracy_gain": Entry(
+        "Gain over best single",
+        "points",
+        "higher",
+        "Max-lam accuracy minus the accuracy of the best single target.",
+    ),
+    "headroom_captured": Entry(
+        "Headroom captured",
+        "share",
+        "higher",
+        "Which part of the way from the best single target to the oracle the router goes, at its "
+        "highest accuracy.",
+    ),
+    "cost_savings": Entry(
+        "Cost savings",
+        "share",
+        "higher",
+        "How much less the router spends, at its highest accuracy, than sending everything to the "
+        "target with the highest mean cost.",
+    ),
+    "p_auccc": Entry(
+        "P-AUCCC",
+        "number",
+        "higher",
+        "The area under the curve of accuracy against cheapness over all settings of lam, both on "
+        "a scale from the worst to the best of the pool.",
+    ),
+    "mdp_auccc": Entry(
+        "MDP-AUCCC",
+        "number",
+        "higher",
+        "By how much that area exceeds the area that the best single targets give without any "
+        "router.",
+    ),
+    "model_only_p_auccc": Entry(
+        "P-AUCCC of single targets",
+        "number",
+        "neither",
+        "The area under the Pareto frontier of the single targets.",
+    ),
+    "oracle_distance": Entry(
+        "Oracle distance",
+        "number",
+        "lower",
+        "The mean distance of the router's settings to the corner that is as good as the oracle "
+        "and as cheap as the cheapest target.",
+    ),
+    "oracle_distance_reduction": Entry(
+        "Oracle distance saved",
+        "number",
+        "higher",
+        "By how much that distance is shorter than the one of the single targets on the Pareto "
+        "frontier.",
+    ),
+    "model_only_oracle_distance": Entry(
+        "Oracle distance of single targets",
+        "number",
+        "neither",
+        "The mean distance of the single targets on the Pareto frontier to the same corner.",
+    ),
+    "solvable_share": Entry(
+        "Solvable queries",
+        "share",
+        "neither",
+        "The share of the queries that at least one target answers correctly.",
+    ),
+    "solvable_accuracy": Entry(
+        "Accuracy on solvable queries",
+        "share",
+        "higher",
+        "Of the queries that some target answers correctly, the share where the target chosen at "
+        "lam = 1 does.",
+    ),
+    "optimal_selection": Entry(
+        "Optimal selection",
+        "share",
+        "higher",
+        "Of the same queries, the share where the chosen target is right and no other right target "
+        "would have cost less.",
+    ),
+}
+
+TARGET: Mapping[str, Entry] = {
+    "auc": Entry("AUC", "number", "higher", "How well its probabilities rank the queries."),
+    "brier": Entry("Brier", "number", "lower", "Mean squared error of its probabilities."),
+    "accuracy": Entry("Accuracy", "share", "neither", "On all its measured queries."),
+    "mean_cost": Entry("Mean cost", "usd", "neither", "Observed, of a query."),
+    "share_routed": Entry("Routed to it", "share", "neither", "Share of the queries at lam = 1."),
+    "accuracy_routed": Entry("Accuracy there", "share", "higher", "On the queries routed to it."),
+    "accuracy_away": Entry("Accuracy elsewhere", "share", "neither", "On all the others."),
+    "accuracy_delta": Entry("Routing delta", "points", "higher", "The difference of the two."),
+    "cost_routed": Entry("Cost there", "usd", "neither", "Mean observed, queries routed to it."),
+    "cost_away": Entry("Cost elsewhere", "usd", "neither", "Mean observed, all other queries."),
+    "cost_delta": Entry("Cost delta", "usd", "neither", "The difference of the two."),
+}
+
+REGIME: Mapping[str, Entry] = {
+    "share": Entry("Share", "share", "neither", "Of the queries with any label."),
+    "accuracy": Entry("Argmax accuracy", "share", "higher", "Of the router at lam = 1."),
+    "best_single": Entry("Best single", "share", "neither", "Of the target best overall."),
+}
+
+
+def definitions(*, step: float | None, axis: Axis) -> dict[str, str]:
+    """The readings used where a metric has several, by subject."""
+    points = (
+        "every operating point of the exact lambda path"
+        if step is None
+        else f"the distinct operating points that a grid of lam with the step {step:g} meets"
+    )
+    cost = {
+        "inverse": "(1/C - 1/C_high) / (1/C_low - 1/C_high)",
+        "linear": "(C_high - C) / (C_high - C_low)",
+    }[axis]
+    return {
+        "points": points,
+        "cost_axis": f"{axis}: {cost}, C the mean observed cost in US dollars",
+        "cost_anchors": "lowest and highest mean observed cost of a single target, these queries",
+        "accuracy_anchors": "floor: lowest single-target accuracy; ceiling: the oracle's",
+        "p_auccc": "points ordered by normalised cost, padded left to 0 at the leftmost accuracy, "
+        "trapezoid; not clipped",
+        "oracle_distance": "mean over the points, each counted once, to (1, 1)",
+        "model_only": "Pareto frontier of the single targets",
+        "max_lam": "highest accuracy over the points; the cheapest of them where several tie",
+        "cost_savings": "at the max-lam point, against the target with the highest mean cost",
+        "auc": "labels cut at 0.5; targets with one class left out of the mean",
+        "brier": "against the labels as they are, soft ones included",
+        "accuracy": "mean label; queries whose chosen target wasn't measured are left out",
+        "cost": "observed; queries where the chosen target's is unknown are left out",
+        "routing": "delta, routed-to accuracy, regimes and selection are at lam = 1",
+        "quartiles": "Q1 to Q4 are four equal parts of the range of mean observed cost along the "
+        "exact curve",
+        "intervals": "95 % percentile bootstrap over queries, all targets of a query together; "
+        "anchors, best single target and max-lam point found anew in each resample",
+    }

@@ -1,0 +1,139 @@
+"""The accuracy-cost curve of a router, from the exact lambda path.
+
+All queries' changes of winner are sorted once by lam. Between two of them nothing changes, so the
+curve is a finite list of operating points, each with the interval of lam on which it holds; running
+sums of what each change adds give every point's accuracy and mean observed cost.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation.trial import PerQuery, Trial
+from prefill_router.evaluation.weighted import Weights, divide
+
+PerPoint = Float[NDArray[np.float64], "resample point"]
+STEPS = (1e-2, 1e-3, 1e-4, 1e-5)
+"""The steps of the paper's lambda table."""
+
+
+def lam_grid(step: float) -> Float[NDArray[np.float64], " lam"]:
+    """0, step, 2 step, ..., 1.
+
+    Raises:
+        ConfigError: The step isn't one over a whole number, or is finer than 1e-7.
+    """
+    count = round(1 / step) if 1e-7 <= step <= 1 else 0
+    if not count or abs(count * step - 1) > 1e-9:
+        raise ConfigError(f"the step of lam is {step}; it must divide 1, such as 0.01 or 0.001")
+    return np.linspace(0, 1, count + 1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Points:
+    """The operating points of a curve, by rising lam.
+
+    Attributes:
+        accuracy: Mean label over the queries whose chosen target was measured.
+        cost: Mean observed cost over the queries where the chosen target's is known, US dollars.
+        distinct: Whether some query that counts in the resample is routed in another way than at
+            the point before; true for the first.
+    """
+
+    accuracy: PerPoint
+    cost: PerPoint
+    distinct: Bool[NDArray[np.bool_], "resample point"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The changes of winner of all queries, sorted once.
+
+    Attributes:
+        lam: Where each operating point begins: point i holds on (lam[i], lam[i + 1]], the first
+            from 0 on, the last up to 1.
+        query: The query of each change, by rising lam.
+        last: The place of each point's last change, for all points but the first.
+        start: At lam = 0, for each query: label, measured, observed cost, known (missing as 0).
+        change: What each change adds to these four.
+    """
+
+    lam: Float[NDArray[np.float64], " point"]
+    query: Int[NDArray[np.int64], " change"]
+    last: Int[NDArray[np.int64], " later"]
+    start: Float[NDArray[np.float64], "query 4"]
+    change: Float[NDArray[np.float64], "4 change"]
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Sweep":
+        """Sort the changes of the exact path."""
+        path = trial.path
+        later = np.flatnonzero(path.lam > 0)
+        later = later[np.argsort(path.lam[later], kind="stable")]
+        query = path.query[later]
+        gained = _four(trial, query, path.target[later])
+        lost = _four(trial, query, path.target[later - 1])
+        lam, first = np.unique(path.lam[later], return_index=True)
+        last = np.append(first[1:], len(later)) - 1 if len(later) else first
+        return cls(
+            np.concatenate([[0.0], lam]),
+            query,
+            last.astype(np.int64),
+            _four(trial, np.arange(len(trial)), path.at(0)),
+            np.ascontiguousarray((gained - lost).T),
+        )
+
+    def __len__(self) -> int:
+        return len(self.lam)
+
+    def place(self, lam: Float[NDArray[np.float64], " lam"]) -> Int[NDArray[np.int64], " lam"]:
+        """The operating point that holds at each of these lam."""
+        point = np.maximum(np.searchsorted(self.lam, lam, side="left") - 1, 0)
+        return np.where(lam == 1, len(self) - 1, point)
+
+    def retained(self, step: float | None) -> Int[NDArray[np.int64], " point"]:
+        """The distinct operating points that a grid of lam meets; all of them without a step."""
+        return np.arange(len(self)) if step is None else np.unique(self.place(lam_grid(step)))
+
+    def points(
+        self, weights: Weights, *, at: Int[NDArray[np.int64], " point"] | None = None
+    ) -> Points:
+        """The operating points in each resample.
+
+        Args:
+            weights: How often each query counts.
+            at: Only these points, ascending; all of them if not given.
+        """
+        at = np.arange(len(self)) if at is None else at
+        weight = weights[:, self.query]
+        begin = weights @ self.start
+        label, measured, cost, known = (
+            self._running(weight * change, begin[:, i])[:, at]
+            for i, change in enumerate(self.change)
+        )
+        turned = self._running(weight, np.zeros(len(weights)))[:, at]
+        distinct = np.diff(turned, axis=1, prepend=-1.0) > 0
+        return Points(divide(label, measured), divide(cost, known), distinct)
+
+    def _running(
+        self, added: Float[NDArray[np.float64], "resample change"], begin: NDArray[np.float64]
+    ) -> PerPoint:
+        total = np.concatenate([begin[:, None], added], axis=1)
+        np.cumsum(total, axis=1, out=total)
+        return total[:, np.append(0, self.last + 1)]
+
+
+def _four(
+    trial: Trial, query: NDArray[np.int64], target: NDArray[np.int64]
+) -> Float[NDArray[np.float64], "row 4"]:
+    label: PerQuery = trial.correct[query, target]
+    cost: PerQuery = trial.observed_cost[query, target]
+    known = [~np.isnan(label), ~np.isnan(cost)]
+    columns = [np.nan_to_num(label), known[0], np.nan_to_num(cost), known[1]]
+    return np.stack(columns, axis=1).astype(np.float64)

@@ -1,0 +1,212 @@
+"""Every number of an evaluation, as one function of the queries' weights."""
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.evaluation.area import Anchors, Axis, frontier, oracle_distance, padded_area
+from prefill_router.evaluation.auc import Ranking
+from prefill_router.evaluation.curve import Points, Sweep
+from prefill_router.evaluation.metrics import (
+    auc_by_target,
+    brier_by_target,
+    by_regime,
+    macro_mean,
+    rankings,
+    routed_to_accuracy,
+    routing_by_target,
+    selection,
+)
+from prefill_router.evaluation.trial import Trial
+from prefill_router.evaluation.weighted import PerResample, Weights, divide, known_mean, mean_over
+
+Headline = Literal[
+    "auc_mean",
+    "brier_mean",
+    "argmax_accuracy",
+    "argmax_cost",
+    "routed_to_accuracy",
+    "max_lam_accuracy",
+    "max_lam_cost",
+    "best_single_accuracy",
+    "oracle_accuracy",
+    "accuracy_gain",
+    "headroom_captured",
+    "cost_savings",
+    "p_auccc",
+    "mdp_auccc",
+    "model_only_p_auccc",
+    "oracle_distance",
+    "oracle_distance_reduction",
+    "model_only_oracle_distance",
+    "solvable_share",
+    "solvable_accuracy",
+    "optimal_selection",
+]
+"""The names of the numbers that sum up a system."""
+_SAME = 1e-12
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """All statistics, one row per resample.
+
+    Attributes:
+        headline: By name.
+        targets: By name, for each target.
+        regimes: By name, for each of `metrics.REGIMES`.
+        anchors: What 0 and 1 mean in the normalised plane.
+        points: The curve's retained operating points.
+        singles: Each single target, as a point.
+    """
+
+    headline: dict[str, PerResample]
+    targets: dict[str, Float[NDArray[np.float64], "resample target"]]
+    regimes: dict[str, Float[NDArray[np.float64], "resample regime"]]
+    anchors: Anchors
+    points: Points
+    singles: Points
+
+    def tables(self) -> dict[tuple[str, str], Float[NDArray[np.float64], "resample column"]]:
+        """All numbers by group (`headline`, `targets`, `regimes`) and name."""
+        headline = {("headline", name): row[:, None] for name, row in self.headline.items()}
+        targets = {("targets", name): table for name, table in self.targets.items()}
+        return headline | targets | {("regimes", n): table for n, table in self.regimes.items()}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """A trial with everything sorted that needs sorting.
+
+    Attributes:
+        trial: What is scored.
+        sweep: Its changes of winner.
+        ranking: Each target's scores.
+        retained: The operating points that P-AUCCC, oracle distance and max-lam accuracy see.
+        axis: How cost is normalised.
+    """
+
+    trial: Trial
+    sweep: Sweep
+    ranking: tuple[Ranking, ...]
+    retained: Int[NDArray[np.int64], " point"]
+    axis: Axis
+
+    @classmethod
+    def of(cls, trial: Trial, *, step: float | None = None, axis: Axis = "inverse") -> "Scorer":
+        """Sort a trial.
+
+        Args:
+            trial: What is scored.
+            step: A grid of lam with this step; every operating point if not given.
+            axis: How cost is normalised.
+        """
+        sweep = Sweep.of(trial)
+        return cls(trial, sweep, rankings(trial), sweep.retained(step), axis)
+
+    def score(self, weights: Weights) -> Scores:
+        """All statistics in each resample."""
+        trial = self.trial
+        routing = routing_by_target(trial, weights)
+        targets = {
+            "auc": auc_by_target(self.ranking, weights),
+            "brier": brier_by_target(trial, weights),
+            "accuracy": known_mean(weights, trial.correct),
+            "mean_cost": known_mean(weights, trial.observed_cost),
+            **routing,
+        }
+        singles = single_points(targets["accuracy"], targets["mean_cost"])
+        anchors = Anchors.of(singles.cost, singles.accuracy, mean_over(weights, trial.best_label))
+        points = self.sweep.points(weights, at=self.retained)
+        headline = {
+            "auc_mean": macro_mean(targets["auc"]),
+            "brier_mean": macro_mean(targets["brier"]),
+            **_argmax(trial, weights),
+            "routed_to_accuracy": routed_to_accuracy(routing),
+            **_best_point(points, targets["accuracy"], anchors),
+            **plane(points, singles, anchors, axis=self.axis),
+            **selection(trial, weights),
+        }
+        return Scores(headline, targets, by_regime(trial, weights), anchors, points, singles)
+
+    @property
+    def width(self) -> int:
+        """Numbers per resample in the largest table that scoring makes."""
+        return len(self.trial) + len(self.sweep.query)
+
+
+def plane(
+    points: Points,
+    singles: Points,
+    anchors: Anchors,
+    *,
+    axis: Axis,
+) -> dict[str, PerResample]:
+    """Areas and oracle distances in the normalised plane, against the single targets' frontier.
+
+    Args:
+        points: The router's operating points.
+        singles: Each single target, as a point.
+        anchors: What 0 and 1 mean.
+        axis: How cost is normalised.
+    """
+    x, y = anchors.cheapness(points.cost, axis=axis), anchors.height(points.accuracy)
+    on = frontier(singles.cost, singles.accuracy)
+    single_x = np.where(on, anchors.cheapness(singles.cost, axis=axis), np.nan)
+    single_y = anchors.height(singles.accuracy)
+    area, single_area = padded_area(x, y), padded_area(single_x, single_y)
+    distance = oracle_distance(x, y, counted=points.distinct)
+    single_distance = oracle_distance(single_x, single_y, counted=on)
+    return {
+        "p_auccc": area,
+        "mdp_auccc": area - single_area,
+        "model_only_p_auccc": single_area,
+        "oracle_distance": distance,
+        "oracle_distance_reduction": single_distance - distance,
+        "model_only_oracle_distance": single_distance,
+    }
+
+
+def _argmax(trial: Trial, weights: Weights) -> dict[str, PerResample]:
+    choice = trial.most_probable
+    return {
+        "argmax_accuracy": mean_over(weights, trial.of_choice(trial.correct, choice)),
+        "argmax_cost": mean_over(weights, trial.of_choice(trial.observed_cost, choice)),
+    }
+
+
+def single_points(
+    accuracy: Float[NDArray[np.float64], "resample target"],
+    cost: Float[NDArray[np.float64], "resample target"],
+) -> Points:
+    """Single targets as operating points."""
+    return Points(accuracy, cost, np.ones(accuracy.shape, dtype=np.bool_))
+
+
+def best_point(points: Points) -> tuple[PerResample, PerResample]:
+    """The highest accuracy along the path, and the lowest cost at which it is reached."""
+    top = np.fmax.reduce(points.accuracy, axis=1)
+    reached = points.accuracy >= (top - _SAME)[:, None]
+    return top, np.fmin.reduce(np.where(reached, points.cost, np.nan), axis=1)
+
+
+def _best_point(
+    points: Points, accuracy: Float[NDArray[np.float64], "resample target"], anchors: Anchors
+) -> dict[str, PerResample]:
+    top, cost = best_point(points)
+    single = np.fmax.reduce(accuracy, axis=1)
+    room = anchors.ceiling - single
+    return {
+        "max_lam_accuracy": top,
+        "max_lam_cost": cost,
+        "best_single_accuracy": single,
+        "oracle_accuracy": anchors.ceiling,
+        "accuracy_gain": top - single,
+        "headroom_captured": divide(top - single, np.where(room > _SAME, room, 0)),
+        "cost_savings": 1 - divide(cost, anchors.cost_high),
+    }

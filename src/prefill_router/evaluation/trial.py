@@ -1,0 +1,91 @@
+"""Predictions beside what happened: the common ground of all metrics."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset, binary
+from prefill_router.errors import DataError
+from prefill_router.evaluation.predictions import Predictions
+from prefill_router.policy import LambdaPath, lambda_path
+
+PerCell = Float[NDArray[np.float64], "query target"]
+PerQuery = Float[NDArray[np.float64], " query"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One system on the queries it is judged on. Rows were joined by query id.
+
+    Attributes:
+        query_ids: The queries.
+        targets: The targets' names.
+        correctness: Predicted probabilities of a correct answer.
+        cost: Estimated costs on the scale of Equation 2.
+        correct: Labels in [0, 1]; NaN where not measured.
+        observed_cost: US dollars; NaN where unknown.
+    """
+
+    query_ids: tuple[str, ...]
+    targets: tuple[str, ...]
+    correctness: PerCell
+    cost: PerCell
+    correct: PerCell
+    observed_cost: PerCell
+
+    @classmethod
+    def join(cls, predictions: Predictions, dataset: RoutingDataset) -> "Trial":
+        """Look up what happened on the predicted queries.
+
+        Raises:
+            DataError: The dataset lacks some of the queries, or nothing was measured on them.
+            ConfigError: The dataset lacks some of the targets.
+        """
+        data = dataset.select(predictions.query_ids, targets=predictions.targets)
+        if np.isnan(data.correct).all():
+            raise DataError(
+                f"none of the {len(predictions)} queries has a label; evaluate on scored answers"
+            )
+        return cls(
+            predictions.query_ids,
+            predictions.targets,
+            predictions.correctness,
+            predictions.normalised_cost,
+            data.correct,
+            data.observed_cost,
+        )
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    @cached_property
+    def path(self) -> LambdaPath:
+        """The winner of every query at every lam."""
+        return lambda_path(self.correctness, self.cost)
+
+    @cached_property
+    def most_probable(self) -> Int[NDArray[np.int64], " query"]:
+        """The target of each query at lam = 1, argmax routing."""
+        return self.path.at(1)
+
+    @cached_property
+    def best_label(self) -> PerQuery:
+        """The oracle: each query's highest label over the targets measured; NaN without any."""
+        return np.fmax.reduce(self.correct, axis=1)
+
+    @cached_property
+    def best_cost(self) -> PerQuery:
+        """The lowest observed cost among the targets that were right; NaN without any."""
+        right = binary(self.correct) == 1
+        cost: PerQuery = np.fmin.reduce(np.where(right, self.observed_cost, np.nan), axis=1)
+        return cost
+
+    def of_choice(self, table: PerCell, choice: Int[NDArray[np.int64], " query"]) -> PerQuery:
+        """The table's value for the chosen target of each query."""
+        result: PerQuery = table[np.arange(len(self)), choice]
+        return result
