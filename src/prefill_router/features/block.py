@@ -1,0 +1,83 @@
+"""One block of Equation 3: the reduced states of one site of one encoder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float32
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations, Provenance, Rounding, Site, rounded
+from prefill_router.errors import ProvenanceError
+from prefill_router.geometry import SiteStates
+from prefill_router.reduction import Reducer
+
+
+@final
+@dataclass(frozen=True)
+class EncoderStates:
+    """A kind of states: what made them, and what they were rounded to.
+
+    Attributes:
+        provenance: What made the states.
+        rounding: The type that the train rows' states were kept in.
+    """
+
+    provenance: Provenance
+    rounding: Rounding
+
+    @classmethod
+    def of(cls, activations: Activations) -> "EncoderStates":
+        """That of a store or a batch."""
+        return cls(activations.provenance, activations.rounding)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Columns of the features.
+
+    Attributes:
+        source: Which states.
+        site: At which layer, with which pooling.
+        reducer: Fitted on the train rows.
+    """
+
+    source: EncoderStates
+    site: Site
+    reducer: Reducer
+
+    @property
+    def provenance(self) -> Provenance:
+        """What makes its states."""
+        return self.source.provenance
+
+    @property
+    def dim(self) -> int:
+        """How many columns it has."""
+        return self.reducer.dim
+
+    def transform(
+        self, activations: Activations, keys: Sequence[str]
+    ) -> Float32[NDArray[np.float32], "query dim"]:
+        """The columns of these prompts.
+
+        Float32 states are rounded here as the train rows' were; others must be rounded already.
+
+        Raises:
+            ProvenanceError: The states are of another encoder, site or type.
+            StoreError: Some aren't held.
+        """
+        self.provenance.require(activations.provenance, what=activations.name)
+        if activations.rounding not in ("float32", self.source.rounding):
+            raise ProvenanceError(
+                f"{activations.name} holds {activations.rounding}; the router was fitted on states "
+                f"rounded to {self.source.rounding}: encode the queries again in that type"
+            )
+        result = np.empty((len(keys), self.dim), dtype=np.float32)
+        for rows, states in SiteStates(activations, self.site, keys):
+            same = activations.rounding == self.source.rounding
+            exact = states if same else rounded(states, self.source.rounding)
+            result[rows] = self.reducer.transform(exact)
+        return result

@@ -1,0 +1,152 @@
+"""States made small: standardised, then rotated to their leading principal components.
+
+Components keep their own variances: whitening them was measured to make the trunk worse (see
+docs/decisions/0002-no-whitening.md).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float32, Float64
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.geometry import Moments
+
+_CONSTANT = 1e-12
+"""A spread below this share of the mean is rounding: float32 states can't vary by so little."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reducer:
+    """A frozen scaler and PCA.
+
+    Attributes:
+        mean: The train rows' mean.
+        scale: Their standard deviation; 1 for dimensions that are constant, which so become zero.
+        components: Orthonormal rows, by falling variance; the entry of each that is largest in size
+            is positive.
+    """
+
+    mean: Float32[NDArray[np.float32], " hidden"]
+    scale: Float32[NDArray[np.float32], " hidden"]
+    components: Float32[NDArray[np.float32], "dim hidden"]
+
+    @classmethod
+    def fit(cls, moments: Moments, dim: int) -> "Reducer":
+        """Fit to the moments of the train rows.
+
+        Args:
+            moments: Of the raw states.
+            dim: Components to keep. Fewer are kept where the states don't have so many: at most
+                the rank of the standardised states, which is below the number of rows.
+
+        Raises:
+            ConfigError: `dim` is below 1.
+            FitError: There are fewer than two rows, or all rows are the same.
+        """
+        if dim < 1:
+            raise ConfigError(f"dim is {dim}; PCA keeps at least 1 component")
+        spread = np.sqrt(np.diag(moments.covariance))
+        least = float(np.finfo(np.float32).tiny)
+        varies = spread > np.maximum(_CONSTANT * np.abs(moments.mean), least)
+        if not varies.any():
+            raise FitError(
+                f"the states of all {moments.count} rows are the same, so nothing can be learned "
+                "from them; choose another layer or pooling"
+            )
+        scale = np.where(varies, spread, 1.0)
+        components = _principal(moments, scale, varies, dim)
+        return cls(
+            moments.mean.astype(np.float32),
+            scale.astype(np.float32),
+            components.astype(np.float32),
+        )
+
+    def __post_init__(self) -> None:
+        if not self.mean.shape == self.scale.shape == self.components.shape[1:]:
+            raise ConfigError(
+                f"a reducer's mean {self.mean.shape}, scale {self.scale.shape} and components "
+                f"{self.components.shape} must be of one hidden size"
+            )
+
+    @property
+    def dim(self) -> int:
+        """How many components it keeps."""
+        return len(self.components)
+
+    @property
+    def hidden(self) -> int:
+        """The width of the states it takes."""
+        return len(self.mean)
+
+    def first(self, dim: int) -> "Reducer":
+        """The same with only the leading components."""
+        return Reducer(self.mean, self.scale, self.components[:dim])
+
+    def transform(
+        self, states: Float32[NDArray[np.float32], "query hidden"]
+    ) -> Float32[NDArray[np.float32], "query dim"]:
+        """The leading components of states.
+
+        Raises:
+            ConfigError: The states are of another width.
+        """
+        if states.shape[1] != self.hidden:
+            raise ConfigError(
+                f"the states are {states.shape[1]} wide; the reducer was fitted on {self.hidden}"
+            )
+        scaled = (states - self.mean) / self.scale
+        return np.matmul(scaled, self.components.T, dtype=np.float32)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, for safetensors."""
+        return {"mean": self.mean, "scale": self.scale, "components": self.components}
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, NDArray[Any]], *, hidden: int, dim: int
+    ) -> "Reducer":
+        """The reducer of `tensors`.
+
+        Raises:
+            CorruptError: An array is missing, unknown, or of another shape, type or range.
+        """
+        shapes = {"mean": (hidden,), "scale": (hidden,), "components": (dim, hidden)}
+        if set(tensors) != set(shapes):
+            raise CorruptError(f"a reducer has the arrays {list(shapes)}; got {sorted(tensors)}")
+        for name, shape in shapes.items():
+            array = tensors[name]
+            if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
+                raise CorruptError(
+                    f"a reducer's {name} must be finite float32 {shape}; got {array.dtype} "
+                    f"{array.shape}; copy or make the router again"
+                )
+        if (tensors["scale"] <= 0).any():
+            raise CorruptError("a reducer's scale must be positive; copy or make the router again")
+        return cls(**tensors)
+
+
+def _principal(
+    moments: Moments,
+    scale: Float64[NDArray[np.float64], " hidden"],
+    varies: NDArray[np.bool_],
+    dim: int,
+) -> Float64[NDArray[np.float64], "dim hidden"]:
+    """The leading eigenvectors of the correlation of the dimensions that vary."""
+    correlation = moments.covariance / np.outer(scale, scale)
+    correlation[~varies, :] = 0
+    correlation[:, ~varies] = 0
+    size = len(scale)
+    most = min(dim, int(varies.sum()), moments.count - 1)
+    values, vectors = scipy.linalg.eigh(
+        correlation, subset_by_index=[size - most, size - 1], overwrite_a=True, check_finite=False
+    )
+    full = values > size * np.finfo(np.float64).eps * values[-1]
+    rows: Float64[NDArray[np.float64], "dim hidden"] = vectors.T[full][::-1]
+    largest = rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)]
+    return np.multiply(rows, np.sign(largest)[:, None], dtype=np.float64)
