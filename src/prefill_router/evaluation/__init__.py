@@ -8,6 +8,7 @@ from prefill_router.evaluation.evaluate import compare, evaluate
 from prefill_router.evaluation.evaluation import Comparison, Evaluation
 from prefill_router.evaluation.operating import Curve, Step
 from prefill_router.evaluation.predictions import Predictions
+from prefill_router.evaluation.report import check_replaceable, is_report, write_report
 from prefill_router.evaluation.trial import Trial
 
 __all__ = [
@@ -22,9 +23,12 @@ __all__ = [
     "Sweep",
     "Trial",
     "auc",
+    "check_replaceable",
     "compare",
     "evaluate",
     "frontier",
+    "is_report",
     "oracle_distance",
     "padded_area",
+    "write_report",
 ]

@@ -180,6 +180,12 @@ TARGET: Mapping[str, Entry] = {
     "brier": Entry("Brier", "number", "lower", "Mean squared error of its probabilities."),
     "accuracy": Entry("Accuracy", "share", "neither", "On all its measured queries."),
     "mean_cost": Entry("Mean cost", "usd", "neither", "Observed, of a query."),
+    "normalised_cost": Entry(
+        "Cheapness", "number", "neither", "1 for the cheapest target, 0 for the dearest."
+    ),
+    "normalised_accuracy": Entry(
+        "Normalised accuracy", "number", "neither", "1 for the oracle, 0 for the worst target."
+    ),
     "share_routed": Entry("Routed to it", "share", "neither", "Share of the queries at lam = 1."),
     "accuracy_routed": Entry("Accuracy there", "share", "higher", "On the queries routed to it."),
     "accuracy_away": Entry("Accuracy elsewhere", "share", "neither", "On all the others."),

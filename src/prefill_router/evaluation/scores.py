@@ -122,6 +122,8 @@ class Scorer:
         }
         singles = single_points(targets["accuracy"], targets["mean_cost"])
         anchors = Anchors.of(singles.cost, singles.accuracy, mean_over(weights, trial.best_label))
+        targets["normalised_cost"] = anchors.cheapness(singles.cost, axis=self.axis)
+        targets["normalised_accuracy"] = anchors.height(singles.accuracy)
         points = self.sweep.points(weights, at=self.retained)
         headline = {
             "auc_mean": macro_mean(targets["auc"]),

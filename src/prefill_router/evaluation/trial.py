@@ -76,7 +76,8 @@ class Trial:
     @cached_property
     def best_label(self) -> PerQuery:
         """The oracle: each query's highest label over the targets measured; NaN without any."""
-        return np.fmax.reduce(self.correct, axis=1)
+        label: PerQuery = np.fmax.reduce(self.correct, axis=1)
+        return label
 
     @cached_property
     def best_cost(self) -> PerQuery:

@@ -1,0 +1,227 @@
+"""The accuracy-cost figures of a report, as objects; writing them is the report's business."""
+
+import io
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from prefill_router.evaluation.bands import Band
+from prefill_router.evaluation.evaluation import Evaluation
+from prefill_router.evaluation.labels import place_labels
+from prefill_router.evaluation.wording import PER
+
+View = Literal["raw", "normalised"]
+Values = Float[NDArray[np.float64], " point"]
+# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
+_ROUTER, _SINGLE, _ORACLE, _MARK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+_INK = "#010203"
+"""Black for the eye; `inline_svg` makes it the page's text colour."""
+_MOST = 4000
+"""Points drawn of a curve; more can't be seen."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """What a figure shows, in its own units.
+
+    Attributes:
+        title: Of the figure.
+        x_label: With the unit.
+        y_label: With the unit.
+        curve: The router's points, x and y, by rising lam.
+        band: Where the curves of the resamples run.
+        singles: Each target's x and y.
+        names: The targets.
+        frontier: Which of them are on the Pareto frontier.
+        best: The point of highest accuracy, x and y.
+        oracle: Its accuracy.
+        log: Whether x is drawn on a logarithmic scale.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    curve: tuple[Values, Values]
+    band: Band
+    singles: tuple[Values, Values]
+    names: tuple[str, ...]
+    frontier: tuple[bool, ...]
+    best: tuple[float, float]
+    oracle: float
+    log: bool
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The data of the figure, one row per point."""
+        rows = [_row("router", "", *xy) for xy in zip(*self.curve, strict=True)]
+        bounds = zip(self.band.x, self.band.lower, self.band.upper, strict=True)
+        rows += [_row("band", "", x, float("nan"), low, high) for x, low, high in bounds]
+        for name, on, x, y in zip(self.names, self.frontier, *self.singles, strict=True):
+            rows.append(_row("frontier target" if on else "target", name, x, y))
+        rows.append(_row("max-lam", "", *self.best))
+        rows.append(_row("oracle", "", float("nan") if self.log else 1.0, self.oracle))
+        return rows
+
+
+def drawing(evaluation: Evaluation, view: View) -> Drawing:
+    """What the raw or the normalised accuracy-cost figure shows."""
+    curve, headline = evaluation.curve, evaluation.headline
+    best = int(np.flatnonzero(curve.lam_from == evaluation.max_lam[0])[0])
+    on = tuple(name in evaluation.frontier for name in evaluation.targets)
+    common: dict[str, Any] = {"names": evaluation.targets, "frontier": on}
+    if view == "raw":
+        band, cost = evaluation.raw_band, _of_targets(evaluation, "mean_cost")
+        return Drawing(
+            "Accuracy against cost",
+            f"Mean observed cost (US dollars per {PER:,} queries)",
+            "Accuracy (%)",
+            (PER * curve.mean_cost, 100 * curve.accuracy),
+            Band(PER * band.x, 100 * band.lower, 100 * band.upper),
+            (PER * cost, 100 * _of_targets(evaluation, "accuracy")),
+            best=(PER * float(curve.mean_cost[best]), 100 * float(curve.accuracy[best])),
+            oracle=100 * headline["oracle_accuracy"].value,
+            log=_spread(PER * cost),
+            **common,
+        )
+    axis = evaluation.definitions["cost_axis"].split(":")[0]
+    return Drawing(
+        "Accuracy against cheapness, normalised",
+        f"Normalised {axis} cost (0: dearest target, 1: cheapest)",
+        "Normalised accuracy (0: worst target, 1: oracle)",
+        (curve.normalised_cost, curve.normalised_accuracy),
+        evaluation.normalised_band,
+        (
+            _of_targets(evaluation, "normalised_cost"),
+            _of_targets(evaluation, "normalised_accuracy"),
+        ),
+        best=(float(curve.normalised_cost[best]), float(curve.normalised_accuracy[best])),
+        oracle=1.0,
+        log=False,
+        **common,
+    )
+
+
+def draw(what: Drawing) -> Figure:
+    """Draw a figure."""
+    figure = Figure(figsize=(8.2, 5.4), layout="constrained")
+    axes = figure.add_subplot()
+    x, y = what.curve
+    if not np.isfinite(x * y).any():
+        axes.text(
+            0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=_INK
+        )
+        axes.set_axis_off()
+        return figure
+    _draw_band(axes, what.band)
+    order, shown = np.argsort(x, kind="stable"), max(1, len(x) // _MOST)
+    axes.plot(x[order][::shown], y[order][::shown], color=_ROUTER, lw=1.8, label="router", zorder=3)
+    _draw_singles(axes, what)
+    axes.plot(*what.best, "D", color=_MARK, ms=7, label="highest accuracy", zorder=5)
+    _frame(axes, what)
+    finite = np.isfinite(what.singles[0]) & np.isfinite(what.singles[1])
+    at = [(float(a), float(b)) for a, b in zip(*what.singles, strict=True)]
+    keep = [i for i in range(len(at)) if finite[i]]
+    line = [(float(x[i]), float(y[i])) for i in order[:: max(1, len(x) // 60)]]
+    place_labels(
+        axes, [at[i] for i in keep], [what.names[i] for i in keep], avoid=line, colour=_INK
+    )
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a bitmap on white."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, facecolor="white")
+    return buffer.getvalue()
+
+
+def svg(figure: Figure, *, background: str = "white") -> str:
+    """The figure as SVG with real text; the same figure gives the same bytes."""
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "prefill-router"}):
+        figure.savefig(buffer, format="svg", facecolor=background, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def inline_svg(figure: Figure, *, label: str) -> str:
+    """The figure as an element of a page, in the page's text colour, on its background."""
+    text = svg(figure, background="none")
+    text = text[text.index("<svg") :].replace(_INK, "currentColor")
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def _row(
+    series: str,
+    name: str,
+    x: float,
+    y: float,
+    lower: float = float("nan"),
+    upper: float = float("nan"),
+) -> dict[str, Any]:
+    return {
+        "series": series,
+        "target": name,
+        "x": float(x),
+        "y": float(y),
+        "lower": float(lower),
+        "upper": float(upper),
+    }
+
+
+def _spread(cost: Values) -> bool:
+    known = cost[np.isfinite(cost)]
+    return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
+
+
+def _of_targets(evaluation: Evaluation, name: str) -> Values:
+    return np.array([target[name].value for target in evaluation.per_target.values()])
+
+
+def _draw_band(axes: Axes, band: Band) -> None:
+    if np.isfinite(band.lower).any():
+        axes.fill_between(
+            band.x, band.lower, band.upper, color=_ROUTER, alpha=0.18, lw=0, label="its 95 % band"
+        )
+
+
+def _draw_singles(axes: Axes, what: Drawing) -> None:
+    x, y = what.singles
+    on = np.array(what.frontier)
+    axes.plot(x[~on], y[~on], "o", color=_SINGLE, mfc="none", ms=6, label="single target", zorder=4)
+    order = np.flatnonzero(on)[np.argsort(x[on])]
+    axes.plot(
+        x[order],
+        y[order],
+        "o--",
+        color=_SINGLE,
+        ms=6,
+        lw=1,
+        label="Pareto frontier of them",
+        zorder=4,
+    )
+
+
+def _frame(axes: Axes, what: Drawing) -> None:
+    if what.log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if what.oracle == 1.0:
+        axes.plot(1, 1, "*", color=_ORACLE, ms=14, label="oracle corner", zorder=5)
+    else:
+        axes.axhline(what.oracle, color=_ORACLE, lw=1.2, ls=":", label="oracle accuracy")
+    axes.margins(x=0.09, y=0.07)
+    axes.set_title(what.title, color=_INK, fontsize=11, loc="left")
+    axes.set_xlabel(what.x_label, color=_INK)
+    axes.set_ylabel(what.y_label, color=_INK)
+    axes.tick_params(which="both", colors=_INK, labelsize=8)
+    axes.grid(visible=True, color="#888888", alpha=0.25, lw=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_INK)
+    axes.set_facecolor("none")
+    axes.legend(frameon=False, fontsize=8, labelcolor=_INK, loc="best")

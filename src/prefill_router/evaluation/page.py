@@ -1,0 +1,173 @@
+"""The page of a report: everything in one file that opens without a network."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET, Entry
+from prefill_router.evaluation.evaluation import Evaluation
+from prefill_router.evaluation.wording import NOTHING, PER, interval, worded
+
+_CARDS = (
+    "argmax_accuracy",
+    "max_lam_accuracy",
+    "headroom_captured",
+    "cost_savings",
+    "auc_mean",
+    "p_auccc",
+)
+_COLUMNS = ("accuracy", "mean_cost", "auc", "brier", "share_routed", "accuracy_routed",
+            "accuracy_delta", "cost_routed", "cost_delta")  # fmt: skip
+_ARROW = {"higher": " ↑", "lower": " ↓", "neither": ""}
+
+
+def render(
+    evaluation: Evaluation,
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    figures: Mapping[str, str],
+) -> str:
+    """The page's HTML.
+
+    Args:
+        evaluation: What is reported.
+        title: Heads the page.
+        facts: What the reader must know of it.
+        figures: SVG elements by view, `raw` and `normalised`.
+    """
+    template = Template(
+        (files("prefill_router.evaluation") / "page.html").read_text(encoding="utf-8")
+    )
+    return template.substitute(
+        title=escape(title),
+        verdict=escape(verdict(evaluation)),
+        facts=_pairs({**facts, **_counts(evaluation)}),
+        cards="".join(_card(HEADLINE[name], evaluation.headline[name]) for name in _CARDS),
+        raw=figures["raw"],
+        normalised=figures["normalised"],
+        headline=_headline(evaluation),
+        targets=_targets(evaluation),
+        regimes=_regimes(evaluation),
+        steps=_steps(evaluation),
+        definitions=_pairs(evaluation.definitions),
+    )
+
+
+def verdict(evaluation: Evaluation) -> str:
+    """The result in two sentences."""
+    number = evaluation.headline
+    best = max(evaluation.per_target, key=lambda name: _accuracy(evaluation, name))
+    first = (
+        f"Sending each of {evaluation.queries:,} queries to the target most probably right answers "
+        f"{worded(number['argmax_accuracy'].value, 'share')} of them correctly; the best single "
+        f"target, {best}, answers {worded(number['best_single_accuracy'].value, 'share')}, and "
+        f"a perfect router would reach {worded(number['oracle_accuracy'].value, 'share')}."
+    )
+    savings = number["cost_savings"]
+    if savings.reason:
+        return f"{first} Costs: {savings.reason}."
+    return (
+        f"{first} At its most accurate setting ({worded(number['max_lam_accuracy'].value, 'share')}"
+        f") the router spends {worded(number['max_lam_cost'].value, 'usd')} per {PER:,} queries, "
+        f"{worded(savings.value, 'share')} less than the dearest target would."
+    )
+
+
+def _accuracy(evaluation: Evaluation, name: str) -> float:
+    value = evaluation.per_target[name]["accuracy"].value
+    return -1.0 if math.isnan(value) else value
+
+
+def _counts(evaluation: Evaluation) -> dict[str, str]:
+    cells = evaluation.queries * len(evaluation.targets)
+    return {
+        "Queries": f"{evaluation.queries:,}",
+        "Targets": f"{len(evaluation.targets)}",
+        "Labels": f"{evaluation.labels:,} of {cells:,} measured; the others are left out",
+        "Intervals": f"95 %, {evaluation.resamples:,} bootstrap resamples of the queries",
+    }
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in values.items()
+    )
+
+
+def _card(entry: Entry, estimate: Estimate) -> str:
+    spread = interval(estimate, entry.unit)
+    note = f"95 %: {spread}" if spread else estimate.reason
+    return (
+        f'<div class="card"><span>{escape(entry.label)}</span>'
+        f"<b>{escape(worded(estimate.value, entry.unit))}</b><span>{escape(note)}</span></div>"
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of cells that are HTML already; the first of each row heads it."""
+    top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    body = "".join(f'<tr><th scope="row">{row[0]}</th>{"".join(row[1:])}</tr>' for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(estimate: Estimate, entry: Entry) -> str:
+    spread = interval(estimate, entry.unit)
+    small = f"<small>{escape(spread)}</small>" if spread else ""
+    hint = f' title="{escape(estimate.reason)}"' if estimate.reason else ""
+    return f"<td{hint}>{escape(worded(estimate.value, entry.unit))}{small}</td>"
+
+
+def _headline(evaluation: Evaluation) -> str:
+    rows = []
+    for name, estimate in evaluation.headline.items():
+        entry = HEADLINE[name]
+        unit = f" ($ per {PER:,})" if entry.unit == "usd" else ""
+        said = entry.meaning + (f" Not defined here: {estimate.reason}." if estimate.reason else "")
+        label = escape(entry.label + unit + _ARROW[entry.better])
+        rows.append([label, _cell(estimate, entry), f'<td class="text">{escape(said)}</td>'])
+    return _table(["", "value, 95 % interval", "what it means"], rows)
+
+
+def _targets(evaluation: Evaluation) -> str:
+    head = ["Target"]
+    for name in _COLUMNS:
+        unit = f", $ per {PER:,}" if TARGET[name].unit == "usd" else ""
+        head.append(escape(TARGET[name].label + unit + _ARROW[TARGET[name].better]))
+    rows = [
+        [escape(target), *(_cell(values[name], TARGET[name]) for name in _COLUMNS)]
+        for target, values in evaluation.per_target.items()
+    ]
+    return _table(head, rows)
+
+
+def _regimes(evaluation: Evaluation) -> str:
+    head = ["Regime", "Queries", *(escape(entry.label) for entry in REGIME.values())]
+    rows = []
+    for name, count in evaluation.regime_sizes.items():
+        values = evaluation.regimes.get(name)
+        if values is None and not count:
+            continue
+        cells = [
+            _cell(values[key], entry) if values else f"<td>{NOTHING}</td>"
+            for key, entry in REGIME.items()
+        ]
+        rows.append([escape(name), f"<td>{count:,}</td>", *cells])
+    return _table(head, rows)
+
+
+def _steps(evaluation: Evaluation) -> str:
+    head = ["Step of lam", "Points", "Q1", "Q2", "Q3", "Q4", "P-AUCCC", "linear",
+            "Oracle distance", "linear"]  # fmt: skip
+    rows = []
+    for step in evaluation.steps:
+        counts = (step.points, step.q1, step.q2, step.q3, step.q4)
+        areas = [step.p_auccc, step.p_auccc_linear]
+        numbers = [*areas, step.oracle_distance, step.oracle_distance_linear]
+        cells = [f"{count:,}" for count in counts] + [worded(n, "number") for n in numbers]
+        label = "exact" if step.step is None else f"{step.step:g}"
+        rows.append([label, *(f"<td>{cell}</td>" for cell in cells)])
+    return _table(head, rows)

@@ -1,0 +1,42 @@
+"""Numbers as readers want them: percentages, points, dollars per thousand queries."""
+
+import math
+
+from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation.catalogue import Unit
+
+NOTHING = "\u2013"
+PER = 1000
+"""Costs are shown for so many queries; files hold them for one."""
+
+
+def worded(value: float, unit: Unit, *, signed: bool = False) -> str:
+    """A number with its unit; a dash where it isn't defined."""
+    if not math.isfinite(value):
+        return NOTHING
+    sign = "+" if signed or unit == "points" else ""
+    match unit:
+        case "share":
+            return f"{100 * value:{sign}.1f} %"
+        case "points":
+            return f"{100 * value:{sign}.1f} pp"
+        case "usd":
+            return dollars(PER * value)
+        case "number":
+            return f"{value:{sign}.3f}"
+
+
+def dollars(value: float) -> str:
+    """US dollars, to three significant digits."""
+    if value == 0:
+        return "$0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{'-' if value < 0 else ''}${abs(value):,.{min(digits, 8)}f}"
+
+
+def interval(estimate: Estimate, unit: Unit) -> str:
+    """The 95 % interval of a number; empty where there is none."""
+    if not (math.isfinite(estimate.lower) and math.isfinite(estimate.upper)):
+        return ""
+    ends = (worded(end, unit) for end in (estimate.lower, estimate.upper))
+    return " to ".join(ends)
