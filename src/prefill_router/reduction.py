@@ -101,7 +101,8 @@ class Reducer:
                 f"the states are {states.shape[1]} wide; the reducer was fitted on {self.hidden}"
             )
         scaled = (states - self.mean) / self.scale
-        return np.matmul(scaled, self.components.T, dtype=np.float32)
+        reduced: Float32[NDArray[np.float32], "query dim"] = np.matmul(scaled, self.components.T)
+        return reduced
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Its arrays, for safetensors."""
@@ -147,6 +148,7 @@ def _principal(
         correlation, subset_by_index=[size - most, size - 1], overwrite_a=True, check_finite=False
     )
     full = values > size * np.finfo(np.float64).eps * values[-1]
-    rows: Float64[NDArray[np.float64], "dim hidden"] = vectors.T[full][::-1]
+    rows = vectors.T[full][::-1]
     largest = rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)]
-    return np.multiply(rows, np.sign(largest)[:, None], dtype=np.float64)
+    signed: Float64[NDArray[np.float64], "dim hidden"] = rows * np.sign(largest)[:, None]
+    return signed
