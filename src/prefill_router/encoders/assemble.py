@@ -68,6 +68,7 @@ def assemble(request: Request) -> HubEncoder:
             cut,
             revision=commit,
             dtype=dtype,
+            is_part=text is not config,
             trust_remote_code=request.trust_remote_code,
         )
     except OSError as error:

@@ -37,6 +37,7 @@ CUT_BY_CONFIG = frozenset(
 """Families (`config.model_type`) that are loaded with fewer blocks from the start."""
 
 _TYPES_OF_BLOCKS = ("layers_block_type", "layer_types")
+_TEXT_PART = {r"^(?:model\.)?language_model\.(?:model\.)?": ""}
 _MAY_BE_MISSING = ("pooler.",)
 
 
@@ -70,9 +71,23 @@ def cut_config(config: Any, blocks: int) -> Any:
 
 
 def load_network(
-    source: str, config: Any, *, revision: str | None, dtype: torch.dtype, trust_remote_code: bool
+    source: str,
+    config: Any,
+    *,
+    revision: str | None,
+    dtype: torch.dtype,
+    is_part: bool,
+    trust_remote_code: bool,
 ) -> nn.Module:
     """Load the base network, without the vocabulary head.
+
+    Args:
+        source: Folder or hub id.
+        config: Of the text network, cut.
+        revision: Commit of a hub id.
+        dtype: What to compute in.
+        is_part: Whether the text network is a part of what is stored, beside vision, say.
+        trust_remote_code: Whether code that comes with the weights may run.
 
     Raises:
         ConfigError: Weights that it needs aren't there.
@@ -84,6 +99,7 @@ def load_network(
         dtype=dtype,
         trust_remote_code=trust_remote_code,
         output_loading_info=True,
+        key_mapping=_TEXT_PART if is_part else None,
     )
     missing = [k for k in report["missing_keys"] if not k.startswith(_MAY_BE_MISSING)]
     if missing or report["mismatched_keys"]:

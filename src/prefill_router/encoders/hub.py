@@ -63,6 +63,12 @@ class HubEncoder(Encoder):
         """Where the network runs."""
         return next(self.network.parameters()).device
 
+    @property
+    def padding(self) -> int:
+        """The token that fills rows up; masked, but some networks count positions by it."""
+        ids = (self.network.config.pad_token_id, self.tokenizer.pad_token_id, 0)
+        return next(i for i in ids if isinstance(i, int) and i >= 0)
+
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
         """The tokens of each query's prompt, in order, cut to the encoder's limit.
 
@@ -106,8 +112,7 @@ class HubEncoder(Encoder):
         return states
 
     def _read(self, ids: list[Any], sites: tuple[Site, ...]) -> Any:
-        padding = self.tokenizer.pad_token_id or 0
-        batch = pad(ids, padding, self.device)
+        batch = pad(ids, self.padding, self.device)
         return read_batch(self.network, self.blocks, batch, sites).cpu().numpy()
 
     def _render(self, query: Query, messages: list[dict[str, str]]) -> str:
