@@ -108,7 +108,7 @@ def lambda_path(correctness: PerCell, cost: PerCell) -> LambdaPath:
     begin = np.zeros(len(rows))
     steps = [(rows, begin, winner)]
     while len(rows):
-        rows, begin, winner = _next_winner(correctness, cost, rows, winner)
+        rows, begin, winner = _next_winner(correctness, cost, rows, begin, winner)
         steps.append((rows, begin, winner))
     query, lam, target = (np.concatenate(part) for part in zip(*steps, strict=True))
     order = np.argsort(query, kind="stable")
@@ -117,16 +117,25 @@ def lambda_path(correctness: PerCell, cost: PerCell) -> LambdaPath:
 
 
 def _next_winner(
-    correctness: PerCell, cost: PerCell, rows: NDArray[np.int64], winner: NDArray[np.int64]
+    correctness: PerCell,
+    cost: PerCell,
+    rows: NDArray[np.int64],
+    begin: NDArray[np.float64],
+    winner: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """The queries that have a next winner after `winner`, the lam where it takes over, and who."""
+    """The queries that have a next winner after `winner`, the lam where it takes over, and who.
+
+    Where three lines meet in one point, rounding can put the next change before the last one; it is
+    put at `begin`, so that each query's lam never falls.
+    """
     gain = correctness[rows] - correctness[rows, winner][:, None]
     extra = np.maximum(cost[rows] - cost[rows, winner][:, None], 0)
     better = gain > 0
     lam = np.where(better, extra / np.where(better, extra + gain, 1), np.inf)
     best = np.lexsort((-gain, lam), axis=1)[:, 0]
     found = np.isfinite(lam[np.arange(len(rows)), best])
-    return rows[found], lam[found, best[found]], best[found]
+    takes_over = np.maximum(lam[found, best[found]], begin[found])
+    return rows[found], takes_over, best[found]
 
 
 def _check(correctness: PerCell, cost: PerCell) -> None:

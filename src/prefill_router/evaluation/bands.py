@@ -43,10 +43,20 @@ class Band:
         return cls(x, lower, upper)
 
 
-def places(x: Float[NDArray[np.float64], " point"]) -> PerPlace:
-    """Places from the leftmost to the rightmost point, evenly; none where no point is known."""
+def places(x: Float[NDArray[np.float64], " point"], *, ratios: bool = False) -> PerPlace:
+    """Places from the leftmost to the rightmost point; none where no point is known.
+
+    Args:
+        x: Where the points of the curve are.
+        ratios: Whether neighbours have a constant ratio, if all x are positive, and not a constant
+            difference.
+    """
     known = x[np.isfinite(x)]
-    return np.linspace(known.min(), known.max(), _PLACES) if len(known) else np.zeros(0)
+    if not len(known):
+        return np.zeros(0)
+    spaced = np.geomspace if ratios and known.min() > 0 else np.linspace
+    between: PerPlace = spaced(known.min(), known.max(), _PLACES)
+    return between
 
 
 def heights(x: PerPoint, y: PerPoint, at: PerPlace) -> Float[NDArray[np.float64], "resample place"]:

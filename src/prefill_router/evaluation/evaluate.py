@@ -145,7 +145,7 @@ def _resample(
     scorer: Scorer, curve: Curve, resamples: int, seed: int, progress: Progress
 ) -> tuple[Tables, tuple[Band, Band]]:
     """All statistics of all resamples, and the bands of the curves."""
-    at = places(curve.mean_cost), places(curve.normalised_cost)
+    at = places(curve.mean_cost, ratios=True), places(curve.normalised_cost)
     tables: list[Tables] = []
     raw, normalised = [np.zeros((0, len(at[0])))], [np.zeros((0, len(at[1])))]
     with progress.task("bootstrap", total=resamples) as advance:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.bands import Band
@@ -118,12 +119,13 @@ def draw(what: Drawing) -> Figure:
         )
         axes.set_axis_off()
         return figure
-    _draw_band(axes, what.band)
     order, shown = np.argsort(x, kind="stable"), max(1, len(x) // _MOST)
     axes.plot(x[order][::shown], y[order][::shown], color=_ROUTER, lw=1.8, label="router", zorder=3)
+    _draw_band(axes, what.band)
     _draw_singles(axes, what)
     axes.plot(*what.best, "D", color=_MARK, ms=7, label="highest accuracy", zorder=5)
     _frame(axes, what)
+    figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=8, labelcolor=_INK)
     finite = np.isfinite(what.singles[0]) & np.isfinite(what.singles[1])
     at = [(float(a), float(b)) for a, b in zip(*what.singles, strict=True)]
     keep = [i for i in range(len(at)) if finite[i]]
@@ -186,7 +188,7 @@ def _of_targets(evaluation: Evaluation, name: str) -> Values:
 def _draw_band(axes: Axes, band: Band) -> None:
     if np.isfinite(band.lower).any():
         axes.fill_between(
-            band.x, band.lower, band.upper, color=_ROUTER, alpha=0.18, lw=0, label="its 95 % band"
+            band.x, band.lower, band.upper, color=_ROUTER, alpha=0.18, lw=0, label="95 % band"
         )
 
 
@@ -202,7 +204,7 @@ def _draw_singles(axes: Axes, what: Drawing) -> None:
         color=_SINGLE,
         ms=6,
         lw=1,
-        label="Pareto frontier of them",
+        label="their frontier",
         zorder=4,
     )
 
@@ -210,7 +212,9 @@ def _draw_singles(axes: Axes, what: Drawing) -> None:
 def _frame(axes: Axes, what: Drawing) -> None:
     if what.log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if what.oracle == 1.0:
         axes.plot(1, 1, "*", color=_ORACLE, ms=14, label="oracle corner", zorder=5)
     else:
@@ -224,4 +228,3 @@ def _frame(axes: Axes, what: Drawing) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_INK)
     axes.set_facecolor("none")
-    axes.legend(frameon=False, fontsize=8, labelcolor=_INK, loc="best")

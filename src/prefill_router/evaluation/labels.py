@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-_RADII = (7, 12, 18, 26, 36, 48, 62)
+_RADII = (8, 12, 18, 26, 36, 48, 62)
 _ANGLES = (0, 180, 90, 270, 35, 145, 325, 215)
 _LEADER = 15
 """From this distance on (points), a thin line leads from the label to its point."""
@@ -91,7 +91,7 @@ def _place(
     ]
     corner = centre[0] - extent[0] / 2, centre[1] - extent[1] / 2
     box = Bbox.from_bounds(*corner, *extent).padded(1.5 * scale)
-    inside = axes.get_window_extent()
+    inside = axes.get_window_extent().padded(-4 * scale)
     outside = max(0.0, inside.x0 - box.x0, box.x1 - inside.x1) + max(
         0.0, inside.y0 - box.y0, box.y1 - inside.y1
     )

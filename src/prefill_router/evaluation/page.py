@@ -16,6 +16,8 @@ _CARDS = (
     "max_lam_accuracy",
     "headroom_captured",
     "cost_savings",
+    "best_single_accuracy",
+    "oracle_accuracy",
     "auc_mean",
     "p_auccc",
 )
@@ -129,7 +131,8 @@ def _headline(evaluation: Evaluation) -> str:
         said = entry.meaning + (f" Not defined here: {estimate.reason}." if estimate.reason else "")
         label = escape(entry.label + unit + _ARROW[entry.better])
         rows.append([label, _cell(estimate, entry), f'<td class="text">{escape(said)}</td>'])
-    return _table(["", "value, 95 % interval", "what it means"], rows)
+    table = _table(["", "value, 95 % interval", "what it means"], rows)
+    return table.replace('<th scope="col">what', '<th class="text" scope="col">what')
 
 
 def _targets(evaluation: Evaluation) -> str:
