@@ -5,7 +5,15 @@ here puts it on the command line, in this order. Heavy imports (torch, matplotli
 command's function, so that `--help` answers at once.
 """
 
-from prefill_router.cli import encode as _encode  # noqa: F401
+from prefill_router.cli import (  # noqa: F401
+    encode as _encode,
+    evaluate as _evaluate,
+    fit as _fit,
+    reprice as _reprice,
+    route as _route,
+    show as _show,
+    split as _split,
+)
 from prefill_router.cli.app import app, main
 
 __all__ = ["app", "main"]

@@ -41,7 +41,9 @@ def draw(
         height: Rows of the grid.
         log_x: Whether x, all positive, is drawn on a logarithmic scale.
     """
-    shown = [m for m in marks if math.isfinite(m.x) and math.isfinite(m.y) and (m.x > 0 or not log_x)]
+    shown = [
+        m for m in marks if math.isfinite(m.x) and math.isfinite(m.y) and (m.x > 0 or not log_x)
+    ]
     if not shown:
         return "(nothing to draw: no finite points)"
     xs = [math.log10(m.x) if log_x else m.x for m in shown]
@@ -64,6 +66,11 @@ def _frame(grid: list[list[str]], shown: Sequence[Mark], x_label: str, y_label: 
     left, right = f"{min(m.x for m in shown):.3g}", f"{max(m.x for m in shown):.3g}"
     gap = " " * max(1, len(grid[0]) - len(left) - len(right))
     return "\n".join(
-        [f"  {y_label}", *body, " " * 8 + "+" + "-" * len(grid[0]), f"{' ' * 9}{left}{gap}{right}"]
-        + [f"{' ' * 9}{x_label}"]
+        [
+            f"  {y_label}",
+            *body,
+            f"{'':8}+{'-' * len(grid[0])}",
+            f"{'':9}{left}{gap}{right}",
+            f"{'':9}{x_label}",
+        ]
     )

@@ -16,7 +16,9 @@ from prefill_router.errors import FormatError
 @app.command()
 def route(
     folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
-    prompt: Annotated[str, typer.Argument(help="The request, or - to read it from standard input.")],
+    prompt: Annotated[
+        str, typer.Argument(help="The request, or - to read it from standard input.")
+    ],
     lam: Annotated[float, typer.Option(help="0 is cheapest, 1 is most probably correct.")] = 0.5,
     chat: Annotated[
         bool, typer.Option("--chat", help="The request is a JSON list of {role, content} messages.")
@@ -30,7 +32,7 @@ def route(
 
     Example: prefill-router route router "Prove that 2 is irrational." --lam 0.7
     """
-    from prefill_router.router import Decision, Router
+    from prefill_router.router import Router
 
     text = sys.stdin.read() if prompt == "-" else prompt
     names = None if only is None else [name.strip() for name in only.split(",")]

@@ -2,10 +2,11 @@
 
 from prefill_router.router.decision import Decision, Segment
 from prefill_router.router.record import Interval, Record, TrainedOn
-from prefill_router.router.router import Request, Router, as_prompt
+from prefill_router.router.router import EncoderSources, Request, Router, as_prompt
 
 __all__ = [
     "Decision",
+    "EncoderSources",
     "Interval",
     "Record",
     "Request",

@@ -87,7 +87,9 @@ def _encoders(provenance: dict[str, Any]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in r) + " |\n" for r in lines)
+    return "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in r) + " |\n" for r in lines
+    )
 
 
 def _number(value: float | None) -> str:

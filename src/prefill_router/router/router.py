@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, final
-
-import numpy as np
+from typing import Any, final
 
 from prefill_router.activations import Activations, MemoryActivations, Provenance
 from prefill_router.cost import CostEstimator
@@ -19,10 +17,27 @@ from prefill_router.predictors import Predictor
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router.decision import Decision, decide
 from prefill_router.router.record import Record
+from prefill_router.router.states import cached_states, finished_store
 from prefill_router.targets import Pool
 
 Request = Prompt | Sequence[Mapping[str, Any]]
 """Text, messages, or chat messages as dictionaries with `role` and `content`."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EncoderSources:
+    """Where a router finds its encoders.
+
+    Attributes:
+        folders: Folders of local encoders, by the name that the router's card gives them.
+        device: Where they run, such as `cpu` or `cuda:1`; by default a GPU where there is one.
+        trust_remote_code: Whether code that comes with the weights may run.
+    """
+
+    folders: Mapping[str, Path | str] = field(default_factory=dict)
+    device: str | None = None
+    trust_remote_code: bool = False
 
 
 @final
@@ -36,6 +51,7 @@ class Router:
         costs: Equation 1, with the pool and its prices.
         split: The split it was fitted on; its test part was never seen.
         record: How it came to be.
+        sources: Where its encoders are found.
     """
 
     features: FeatureExtractor
@@ -43,6 +59,7 @@ class Router:
     costs: CostEstimator
     split: Split
     record: Record
+    sources: EncoderSources = field(default_factory=EncoderSources)
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +98,9 @@ class Router:
         names = [self.pool.names[k] for k in columns]
         if not names:
             raise ConfigError("only names no target; name at least one, or leave it out")
-        queries = [Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)]
+        queries = [
+            Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)
+        ]
         states = [self._encode(p, queries, SilentProgress()) for p in self.features.provenances]
         keys = [prompt_key(query.prompt) for query in queries]
         correctness = self.predictor.correctness(self.features.transform(states, keys))
@@ -106,29 +125,30 @@ class Router:
         dataset: RoutingDataset,
         *,
         stores: Sequence[Activations] = (),
+        cache: Path | None = None,
         progress: Progress | None = None,
     ) -> Predictions:
         """Predict every query of a dataset.
 
-        States are taken from the stores that the router's encoders made; where there is none, the
-        queries are encoded now.
+        States are taken from a store that holds all of them; where none does, the queries are
+        encoded now.
 
         Args:
             dataset: Its targets must include the router's.
-            stores: Finished stores; those of other encoders are left alone.
+            stores: Stores of any encoders.
+            cache: A folder that keeps what is encoded now; in memory if not given.
             progress: Shows how far the encoding is.
 
         Raises:
             DataError: The dataset lacks some of the router's targets.
-            StoreError: A store lacks the states of some queries.
         """
         lacking = sorted(set(self.pool.names) - set(dataset.pool.names))
         if lacking:
-            raise DataError(f"the dataset lacks the router's targets {lacking}; it has {dataset.pool.names}")
-        states = [
-            _store_of(p, stores) or self._encode(p, dataset.queries, progress or SilentProgress())
-            for p in self.features.provenances
-        ]
+            raise DataError(
+                f"the dataset lacks the router's targets {lacking}; it has {dataset.pool.names}"
+            )
+        shown = progress or SilentProgress()
+        states = [self._states(p, dataset, stores, cache, shown) for p in self.features.provenances]
         keys = dataset.prompt_keys
         inputs = dataset.select(targets=self.pool.names).input_tokens
         return Predictions(
@@ -139,7 +159,7 @@ class Router:
             scale=self.costs.scale,
         )
 
-    def with_pool(self, pool: Pool) -> Self:
+    def with_pool(self, pool: Pool) -> "Router":
         """The same router at other prices, without refitting.
 
         Raises:
@@ -147,18 +167,53 @@ class Router:
         """
         return replace(self, costs=self.costs.with_pool(pool))
 
+    def with_record(self, record: Record) -> "Router":
+        """The same router with another record of how it came to be."""
+        return replace(self, record=record)
+
     def encoder(self, provenance: Provenance) -> Encoder:
         """The encoder that made these states, loaded once and only as deep as it is needed."""
         if provenance not in self._encoders:
-            depth = max(site.layer for site in self.features.sites_of(provenance))
-            self._encoders[provenance] = load_encoder_for(provenance, depth=depth)
+            self._encoders[provenance] = load_encoder_for(
+                provenance,
+                layers=[site.layer for site in self.features.sites_of(provenance)],
+                source=self.sources.folders.get(provenance.encoder),
+                device=self.sources.device,
+                trust_remote_code=self.sources.trust_remote_code,
+            )
         return self._encoders[provenance]
+
+    def _states(
+        self,
+        provenance: Provenance,
+        dataset: RoutingDataset,
+        stores: Sequence[Activations],
+        cache: Path | None,
+        progress: Progress,
+    ) -> Activations:
+        sites, rounding = (
+            self.features.sites_of(provenance),
+            self.features.source_of(provenance).rounding,
+        )
+        held = finished_store(stores, provenance, sites, rounding, dataset.prompt_keys)
+        if held is not None:
+            return held
+        if cache is None:
+            return self._encode(provenance, dataset.queries, progress)
+        encoder = self.encoder(provenance)
+        return cached_states(
+            dataset, encoder, cache, sites=sites, rounding=rounding, progress=progress
+        )
 
     def _encode(
         self, provenance: Provenance, queries: Sequence[Query], progress: Progress
     ) -> MemoryActivations:
-        encoder = self.encoder(provenance)
-        return encoder.encode(queries, self.features.sites_of(provenance), progress=progress)
+        return self.encoder(provenance).encode(
+            queries,
+            self.features.sites_of(provenance),
+            rounding=self.features.source_of(provenance).rounding,
+            progress=progress,
+        )
 
     def save(self, folder: Path | str) -> None:
         """Write the router's folder, whole or not at all; see `router.storage`."""
@@ -167,15 +222,18 @@ class Router:
         save_router(self, Path(folder))
 
     @classmethod
-    def load(cls, folder: Path | str) -> "Router":
-        """Read a router's folder, checking everything; see `router.storage`."""
+    def load(cls, folder: Path | str, *, sources: EncoderSources | None = None) -> "Router":
+        """Read a router's folder, checking everything; see `router.storage`.
+
+        Raises:
+            ConfigError: There is no router.
+            CorruptError: A file is missing, isn't what was written, or is of another version.
+        """
         from prefill_router.router.storage import load_router
 
-        return load_router(Path(folder))
+        return replace(load_router(Path(folder)), sources=sources or EncoderSources())
 
-    def push_to_hub(
-        self, repo_id: str, *, private: bool = False, token: str | None = None
-    ) -> str:
+    def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload the router's folder to a Hugging Face repository; returns the commit's address."""
         from prefill_router.router.hub import push
 
@@ -206,11 +264,9 @@ def as_prompt(request: Request) -> Prompt:
 
 
 def _message(turn: Mapping[str, Any]) -> Message:
-    role, content = (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
+    role, content = (
+        (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
+    )
     if not isinstance(role, str) or not isinstance(content, str):
         raise DataError("a chat message needs a role and a content, both texts")
     return Message(role, content)
-
-
-def _store_of(provenance: Provenance, stores: Sequence[Activations]) -> Activations | None:
-    return next((store for store in stores if store.provenance == provenance), None)

@@ -1,11 +1,11 @@
 """A router on disk: one folder of JSON and safetensors; loading it runs no code from it.
 
-    router.json          what decides: pool, costs, features, predictor, version of the format
-    weights.safetensors  the arrays of features and predictor
-    split.json           the split it was fitted on
-    record.json          how it came to be: dataset, options, metrics, training curves
-    README.md            the card, for people
-    SHA256SUMS           of the first four; `sha256sum --check SHA256SUMS` reads it
+router.json          what decides: pool, costs, features, predictor, version of the format
+weights.safetensors  the arrays of features and predictor
+split.json           the split it was fitted on
+record.json          how it came to be: dataset, options, metrics, training curves
+README.md            the card, for people
+SHA256SUMS           of the first four; `sha256sum --check SHA256SUMS` reads it
 """
 
 import json
@@ -127,7 +127,7 @@ def _read_model(folder: Path) -> _RouterModel:
     version = value.get("format") if isinstance(value, dict) else None
     if version != FORMAT:
         raise CorruptError(
-            f"{folder / 'router.json'} has the format version {version}; this package reads {FORMAT}"
+            f"{folder / 'router.json'} has format {version}; this package reads {FORMAT}"
         )
     try:
         return _RouterModel.model_validate(value)
@@ -159,13 +159,18 @@ def _costs_from(
     values: dict[str, list[float | None]], size: int, folder: Path
 ) -> dict[str, np.ndarray]:
     if set(values) != set(_PER_TARGET) or any(len(v) != size for v in values.values()):
-        raise CorruptError(f"{folder / 'router.json'}: costs must hold {size} of each of {_PER_TARGET}")
+        raise CorruptError(
+            f"{folder / 'router.json'}: costs must hold {size} of each of {_PER_TARGET}"
+        )
     return {name: np.array(v, dtype=np.float64) for name, v in values.items()}  # None becomes NaN
 
 
 def _card(router: "Router") -> str:
     names = router.pool.names
     blocks = router.features.block_of_target()
-    rows = [(n, b.provenance.encoder, b.site.name, str(b.dim)) for n, b in zip(names, blocks, strict=True)]
+    rows = [
+        (n, b.provenance.encoder, b.site.name, str(b.dim))
+        for n, b in zip(names, blocks, strict=True)
+    ]
     provenance = {p.encoder: p.to_dict() for p in router.features.provenances}
     return card(router.record, router.pool, rows, provenance)

@@ -1,0 +1,82 @@
+"""`prefill-router evaluate`: judge a router on scored answers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.data import PARTS, RoutingDataset, Split, read_dataset
+from prefill_router.errors import ConfigError
+from prefill_router.progress import BarProgress
+
+
+@app.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
+    report: Annotated[Path, typer.Option("--out", help="The report's folder.")],
+    part: Annotated[
+        str,
+        typer.Option("--split", help="train, calibration or test of the router's split, or all."),
+    ] = "test",
+    store: Annotated[
+        list[Path] | None, typer.Option(help="A store of states; may be given again.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 for none.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Another seed, other resamples.")] = 0,
+    step: Annotated[
+        float | None, typer.Option(help="Read the curve on a grid of lam, as 0.01, not exactly.")
+    ] = None,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json.")] = False,
+) -> None:
+    """Judge a router on queries with known outcomes.
+
+    Queries whose states are in no store are encoded on the way and kept in the cache. Costs are at
+    the router's prices.
+
+    Example: prefill-router evaluate router --data answers --out report
+    """
+    from prefill_router.activations import ActivationStore
+    from prefill_router.cli.headline import show_headline
+    from prefill_router.cli.sources import sources
+    from prefill_router.evaluation import evaluate as judge, write_report
+    from prefill_router.router import Router
+    from prefill_router.router.states import default_cache
+
+    router = Router.load(folder, sources=sources(encoder_folder))
+    dataset = _part(read_dataset(data), router.split, part)
+    bar = BarProgress(console=err)
+    stores = [ActivationStore.open(path) for path in store or []]
+    predictions = router.predict(dataset, stores=stores, cache=default_cache(), progress=bar)
+    priced = dataset.select(targets=router.pool.names).with_pool(router.pool)
+    result = judge(predictions, priced, resamples=resamples, seed=seed, step=step, progress=bar)
+    facts = {
+        "dataset": str(data),
+        "part": part,
+        "queries": f"{len(dataset):,}",
+        "router": str(folder),
+        "fitted": router.record.created,
+        "prices": router.pool.prices_date or "undated",
+    }
+    write_report(result, report, title=f"{folder.name} on {data.name}", facts=facts)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    show_headline(result)
+    out.print(f"report: {report / 'index.html'}", markup=False)
+
+
+def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
+    if part == "all":
+        seen = set(dataset.query_ids) & set(drawn["train"])
+        if seen:
+            err.print(f"note: the router was trained on {len(seen):,} of these queries")
+        return dataset
+    for name in PARTS:
+        if name == part:
+            return dataset.select(drawn[name])
+    raise ConfigError(f"--split is {part!r}; it must be one of {[*PARTS, 'all']}")
