@@ -1,4 +1,4 @@
-"""Small random networks of each family, saved as an encoder's folder, and a plain way to read them."""
+"""Small random networks of each family, saved as encoders, and a plain way to read them."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,6 @@
 """States against a one-by-one full forward, for every family."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -19,10 +20,11 @@ from prefill_router.encoders.reading import pad
 TEXTS = ["a", "Why is the sky blue?", "x" * 40, "Ünïcödé 世界 🙂", "one two three " * 6, "b" * 19]
 QUERIES = [Query(f"q{i}", text) for i, text in enumerate(TEXTS)]
 TOLERANCE = 2e-5
+FolderOf = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def folder_of(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
     @cache
     def folder(family: str) -> Path:
         return save(family, tmp_path_factory.mktemp(family))
@@ -51,7 +53,7 @@ def worst_error(states: dict, expected: list[dict[Site, np.ndarray]]) -> float:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_site_equals_a_full_forward_one_by_one(family: str, folder_of) -> None:
+def test_every_site_equals_a_full_forward_one_by_one(family: str, folder_of: FolderOf) -> None:
     folder = folder_of(family)
     whole = load(folder)
     expected = oracle(folder, whole)
@@ -64,7 +66,7 @@ def test_every_site_equals_a_full_forward_one_by_one(family: str, folder_of) -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_network_cut_to_any_depth_gives_the_same_states(family: str, folder_of) -> None:
+def test_a_network_cut_to_any_depth_gives_the_same_states(family: str, folder_of: FolderOf) -> None:
     folder = folder_of(family)
     whole = load(folder)
     expected = oracle(folder, whole)
@@ -82,7 +84,7 @@ def test_a_network_cut_to_any_depth_gives_the_same_states(family: str, folder_of
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_order_of_the_prompts_changes_no_row(family: str, folder_of) -> None:
+def test_the_order_of_the_prompts_changes_no_row(family: str, folder_of: FolderOf) -> None:
     encoder = load(folder_of(family))
     prompts = encoder.tokenize(QUERIES)
     site = Site(encoder.provenance.num_layers, "mean")
@@ -96,7 +98,7 @@ def test_every_family_that_is_cut_by_its_configuration_is_among_these() -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_the_comparison_notices_left_padding(family: str, folder_of) -> None:
+def test_the_comparison_notices_left_padding(family: str, folder_of: FolderOf) -> None:
     encoder = load(folder_of(family))
     assert isinstance(encoder, HubEncoder)
     rows = [prompt.ids for prompt in encoder.tokenize(QUERIES[:2])]
@@ -112,7 +114,7 @@ def test_the_comparison_notices_left_padding(family: str, folder_of) -> None:
     assert (left - alone).abs().max() > 100 * TOLERANCE * alone.abs().max()
 
 
-def test_the_comparison_notices_the_final_norm_and_another_layer(folder_of) -> None:
+def test_the_comparison_notices_the_final_norm_and_another_layer(folder_of: FolderOf) -> None:
     folder = folder_of("qwen3")
     encoder = load(folder)
     expected = oracle(folder, encoder)
@@ -127,7 +129,7 @@ def test_the_comparison_notices_the_final_norm_and_another_layer(folder_of) -> N
     assert np.abs(truth[Site(depth - 1, "last")] - truth[Site(depth, "last")]).max() > 0.1
 
 
-def test_a_chat_is_read_with_the_generation_prompt(folder_of) -> None:
+def test_a_chat_is_read_with_the_generation_prompt(folder_of: FolderOf) -> None:
     encoder = load(folder_of("qwen3"))
     assert isinstance(encoder, HubEncoder)
     assert encoder.provenance.template == "chat"
@@ -140,7 +142,7 @@ def test_a_chat_is_read_with_the_generation_prompt(folder_of) -> None:
     assert plain == "<|user|>Hi<|end|><|assistant|>"
 
 
-def test_a_chat_is_joined_where_there_is_no_template(folder_of) -> None:
+def test_a_chat_is_joined_where_there_is_no_template(folder_of: FolderOf) -> None:
     encoder = load(folder_of("gpt2"))
     assert isinstance(encoder, HubEncoder)
     chat = Query("chat", (Message("system", "Be brief."), Message("user", "Hi")))

@@ -109,9 +109,10 @@ class ActivationStore(Activations):
         shard_of, row_of = self._places(keys)
         states = np.empty((len(keys), self._layout.hidden), dtype=np.float32)
         order = np.argsort(shard_of, kind="stable")
-        numbers, starts = np.unique(shard_of[order], return_index=True)
-        for number, wanted in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-            states[wanted] = self._tensor(number, site)[row_of[wanted]]
+        ends = np.flatnonzero(np.diff(shard_of[order])) + 1
+        for wanted in np.split(order, ends) if len(order) else ():
+            tensor = self._tensor(int(shard_of[wanted[0]]), site)
+            states[wanted] = tensor[row_of[wanted]]
         return states
 
     def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:

@@ -66,7 +66,8 @@ class HubEncoder(Encoder):
     @property
     def padding(self) -> int:
         """The token that fills rows up; masked, but some networks count positions by it."""
-        ids = (self.network.config.pad_token_id, self.tokenizer.pad_token_id, 0)
+        config: Any = self.network.config
+        ids = (config.pad_token_id, self.tokenizer.pad_token_id, 0)
         return next(i for i in ids if isinstance(i, int) and i >= 0)
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
