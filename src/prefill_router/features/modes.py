@@ -4,10 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
 from prefill_router.activations import Activations, Pooling, Site
-from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError
-from prefill_router.layers import Choice, Method, Scope, Selection, candidate_sites, select
+from prefill_router.data import RoutingDataset, stratified_folds
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.layers import (
+    Choice,
+    Method,
+    Scope,
+    Selection,
+    candidate_sites,
+    enough_labels,
+    select,
+)
+from prefill_router.probes import FOLDS, cross_validated_auc
 from prefill_router.progress import Progress
 
 Mode = Literal["single", "per_model", "auto"]
@@ -45,10 +58,8 @@ def assign(
     progress: Progress | None,
 ) -> Assignment:
     """Select within each store, then between them; the arguments are `FeatureExtractor.fit`'s."""
-    del seed, assignments
     _check_stores(stores)
-    if mode != "single" or len(stores) > 1:
-        raise ConfigError("only one encoder for all targets yet")
+    _check_assignments(mode, assignments, train.pool.names, stores)
     selections = [
         select(
             store,
@@ -60,11 +71,56 @@ def assign(
             if method == "pinned"
             else candidate_sites(store, poolings=poolings, all_layers=all_layers),
             pinned=pinned,
+            seed=seed,
             progress=progress,
         )
         for store in stores
     ]
-    return _gather(mode, stores, selections, [0] * len(train.pool))
+    if assignments is not None:
+        provenances = [store.provenance for store in stores]
+        of = [provenances.index(assignments[name].provenance) for name in train.pool.names]
+        return _gather(mode, stores, selections, of, None)
+    if len(stores) == 1:
+        return _gather(mode, stores, selections, [0] * len(train.pool), None)
+    auc = np.stack(
+        [
+            _auc_of_choices(store, train, selection, seed)
+            for store, selection in zip(stores, selections, strict=True)
+        ]
+    )
+    return _gather(mode, stores, selections, _best_encoders(auc, train, mode), auc)
+
+
+def _auc_of_choices(
+    store: Activations, train: RoutingDataset, selection: Selection, seed: int
+) -> Float64[NDArray[np.float64], " target"]:
+    """The five-fold probe AUC of each target where the selection reads it.
+
+    J is measured in units of each encoder's own spread, so it ranks the sites of one encoder and
+    not encoders; the AUC of the same probe on the same folds ranks both.
+    """
+    folds = stratified_folds(train, count=FOLDS, seed=seed)
+    result = np.empty(len(selection.targets))
+    for choice in dict.fromkeys((c.site, c.dim) for c in selection.choices):
+        table = cross_validated_auc(store, train, site=choice[0], dims=choice[1:], folds=folds)
+        mine = [(c.site, c.dim) == choice for c in selection.choices]
+        result[mine] = table[0, mine]
+    return result
+
+
+def _best_encoders(
+    auc: Float64[NDArray[np.float64], "encoder target"], train: RoutingDataset, mode: Mode
+) -> list[int]:
+    """The encoder of each target: the best for the pool, or for each that can be judged."""
+    usable = ~np.isnan(auc).any(axis=0)
+    if not usable.any():
+        raise FitError(
+            "no target has right and wrong answers enough to compare encoders by; add labelled "
+            "queries, or give one store"
+        )
+    pool = int(auc[:, usable].mean(axis=1).argmax())
+    alone = usable & enough_labels(train) & (mode == "auto")
+    return [int(auc[:, k].argmax()) if alone[k] else pool for k in range(auc.shape[1])]
 
 
 def _check_stores(stores: Sequence[Activations]) -> None:
@@ -76,18 +132,52 @@ def _check_stores(stores: Sequence[Activations]) -> None:
         raise ConfigError(f"two stores are of one encoder, made in one way: {names}; give one")
 
 
+def _check_assignments(
+    mode: Mode,
+    assignments: Mapping[str, Activations] | None,
+    targets: Sequence[str],
+    stores: Sequence[Activations],
+) -> None:
+    if (mode == "per_model") != (assignments is not None):
+        raise ConfigError(
+            f"the mode is {mode!r} and assignments are {'missing' if assignments is None else 'given'}"
+            "; they are what per_model needs, and only it"
+        )
+    if assignments is None:
+        return
+    if set(assignments) != set(targets):
+        raise ConfigError(
+            f"assignments name {sorted(assignments)}; they must name every target of the pool, "
+            f"{sorted(targets)}, and no other"
+        )
+    given = {store.provenance for store in stores}
+    for name, store in assignments.items():
+        if store.provenance not in given:
+            raise ConfigError(f"{name!r} is assigned {store.name}, which isn't among the stores")
+
+
 def _gather(
-    mode: Mode, stores: Sequence[Activations], selections: Sequence[Selection], of: Sequence[int]
+    mode: Mode,
+    stores: Sequence[Activations],
+    selections: Sequence[Selection],
+    of: Sequence[int],
+    auc: Float64[NDArray[np.float64], "encoder target"] | None,
 ) -> Assignment:
-    encoders = [store.provenance.encoder for store in stores]
-    report = {
+    targets = selections[0].targets
+    encoders = [
+        {"encoder": store.provenance.encoder, **selection.to_dict()}
+        for store, selection in zip(stores, selections, strict=True)
+    ]
+    report: dict[str, Any] = {
         "mode": mode,
-        "encoders": [
-            {"encoder": name, **selection.to_dict()}
-            for name, selection in zip(encoders, selections, strict=True)
-        ],
-        "encoder_of": dict(zip(selections[0].targets, of, strict=True)),
+        "encoders": encoders,
+        "encoder_of": dict(zip(targets, of, strict=True)),
     }
+    if auc is not None:
+        report["auc"] = [
+            {name: None if np.isnan(v) else v for name, v in zip(targets, row, strict=True)}
+            for row in auc.tolist()
+        ]
     return Assignment(
         tuple(stores[i] for i in of),
         tuple(selections[i].choices[k] for k, i in enumerate(of)),

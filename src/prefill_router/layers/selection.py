@@ -10,6 +10,7 @@ from prefill_router.data import RoutingDataset, binary
 from prefill_router.errors import ConfigError
 from prefill_router.layers.candidates import candidate_sites
 from prefill_router.layers.choice import LEAST, Choice, Method, Scope, Selection, choose
+from prefill_router.layers.grid import GRID_DIMS, search
 from prefill_router.layers.survey import survey
 from prefill_router.progress import Progress
 
@@ -22,7 +23,9 @@ def select(
     scope: Scope = "target",
     dim: int = 100,
     sites: Sequence[Site] | None = None,
+    dims: Sequence[int] = GRID_DIMS,
     pinned: Site | None = None,
+    seed: int = 0,
     progress: Progress | None = None,
 ) -> Selection:
     """Select within one encoder, on the train rows alone.
@@ -32,12 +35,15 @@ def select(
     Args:
         activations: The states of all train queries.
         train: The train part.
-        method: `fisher` takes the site of greatest J; `pinned` the given one.
+        method: `fisher` takes the site of greatest J; `grid` the site and dimension of greatest
+            five-fold probe AUC; `pinned` the given site.
         scope: Whether each target has a site of its own, or the pool has one for all, by the mean
             of the criterion over targets.
         dim: Components, for `fisher` and `pinned`.
         sites: The candidates; `candidate_sites` of what is held unless given.
+        dims: The candidate dimensions, for `grid`.
         pinned: The site, for `pinned`.
+        seed: Of the folds, for `grid`.
         progress: Shows how far it is.
 
     Raises:
@@ -51,25 +57,32 @@ def select(
             "method 'pinned', and only with it"
         )
     if pinned is not None:
-        activations.require(pinned, train.prompt_keys)
-        choice = Choice(pinned, dim)
-        names = train.pool.names
-        return Selection(method, scope, names, (choice,) * len(names), choice)
-    found = survey(
-        activations,
-        train,
-        sites=candidate_sites(activations) if sites is None else sites,
-        dim=dim,
-        progress=progress,
-    )
+        return _pin(activations, train, scope, Choice(pinned, dim))
+    wanted = candidate_sites(activations) if sites is None else sites
+    if method == "fisher":
+        found = survey(activations, train, sites=wanted, dim=dim, progress=progress)
+        candidates = tuple(Choice(site, dim) for site in found.sites)
+        scores = found.fisher
+    else:
+        grid = search(activations, train, sites=wanted, dims=dims, seed=seed, progress=progress)
+        candidates = tuple(Choice(site, kept) for site in grid.sites for kept in grid.dims)
+        scores = grid.auc.reshape(len(candidates), -1)
     return choose(
-        tuple(Choice(site, dim) for site in found.sites),
-        found.fisher,
+        candidates,
+        scores,
         judged=enough_labels(train),
         method=method,
         scope=scope,
         targets=train.pool.names,
     )
+
+
+def _pin(
+    activations: Activations, train: RoutingDataset, scope: Scope, choice: Choice
+) -> Selection:
+    activations.require(choice.site, train.prompt_keys)
+    names = train.pool.names
+    return Selection("pinned", scope, names, (choice,) * len(names), choice)
 
 
 def enough_labels(train: RoutingDataset) -> NDArray[np.bool_]:
