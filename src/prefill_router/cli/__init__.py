@@ -6,9 +6,11 @@ command's function, so that `--help` answers at once.
 """
 
 from prefill_router.cli import (  # noqa: F401
+    describe as _describe,
     encode as _encode,
     evaluate as _evaluate,
     fit as _fit,
+    import_ as _import,
     reprice as _reprice,
     route as _route,
     show as _show,

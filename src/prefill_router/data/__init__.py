@@ -16,6 +16,7 @@ from prefill_router.data.splits import (
     stratified_folds,
 )
 from prefill_router.data.storage import is_dataset, read_dataset, write_dataset
+from prefill_router.data.summary import PartSummary, Summary, TargetSummary, summarise
 
 __all__ = [
     "FRACTIONS",
@@ -23,12 +24,15 @@ __all__ = [
     "WITH_CALIBRATION",
     "Message",
     "Part",
+    "PartSummary",
     "Prompt",
     "Query",
     "Regime",
     "RoutingDataset",
     "Split",
+    "Summary",
     "Table",
+    "TargetSummary",
     "binary",
     "is_dataset",
     "load_split",
@@ -40,5 +44,6 @@ __all__ = [
     "split",
     "split_from_dict",
     "stratified_folds",
+    "summarise",
     "write_dataset",
 ]

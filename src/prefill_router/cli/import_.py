@@ -1,0 +1,114 @@
+"""`prefill-router import`: scored answers of another format into a dataset folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.data import Summary, summarise, write_dataset
+from prefill_router.importers import FORMATS, Columns, ImportReport, import_dataset
+
+_SHOWN = 10
+_LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in FORMATS.items())
+
+
+@app.command(
+    name="import",
+    help=(
+        "Read scored answers of another format and write a dataset folder.\n\n"
+        f"Formats:\n\n{_LISTING}\n\n"
+        "Malformed rows are left out and reported with file and line. The --...-column options are "
+        "for long and wide tables; in a wide table --correct-column and the last three hold "
+        "{target}, as in '{target}|total_cost'.\n\n"
+        "Example: prefill-router import long answers.csv --out answers --prices prices.csv"
+    ),
+)
+def import_command(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="One of the formats above.")],
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE", help="Files or folders.")],
+    to: Annotated[Path, typer.Option("--out", help="The dataset folder to write.")],
+    prices: Annotated[
+        Path | None, typer.Option(help="A pool.yaml, a prices.csv, or RouterArena's prices.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a malformed row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    prompt: Annotated[str | None, typer.Option("--prompt-column", help="Usually prompt.")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query-column", help="Ids. Usually query_id.")
+    ] = None,
+    target: Annotated[str | None, typer.Option("--target-column", help="Usually target.")] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option("--target-columns", help="Of a wide table, separated by commas."),
+    ] = None,
+    correct: Annotated[
+        str | None, typer.Option("--correct-column", help="Labels from 0 to 1. Usually correct.")
+    ] = None,
+    benchmark: Annotated[
+        str | None, typer.Option("--benchmark-column", help="Usually benchmark.")
+    ] = None,
+    domain: Annotated[str | None, typer.Option("--domain-column", help="Usually domain.")] = None,
+    inputs: Annotated[
+        str | None, typer.Option("--input-tokens-column", help="Usually input_tokens.")
+    ] = None,
+    outputs: Annotated[
+        str | None, typer.Option("--output-tokens-column", help="Usually output_tokens.")
+    ] = None,
+    cost: Annotated[
+        str | None, typer.Option("--cost-column", help="US dollars. Usually cost.")
+    ] = None,
+) -> None:
+    """Read scored answers of another format and write a dataset folder."""
+    columns = Columns(
+        prompt=prompt,
+        query=query,
+        benchmark=benchmark,
+        domain=domain,
+        target=target,
+        correct=correct,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        cost=cost,
+        targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
+    )
+    with err.status(f"reading {format_}"):
+        dataset, report = import_dataset(
+            format_, sources, columns=columns, prices=prices, strict=strict
+        )
+        write_dataset(dataset, to)
+        summary = summarise(dataset)
+    if as_json:
+        print_json({**report.to_dict(), "out": str(to), "dataset": summary.whole.to_dict()})
+        return
+    _show(report)
+    _show_dataset(summary, to)
+
+
+def _show(report: ImportReport) -> None:
+    out.print(f"read {report.rows_read:,} rows of {report.files_read:,} files")
+    for reason, count in report.files_skipped.items():
+        out.print(f"  {count:,} files left out: {reason}", markup=False)
+    out.print(
+        f"kept {report.rows_kept:,}, dropped {report.duplicates:,} repeats and "
+        f"{report.malformed:,} malformed"
+    )
+    for problem in report.problems[:_SHOWN]:
+        out.print(f"  {problem}", markup=False, soft_wrap=True)
+    if report.malformed > _SHOWN:
+        out.print(f"  and {report.malformed - _SHOWN:,} more; --json lists them")
+    for note in report.notes:
+        out.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def _show_dataset(summary: Summary, to: Path) -> None:
+    whole = summary.whole
+    labels = sum(target.measured for target in whole.targets)
+    missing = sum(target.missing for target in whole.targets)
+    out.print(
+        f"{to}: {whole.queries:,} queries, {len(whole.targets)} targets, {labels:,} labels, "
+        f"{missing:,} missing, {len(summary.by_benchmark)} benchmarks; "
+        f"for more: prefill-router describe {to}",
+        markup=False,
+        soft_wrap=True,
+    )

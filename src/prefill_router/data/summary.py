@@ -1,0 +1,168 @@
+"""What a dataset holds: the paper's Table 1, for the whole and for each benchmark and domain."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.data.dataset import RoutingDataset, Table
+from prefill_router.data.query import Query
+from prefill_router.data.regimes import Regime, regimes
+
+MEASURED = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
+"""The three consensus regimes, in the order of Table 1."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TargetSummary:
+    """How one target did.
+
+    Attributes:
+        name: The target.
+        measured: Queries with a label of it.
+        missing: Queries without.
+        accuracy: Mean label over those measured; None without any.
+        mean_cost: Mean observed cost in US dollars where it is known; None where it isn't at all.
+        costs_known: Queries of which its observed cost is known.
+    """
+
+    name: str
+    measured: int
+    missing: int
+    accuracy: float | None
+    mean_cost: float | None
+    costs_known: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PartSummary:
+    """What a dataset, or the queries of one benchmark or domain, hold.
+
+    Attributes:
+        queries: How many queries.
+        distinct_prompts: How many different prompts they ask.
+        targets: One per target, in the pool's order.
+        best_single: The most accurate target, the first of several; None without labels.
+        best_single_accuracy: Its accuracy.
+        oracle_accuracy: Mean of each query's highest label, over queries with any label.
+        regimes: Queries in each consensus regime, over the targets measured on it.
+        unmeasured: Queries without any label, which are in no regime.
+    """
+
+    queries: int
+    distinct_prompts: int
+    targets: tuple[TargetSummary, ...]
+    best_single: str | None
+    best_single_accuracy: float | None
+    oracle_accuracy: float | None
+    regimes: Mapping[Regime, int]
+    unmeasured: int
+
+    def share(self, regime: Regime) -> float | None:
+        """A regime's share of the queries with any label, from 0 to 1; None without such."""
+        measured = sum(self.regimes.values())
+        return self.regimes[regime] / measured if measured else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        counted = {
+            regime.value.replace(" ", "_"): {"count": count, "share": self.share(regime)}
+            for regime, count in self.regimes.items()
+        }
+        rows = [dict(vars(target)) for target in self.targets]
+        return {**vars(self), "targets": rows, "regimes": counted}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a dataset holds.
+
+    Attributes:
+        whole: All queries.
+        by_benchmark: The queries of each benchmark, by its name (empty where unknown).
+        by_domain: The queries of each domain, by its name (empty where unknown).
+        fingerprint: Of ids, prompts, targets and labels.
+    """
+
+    whole: PartSummary
+    by_benchmark: Mapping[str, PartSummary]
+    by_domain: Mapping[str, PartSummary]
+    fingerprint: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: the whole's fields, `by_benchmark` and `by_domain`."""
+        return {
+            **self.whole.to_dict(),
+            "by_benchmark": {name: part.to_dict() for name, part in self.by_benchmark.items()},
+            "by_domain": {name: part.to_dict() for name, part in self.by_domain.items()},
+            "fingerprint": self.fingerprint,
+        }
+
+
+def summarise(dataset: RoutingDataset) -> Summary:
+    """Say what a dataset holds; soft labels count as they are, regimes cut them at 0.5."""
+    return Summary(
+        whole=_part(dataset),
+        by_benchmark=_parts(dataset, lambda query: query.benchmark),
+        by_domain=_parts(dataset, lambda query: query.domain),
+        fingerprint=dataset.fingerprint,
+    )
+
+
+def _parts(dataset: RoutingDataset, key: Callable[[Query], str]) -> dict[str, PartSummary]:
+    groups: dict[str, list[str]] = {}
+    for query in dataset.queries:
+        groups.setdefault(key(query), []).append(query.id)
+    return {name: _part(dataset.select(ids)) for name, ids in sorted(groups.items())}
+
+
+def _part(dataset: RoutingDataset) -> PartSummary:
+    accuracy = _column_means(dataset.correct)
+    found = regimes(dataset.correct)
+    best = None if np.isnan(accuracy).all() else int(np.nanargmax(accuracy))
+    return PartSummary(
+        queries=len(dataset),
+        distinct_prompts=len(set(dataset.prompt_keys)),
+        targets=_targets(dataset, accuracy),
+        best_single=None if best is None else dataset.pool.names[best],
+        best_single_accuracy=None if best is None else float(accuracy[best]),
+        oracle_accuracy=_known(_column_means(np.fmax.reduce(dataset.correct, axis=1)[:, None])[0]),
+        regimes={regime: int((found == regime.value).sum()) for regime in MEASURED},
+        unmeasured=int((found == Regime.UNMEASURED.value).sum()),
+    )
+
+
+def _targets(
+    dataset: RoutingDataset, accuracy: Float[NDArray[np.float64], " target"]
+) -> tuple[TargetSummary, ...]:
+    measured = (~np.isnan(dataset.correct)).sum(axis=0)
+    known = (~np.isnan(dataset.observed_cost)).sum(axis=0)
+    cost = _column_means(dataset.observed_cost)
+    return tuple(
+        TargetSummary(
+            name=name,
+            measured=int(measured[i]),
+            missing=len(dataset) - int(measured[i]),
+            accuracy=_known(accuracy[i]),
+            mean_cost=_known(cost[i]),
+            costs_known=int(known[i]),
+        )
+        for i, name in enumerate(dataset.pool.names)
+    )
+
+
+def _column_means(table: Table) -> Float[NDArray[np.float64], " target"]:
+    """Mean of each column over what isn't missing; NaN where all of it is."""
+    count = (~np.isnan(table)).sum(axis=0)
+    return np.where(count > 0, np.nansum(table, axis=0) / np.maximum(count, 1), np.nan)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -1,0 +1,160 @@
+"""LLMRouterBench: a tree of JSON files, a tar of it, or its interchange form as JSON Lines.
+
+A result stands at `<dataset>/<split>/<target>/<dataset>-<split>-<target>-YYYYMMDD_HHMMSS.json`. Of
+each (dataset, split, target) the newest file counts, by the time in its name; files with
+`"demo": true` don't. Records of different targets join on (dataset, split, index). The prompt is
+`origin_query`, or `prompt` where that is missing; a score of null is a missing label.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, final
+
+from prefill_router.data import Query
+from prefill_router.errors import DataError, FormatError
+from prefill_router.importers import sources, tables, values
+from prefill_router.importers.base import Collector, Outcome, Place
+from prefill_router.importers.columns import Columns
+from prefill_router.importers.sources import Document
+
+_STAMP = re.compile(r"-(\d{8}_\d{6})\.json", re.ASCII)
+_TARS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+_LINES = (".jsonl", ".ndjson")
+_Key = tuple[str, str, str]
+
+
+@final
+class _Item(NamedTuple):
+    """A record, cut down to what counts."""
+
+    place: Place
+    query: Query | None
+    outcome: Outcome
+    reason: str
+
+
+@final
+class _Run(NamedTuple):
+    """One results file."""
+
+    stamp: str
+    items: list[_Item]
+
+
+def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
+    """Read trees, tars and interchange files.
+
+    Raises:
+        FormatError: A source doesn't exist.
+    """
+    del columns
+    runs: dict[_Key, _Run] = {}
+    texts: dict[str, str] = {}
+    for path in sources.expand(paths, (".json", *_TARS, *_LINES)):
+        if path.name.lower().endswith(_LINES):
+            with into.file(path):
+                _read_lines(path, into)
+            continue
+        with into.file(path):
+            is_tar = path.name.lower().endswith(_TARS)
+            for document in sources.tar_documents(path) if is_tar else sources.documents(path):
+                with into.file(document.name):
+                    _keep_newest(document, runs, texts, into)
+    for (_, _, target), run in sorted(runs.items()):
+        for item in run.items:
+            with into.row(item.place):
+                if item.query is None:
+                    raise DataError(item.reason)
+                into.add(item.place, item.query, {target: item.outcome})
+
+
+def _keep_newest(
+    document: Document, runs: dict[_Key, _Run], texts: dict[str, str], into: Collector
+) -> None:
+    found = _key(document.path)
+    if found is None:
+        into.skip("not named as a result is")
+        return
+    key, stamp = found
+    content = sources.parse(document)
+    if not isinstance(content, dict) or not isinstance(content.get("records"), list):
+        raise FormatError("isn't a result; it must be an object with records", file=document.name)
+    if content.get("demo") is True:
+        into.skip("demo")
+        return
+    if key in runs:
+        into.skip("older than another run")
+        if stamp <= runs[key].stamp:
+            return
+    items = [
+        _item(r, Place(document.name, n), key, texts) for n, r in enumerate(content["records"], 1)
+    ]
+    runs[key] = _Run(stamp, items)
+
+
+def _key(path: PurePosixPath) -> tuple[_Key, str] | None:
+    """(dataset, split, target) and the time, from the path; None where it isn't a result's."""
+    match = _STAMP.search(path.name)
+    if len(path.parts) < 4 or match is None:
+        return None
+    dataset, split, target = path.parts[-4:-1]
+    if path.name != f"{dataset}-{split}-{target}-{match[1]}.json":
+        return None
+    return (dataset, split, target), match[1]
+
+
+def _item(record: Any, place: Place, key: _Key, texts: dict[str, str]) -> _Item:
+    try:
+        if not isinstance(record, dict):
+            raise DataError(f"is a {type(record).__name__}; a record must be an object")
+        return _Item(place, _query(record, key, texts), _outcome(record, record.get("score")), "")
+    except DataError as error:
+        return _Item(place, None, Outcome(), str(error))
+
+
+def _query(record: dict[str, Any], key: _Key, texts: dict[str, str]) -> Query:
+    dataset, split, _ = key
+    given = record.get("origin_query")
+    name = "prompt" if given in (None, "") else "origin_query"
+    prompt = values.filled_text(record.get(name), name)
+    index = values.identifier(record.get("index"), "index")
+    prompt = texts.setdefault(prompt, prompt)  # one copy for all targets
+    return Query(f"{dataset}/{split}/{index}", prompt, benchmark=dataset)
+
+
+def _outcome(usage: dict[str, Any], score: object) -> Outcome:
+    return Outcome(
+        values.label(score, "score"),
+        values.amount(usage.get("prompt_tokens"), "prompt_tokens"),
+        values.amount(usage.get("completion_tokens"), "completion_tokens"),
+        values.amount(usage.get("cost"), "cost"),
+    )
+
+
+def _read_lines(path: Path, into: Collector) -> None:
+    for place, record in tables.records(path, into, needs=()):
+        with into.row(place):
+            dataset = values.filled_text(record.get("dataset"), "dataset")
+            query = Query(
+                f"{dataset}/{values.identifier(record.get('index'), 'index')}",
+                values.filled_text(record.get("query"), "query"),
+                benchmark=dataset,
+            )
+            into.add(
+                place, query, dict(_line_outcomes(record.get("records"), record.get("usages")))
+            )
+
+
+def _line_outcomes(scores: object, usages: object) -> Iterator[tuple[str, Outcome]]:
+    if not isinstance(scores, dict):
+        raise DataError("records must be an object of target and score")
+    if usages is None:
+        usages = {}
+    if not isinstance(usages, dict):
+        raise DataError("usages must be an object of target and usage")
+    for target, score in scores.items():
+        usage = usages.get(target) or {}
+        if not isinstance(usage, dict):
+            raise DataError(f"the usage of {target!r} must be an object")
+        yield values.filled_text(target, "a target's name"), _outcome(usage, score)

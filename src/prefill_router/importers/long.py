@@ -1,0 +1,127 @@
+"""Long tables: one row per query and target."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from prefill_router.data import Prompt, Query, prompt_key
+from prefill_router.errors import DataError
+from prefill_router.importers import sources, tables, values
+from prefill_router.importers.base import Collector, Outcome
+from prefill_router.importers.columns import Columns
+from prefill_router.importers.tables import Record
+
+USUAL: Final[Mapping[str, str]] = {
+    "prompt": "prompt",
+    "target": "target",
+    "correct": "correct",
+    "query": "query_id",
+    "benchmark": "benchmark",
+    "domain": "domain",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cost": "cost",
+}
+"""Where each option's value is looked for when no column is named."""
+
+
+def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
+    """Read a user's own long tables.
+
+    Raises:
+        FormatError: A source doesn't exist.
+    """
+    for path in sources.expand(paths, tables.SUFFIXES):
+        with into.file(path):
+            read_table(path, into, columns)
+
+
+def read_table(
+    path: Path,
+    into: Collector,
+    columns: Columns,
+    *,
+    usual: Mapping[str, str] = USUAL,
+    id_prefix: str = "",
+) -> None:
+    """Read one long table.
+
+    Args:
+        path: The table.
+        into: Takes the rows.
+        columns: The columns that were named.
+        usual: The columns that are looked for otherwise.
+        id_prefix: Begins every query's id.
+
+    Raises:
+        FormatError: It isn't a table, or lacks a column.
+    """
+    names = {option: getattr(columns, option) or name for option, name in usual.items()}
+    must = {"prompt", "target", "correct", *columns.given()}
+    needs = [name for option, name in names.items() if option in must]
+    for place, record in tables.records(path, into, needs=needs, wants=list(names.values())):
+        with into.row(place):
+            require(record, needs)
+            query = query_of(record, names, id_prefix=id_prefix)
+            target = values.filled_text(record[names["target"]], names["target"])
+            into.add(place, query, {target: _outcome(record, names)})
+
+
+def require(record: Record, needs: Sequence[str]) -> None:
+    """Check that a record has these fields.
+
+    Raises:
+        DataError: It lacks some.
+    """
+    lacking = [name for name in needs if name not in record]
+    if lacking:
+        raise DataError(f"lacks {lacking}")
+
+
+def query_of(
+    record: Record,
+    names: Mapping[str, str],
+    *,
+    id_prefix: str = "",
+    as_prompt: Callable[[object, str], Prompt] = values.prompt,
+) -> Query:
+    """The query of a record; where there is no id, it is known by its prompt.
+
+    Raises:
+        DataError: A cell can't be understood.
+    """
+    prompt = as_prompt(record[names["prompt"]], names["prompt"])
+    if names["query"] in record:
+        query_id = values.identifier(record[names["query"]], names["query"])
+    else:
+        query_id = prompt_key(prompt)[:16]
+    return Query(
+        f"{id_prefix}{query_id}",
+        prompt,
+        values.label_text(record.get(names["benchmark"]), names["benchmark"]),
+        values.label_text(record.get(names["domain"]), names["domain"]),
+    )
+
+
+def outcome(
+    record: Record,
+    correct: str,
+    input_tokens: str | None,
+    output_tokens: str | None,
+    cost: str | None,
+) -> Outcome:
+    """What a record's columns say of one target.
+
+    Raises:
+        DataError: A cell can't be understood.
+    """
+    counts = [
+        None if name is None else values.amount(record.get(name), name)
+        for name in (input_tokens, output_tokens, cost)
+    ]
+    return Outcome(values.label(record.get(correct), correct), *counts)
+
+
+def _outcome(record: Record, names: Mapping[str, str]) -> Outcome:
+    columns = [names[option] for option in ("correct", "input_tokens", "output_tokens", "cost")]
+    return outcome(record, *columns)

@@ -1,0 +1,199 @@
+"""The files that are named on the command line, and what archives hold, under stated limits.
+
+Archives are read member by member in memory and nothing is ever extracted, so a member's path can
+lead nowhere. A member, or a JSON file, may have `MAX_DOCUMENT` bytes when unpacked, and an archive
+`MAX_ARCHIVE` bytes in all, whatever its own header says.
+"""
+
+import gzip
+import io
+import json
+import lzma
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple, final
+
+from prefill_router.errors import FormatError
+
+MAX_DOCUMENT = 2**30
+"""Bytes of one JSON file or archive member, unpacked."""
+MAX_ARCHIVE = 2**36
+"""Bytes of one archive, unpacked."""
+_BROKEN = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    RuntimeError,  # encrypted zips, and their unknown compressions by its subclass
+    ValueError,
+    OverflowError,
+    KeyError,
+    IndexError,
+)
+
+
+@final
+class Document(NamedTuple):
+    """A file, or a member of an archive, in memory.
+
+    Attributes:
+        name: The file, with the member after `!` where it is an archive.
+        path: The path in the archive, or the file's.
+        data: The bytes.
+    """
+
+    name: str
+    path: PurePosixPath
+    data: bytes
+
+
+def expand(sources: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
+    """The files of the sources: files as named, folders by what they hold with these suffixes.
+
+    Raises:
+        FormatError: A source doesn't exist, or a folder holds no such file.
+    """
+    result: list[Path] = []
+    for source in sources:
+        if source.is_dir():
+            found = sorted(f for f in source.rglob("*") if _counts(f, suffixes))
+            if not found:
+                raise FormatError(
+                    f"holds no file whose name ends in {' or '.join(suffixes)}", file=source
+                )
+            result += found
+        elif source.is_file():
+            result.append(source)
+        else:
+            raise FormatError("no such file or folder", file=source)
+    return result
+
+
+def documents(path: Path) -> Iterator[Document]:
+    """A JSON file, or the JSON members of a zip, in the order in which they stand.
+
+    Raises:
+        FormatError: It is broken, truncated, encrypted, or over a limit.
+    """
+    try:
+        if path.suffix.lower() == ".zip":
+            yield from _zip_members(path)
+        else:
+            with path.open("rb") as file:
+                yield Document(str(path), PurePosixPath(path), _read(file, str(path)))
+    except FormatError:
+        raise
+    except _BROKEN as error:
+        raise FormatError(f"can't be read: {_reason(error)}", file=path) from None
+
+
+def tar_documents(path: Path) -> Iterator[Document]:
+    """The JSON members of a tar, plain or compressed, as they stream by.
+
+    Raises:
+        FormatError: It is broken, truncated, or over a limit.
+    """
+    try:
+        with tarfile.open(path, "r|*") as tar:
+            total = 0
+            for member in tar:
+                total += member.size
+                if total > MAX_ARCHIVE:
+                    raise FormatError(
+                        f"unpacks to more than {MAX_ARCHIVE:,} bytes; unpack what you need of it "
+                        "yourself",
+                        file=path,
+                    )
+                if member.isfile() and _is_json(PurePosixPath(member.name)):
+                    name, file = f"{path}!{_printable(member.name)}", tar.extractfile(member)
+                    if file is not None:
+                        yield Document(name, PurePosixPath(member.name), _read(file, name))
+    except FormatError:
+        raise
+    except _BROKEN as error:
+        raise FormatError(f"isn't a whole tar: {_reason(error)}", file=path) from None
+
+
+def parse(document: Document) -> Any:
+    """The JSON of a document.
+
+    Raises:
+        FormatError: It isn't JSON in UTF-8.
+    """
+    try:
+        return json.loads(document.data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = document.data[: error.start].count(b"\n") + 1
+        raise FormatError("isn't UTF-8; save it as UTF-8", file=document.name, line=line) from None
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"isn't JSON: {error.msg}", file=document.name, line=error.lineno
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"isn't JSON: {error}", file=document.name) from None
+
+
+def parse_list(document: Document) -> list[Any]:
+    """The JSON list of a document.
+
+    Raises:
+        FormatError: It isn't a JSON list.
+    """
+    value = parse(document)
+    if not isinstance(value, list):
+        raise FormatError(
+            f"is a JSON {type(value).__name__}; it must be a list", file=document.name
+        )
+    return value
+
+
+def _zip_members(path: Path) -> Iterator[Document]:
+    with zipfile.ZipFile(path) as archive:
+        total = 0
+        for member in archive.infolist():
+            inner = PurePosixPath(member.filename)
+            if member.is_dir() or not _is_json(inner):
+                continue
+            name = f"{path}!{_printable(member.filename)}"
+            with archive.open(member) as file:
+                data = _read(file, name)
+            total += len(data)
+            if total > MAX_ARCHIVE:
+                raise FormatError(f"unpacks to more than {MAX_ARCHIVE:,} bytes", file=path)
+            yield Document(name, inner, data)
+
+
+def _read(file: IO[bytes], name: str) -> bytes:
+    """All bytes, in steps, so that what claims to be huge takes no memory before it is."""
+    pieces = io.BytesIO()
+    while piece := file.read(2**20):
+        pieces.write(piece)
+        if pieces.tell() > MAX_DOCUMENT:
+            raise FormatError(f"unpacks to more than {MAX_DOCUMENT:,} bytes", file=name)
+    return pieces.getvalue()
+
+
+def _counts(path: Path, suffixes: Sequence[str]) -> bool:
+    return path.is_file() and path.name.lower().endswith(tuple(suffixes)) and path.name[0] != "."
+
+
+def _is_json(path: PurePosixPath) -> bool:
+    """Whether it is JSON, and not the shadow that macOS leaves beside a file in an archive."""
+    return path.suffix.lower() == ".json" and not path.name.startswith(".")
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _reason(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,204 @@
+"""Tables on disk: CSV, JSON Lines and Parquet, as records with the line they stand on.
+
+Text is UTF-8, with or without a byte order mark. CSV and JSON Lines are read as they stream by; of
+a Parquet file only the columns asked for are read.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import polars as pl
+from polars.exceptions import PanicException, PolarsError
+
+from prefill_router.errors import FormatError
+from prefill_router.importers.base import Collector, Place
+
+MAX_LINE = 64 * 2**20
+"""Longest line, or CSV record, in characters; a file with a longer one isn't taken for a table."""
+SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
+_PICKLES = (".pkl", ".pickle")
+Record = Mapping[str, object]
+
+
+def records(
+    path: Path,
+    into: Collector,
+    *,
+    needs: Sequence[str],
+    wants: Sequence[str] = (),
+) -> Iterator[tuple[Place, Record]]:
+    """The records of a table; lines that aren't records go to `into` as malformed.
+
+    Args:
+        path: The table.
+        into: Told of malformed lines.
+        needs: Columns that must be there (in JSON Lines, in some record).
+        wants: Further columns of a Parquet file that are read where they are there.
+
+    Raises:
+        FormatError: It isn't such a table, or lacks columns.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        yield from _parquet(path, needs, wants)
+    elif suffix in (".jsonl", ".ndjson"):
+        yield from _json_lines(path, into)
+    elif suffix == ".csv":
+        yield from _csv(path, into, needs)
+    elif suffix in _PICKLES:
+        raise FormatError(_ABOUT_PICKLES, file=path)
+    else:
+        raise FormatError(
+            f"isn't a table; a table's name ends in {' or '.join(SUFFIXES)}", file=path
+        )
+
+
+_ABOUT_PICKLES = (
+    "is a pickle, and loading a pickle runs whatever code it holds, so it isn't loaded here. "
+    "Convert it in a container or another place that has nothing to lose, with: python -c "
+    "\"import pandas; pandas.read_pickle('IN.pkl').to_csv('OUT.csv', index=False)\" "
+    "and import OUT.csv"
+)
+
+
+def columns_of(path: Path) -> list[str]:
+    """The columns of a table; of JSON Lines, the fields of the first record.
+
+    Raises:
+        FormatError: It has none that can be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _schema(path)
+    if suffix == ".csv":
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            return _header(csv.reader(_lines(file, path), strict=True), path)
+    found = records(path, Collector(), needs=())
+    return list(next((record for _, record in found), {}))
+
+
+def _json_lines(path: Path, into: Collector) -> Iterator[tuple[Place, Record]]:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+        for number, line in enumerate(_lines(file, path), 1):
+            if line.strip():
+                place = Place(str(path), number)
+                found = _parse(line)
+                if isinstance(found, dict):
+                    yield place, found
+                else:
+                    into.bad_row(place, found)
+
+
+def _parse(line: str) -> dict[str, object] | str:
+    """The object of a line, or why it isn't one."""
+    try:
+        line.encode()
+        found = json.loads(line)
+    except UnicodeEncodeError:
+        return "isn't UTF-8; save the file as UTF-8"
+    except (ValueError, RecursionError) as error:
+        return f"isn't JSON: {error}"
+    if isinstance(found, dict):
+        return found
+    return f"is a {type(found).__name__}; each line must be a JSON object"
+
+
+def _csv(path: Path, into: Collector, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
+    with (
+        path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
+        _long_fields(),
+    ):
+        reader = csv.reader(_lines(file, path), strict=True)
+        header = _header(reader, path)
+        _require(header, needs, path)
+        yield from _rows(reader, header, path, into)
+
+
+def _rows(
+    reader: Any, header: list[str], path: Path, into: Collector
+) -> Iterator[tuple[Place, Record]]:
+    while True:
+        place = Place(str(path), reader.line_num + 1)
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            into.bad_row(place, f"isn't CSV: {error}")
+            continue
+        if len(cells) == len(header):
+            yield place, dict(zip(header, cells, strict=True))
+        elif cells:
+            into.bad_row(place, f"has {len(cells)} cells; the header has {len(header)}")
+
+
+def _header(reader: Any, path: Path) -> list[str]:
+    try:
+        header: list[str] = next(reader)
+    except StopIteration:
+        raise FormatError("is empty; a CSV starts with a line of column names", file=path) from None
+    except csv.Error as error:
+        raise FormatError(f"isn't CSV: {error}", file=path, line=1) from None
+    if any("\udc80" <= letter <= "\udcff" for name in header for letter in name):
+        raise FormatError("isn't UTF-8; save it as UTF-8", file=path, line=1)
+    repeated = sorted({name for name in header if header.count(name) > 1 and name})
+    if repeated:
+        raise FormatError(f"names the columns {repeated} more than once", file=path, line=1)
+    return header
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise FormatError(
+                f"has a line of more than {MAX_LINE:,} characters", file=path, line=number
+            )
+        yield line
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """The csv module's limit, 131,072 characters, is shorter than many prompts."""
+    before = csv.field_size_limit(MAX_LINE)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _parquet(
+    path: Path, needs: Sequence[str], wants: Sequence[str]
+) -> Iterator[tuple[Place, Record]]:
+    columns = _schema(path)
+    _require(columns, needs, path)
+    chosen = [column for column in columns if column in {*needs, *wants}]
+    try:
+        frame = pl.read_parquet(path, columns=chosen)
+        for number, row in enumerate(frame.iter_rows(named=True), 1):
+            yield Place(str(path), number), row
+    except (PolarsError, PanicException, OSError, ValueError) as error:
+        raise FormatError(f"isn't readable Parquet: {_first_line(error)}", file=path) from None
+
+
+def _schema(path: Path) -> list[str]:
+    try:
+        return list(pl.read_parquet_schema(path))
+    except (PolarsError, PanicException, OSError, ValueError) as error:
+        raise FormatError(f"isn't readable Parquet: {_first_line(error)}", file=path) from None
+
+
+def _require(columns: Iterable[str], needs: Sequence[str], path: Path) -> None:
+    present = list(columns)
+    lacking = [column for column in needs if column not in present]
+    if lacking:
+        raise FormatError(f"lacks the columns {lacking}; it has {present}", file=path, line=1)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
