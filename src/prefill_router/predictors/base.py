@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float32, Float64
@@ -56,7 +56,7 @@ class Predictor(ABC):
 
     @classmethod
     @abstractmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> Self:
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Predictor":
         """The predictor of `to_dict` and `tensors`.
 
         Raises:

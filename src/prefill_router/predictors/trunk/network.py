@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
@@ -114,7 +114,7 @@ class SharedTrunkNet(Predictor):
         return result
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> Self:
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "SharedTrunkNet":
         """The ensemble of `to_dict` and `tensors`, checked.
 
         Raises:
