@@ -49,8 +49,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o777 & ~_umask())
-        for file in temporary.rglob("*"):
-            _sync(file)
+        for entry in temporary.rglob("*"):
+            entry.chmod((0o777 if entry.is_dir() else 0o666) & ~_umask())
+            _sync(entry)
         _exchange_or_rename(temporary, path)
         _sync(path.parent)
     finally:

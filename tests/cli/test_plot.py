@@ -4,7 +4,9 @@ from prefill_router.cli.plot import Mark, draw
 
 
 def test_corners_are_drawn_in_the_corners() -> None:
-    text = draw([Mark(1, 0.2, "a"), Mark(3, 0.9, "b")], x_label="$", y_label="acc", width=11, height=4)
+    text = draw(
+        [Mark(1, 0.2, "a"), Mark(3, 0.9, "b")], x_label="$", y_label="acc", width=11, height=4
+    )
     lines = text.splitlines()
     assert lines[1] == "  0.900 |          b"
     assert lines[4] == "  0.200 |a"

@@ -1,9 +1,10 @@
 """The three consensus regimes of a query (Table 1 and section 4.2 of the paper)."""
 
 from enum import StrEnum
-from typing import final
+from typing import Any, final
 
 import numpy as np
+from jaxtyping import Shaped
 from numpy.typing import NDArray
 
 from prefill_router.data.dataset import Table
@@ -27,7 +28,7 @@ def binary(correct: Table) -> Table:
     return np.where(np.isnan(correct), np.nan, correct >= CUT)
 
 
-def regimes(correct: Table) -> NDArray[np.str_]:
+def regimes(correct: Table) -> Shaped[NDArray[Any], " query"]:
     """The regime of each query, over the targets measured on it.
 
     Args:

@@ -30,11 +30,13 @@ class EncoderSources:
     """Where a router finds its encoders.
 
     Attributes:
+        loaded: Encoders that are loaded already; asked first.
         folders: Folders of local encoders, by the name that the router's card gives them.
         device: Where they run, such as `cpu` or `cuda:1`; by default a GPU where there is one.
         trust_remote_code: Whether code that comes with the weights may run.
     """
 
+    loaded: tuple[Encoder, ...] = ()
     folders: Mapping[str, Path | str] = field(default_factory=dict)
     device: str | None = None
     trust_remote_code: bool = False
@@ -173,6 +175,9 @@ class Router:
 
     def encoder(self, provenance: Provenance) -> Encoder:
         """The encoder that made these states, loaded once and only as deep as it is needed."""
+        for encoder in self.sources.loaded:
+            if encoder.provenance == provenance:
+                return encoder
         if provenance not in self._encoders:
             self._encoders[provenance] = load_encoder_for(
                 provenance,

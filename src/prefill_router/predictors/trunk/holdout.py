@@ -9,16 +9,14 @@ from numpy.typing import NDArray
 
 from prefill_router.predictors.base import Features
 
-Indices = Int[NDArray[np.int64], " row"]
-
 
 @final
 @dataclass(frozen=True, eq=False)
 class Holdout:
     """Rows to fit on and rows held out, both in rising order."""
 
-    fit: Indices
-    held: Indices
+    fit: Int[NDArray[np.int64], " fitted"]
+    held: Int[NDArray[np.int64], " held"]
 
     @property
     def shared(self) -> bool:

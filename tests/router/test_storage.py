@@ -1,0 +1,146 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from prefill_router import files
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.router import Router
+from prefill_router.router.storage import CHECKED, FILES
+from prefill_router.testing import FakeEncoder
+from router_fixtures import with_encoder
+
+
+@pytest.fixture
+def saved(router: Router, tmp_path: Path) -> Path:
+    router.save(tmp_path / "router")
+    return tmp_path / "router"
+
+
+def test_save_then_load_gives_identical_decisions(
+    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+) -> None:
+    again = with_encoder(Router.load(saved), encoder)
+    mine, theirs = router.predict(answers), again.predict(answers)
+    np.testing.assert_array_equal(mine.correctness, theirs.correctness)
+    np.testing.assert_array_equal(mine.estimated_cost, theirs.estimated_cost)
+    assert mine.scale == theirs.scale
+    assert again.split.to_dict() == router.split.to_dict()
+    assert again.record == router.record
+
+
+def test_folder_holds_what_is_documented_and_can_be_read_by_others(saved: Path) -> None:
+    assert sorted(p.name for p in saved.iterdir()) == sorted(FILES)
+    assert {p.stat().st_mode & 0o044 for p in saved.iterdir()} == {0o044}
+
+
+def test_saving_over_a_router_replaces_it_and_over_anything_else_is_refused(
+    router: Router, saved: Path, tmp_path: Path
+) -> None:
+    router.save(saved)
+    assert [p.name for p in tmp_path.iterdir()] == ["router"]
+    other = tmp_path / "notes"
+    other.mkdir()
+    (other / "diary.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="isn't a router"):
+        router.save(other)
+    assert (other / "diary.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [*CHECKED, files.CHECKSUMS])
+def test_flipped_byte_anywhere_is_refused(saved: Path, name: str) -> None:
+    content = (saved / name).read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(content), 20).tolist():
+        flipped = bytearray(content)
+        flipped[place] ^= 0x10
+        (saved / name).write_bytes(bytes(flipped))
+        with pytest.raises(CorruptError, match=saved.name):
+            Router.load(saved)
+
+
+@pytest.mark.parametrize("name", [*CHECKED, files.CHECKSUMS])
+def test_missing_or_truncated_file_is_refused(saved: Path, name: str) -> None:
+    content = (saved / name).read_bytes()
+    (saved / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(CorruptError):
+        Router.load(saved)
+    (saved / name).unlink()
+    with pytest.raises(CorruptError, match="lacks the file"):
+        Router.load(saved)
+
+
+def test_card_may_be_edited(saved: Path) -> None:
+    (saved / "README.md").write_text("Our own words.")
+    assert Router.load(saved).pool.names
+
+
+def test_no_router_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="isn't a router's folder"):
+        Router.load(tmp_path)
+    with pytest.raises(ConfigError, match="isn't a router's folder"):
+        Router.load(tmp_path / "nowhere")
+
+
+def reseal(folder: Path) -> None:
+    files.write_checksums(folder, list(CHECKED))
+
+
+def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> None:
+    path = saved / "weights.safetensors"
+    whole = load_file(path)
+    for name, value in whole.items():
+        shorter = {**whole, name: np.ascontiguousarray(value[..., :-1])}
+        without = {key: other for key, other in whole.items() if key != name}
+        infinite = {**whole, name: np.full_like(value, np.inf)}
+        for tensors in (shorter, without, infinite, {**whole, "predictor.extra": value}):
+            save_file(tensors, path)
+            reseal(saved)
+            with pytest.raises(CorruptError):
+                Router.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("format",), 2),
+        (("format",), None),
+        (("pool", "targets"), []),
+        (("costs", "median_output"), [1.0]),
+        (("costs",), {}),
+        (("predictor", "kind"), "another"),
+        (("predictor", "targets"), ["a", "b", "c"]),
+        (("features", "block_of"), [7, 7, 7]),
+        (("features", "blocks"), []),
+        (("surprise",), 1),
+    ],
+)
+def test_contents_that_make_no_sense_are_refused(
+    saved: Path, place: tuple[str, ...], value: object
+) -> None:
+    path = saved / "router.json"
+    content = json.loads(path.read_text())
+    inner = content
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+    reseal(saved)
+    with pytest.raises(CorruptError):
+        Router.load(saved)
+
+
+def test_a_router_holds_no_pickle(saved: Path) -> None:
+    for path in saved.iterdir():
+        assert path.suffix in {".json", ".safetensors", ".md", ""}
+        assert not path.read_bytes().startswith(b"\x80")
+
+
+def test_card_tells_what_matters(saved: Path, router: Router) -> None:
+    text = (saved / "README.md").read_text()
+    for name in router.pool.names:
+        assert name in text
+    for word in ("mean AUC", "95 % interval", "fake", "2026-01-01", "fingerprint", "revision"):
+        assert word in text
