@@ -11,10 +11,12 @@ from prefill_router.cli import (  # noqa: F401
     evaluate as _evaluate,
     fit as _fit,
     import_ as _import,
+    layers as _layers,
     reprice as _reprice,
     route as _route,
     show as _show,
     split as _split,
+    sweep as _sweep,
 )
 from prefill_router.cli.app import app, main
 

@@ -9,18 +9,18 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Pooling, Site
-from prefill_router.data import RoutingDataset, stratified_folds
+from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.layers import (
     Choice,
     Method,
     Scope,
     Selection,
+    auc_of_selection,
     candidate_sites,
     enough_labels,
     select,
 )
-from prefill_router.probes import FOLDS, cross_validated_auc
 from prefill_router.progress import Progress
 
 Mode = Literal["single", "per_model", "auto"]
@@ -84,28 +84,11 @@ def assign(
         return _gather(mode, stores, selections, [0] * len(train.pool), None)
     auc = np.stack(
         [
-            _auc_of_choices(store, train, selection, seed)
+            auc_of_selection(store, train, selection, seed=seed)
             for store, selection in zip(stores, selections, strict=True)
         ]
     )
     return _gather(mode, stores, selections, _best_encoders(auc, train, mode), auc)
-
-
-def _auc_of_choices(
-    store: Activations, train: RoutingDataset, selection: Selection, seed: int
-) -> Float64[NDArray[np.float64], " target"]:
-    """The five-fold probe AUC of each target where the selection reads it.
-
-    J is measured in units of each encoder's own spread, so it ranks the sites of one encoder and
-    not encoders; the AUC of the same probe on the same folds ranks both.
-    """
-    folds = stratified_folds(train, count=FOLDS, seed=seed)
-    result = np.empty(len(selection.targets))
-    for choice in dict.fromkeys((c.site, c.dim) for c in selection.choices):
-        table = cross_validated_auc(store, train, site=choice[0], dims=choice[1:], folds=folds)
-        mine = [(c.site, c.dim) == choice for c in selection.choices]
-        result[mine] = table[0, mine]
-    return result
 
 
 def _best_encoders(
@@ -139,9 +122,9 @@ def _check_assignments(
     stores: Sequence[Activations],
 ) -> None:
     if (mode == "per_model") != (assignments is not None):
+        what = "missing" if assignments is None else "given"
         raise ConfigError(
-            f"the mode is {mode!r} and assignments are {'missing' if assignments is None else 'given'}"
-            "; they are what per_model needs, and only it"
+            f"the mode is {mode!r} and assignments are {what}; per_model needs them, and only it"
         )
     if assignments is None:
         return

@@ -36,7 +36,10 @@ class Grid:
 
     def at(self, site: Site, dim: int) -> Float64[NDArray[np.float64], " target"]:
         """The AUC of each target at one site and dimension."""
-        return self.auc[self.sites.index(site), self.dims.index(dim)]
+        auc: Float64[NDArray[np.float64], " target"] = self.auc[
+            self.sites.index(site), self.dims.index(dim)
+        ]
+        return auc
 
 
 def search(

@@ -84,7 +84,8 @@ class Probes:
         self, features: Float[NDArray[np.floating], "query feature"]
     ) -> Float[NDArray[np.floating], "query target"]:
         """The log-odds of a correct answer; NaN for targets that weren't fitted."""
-        return features @ self.weights + self.intercepts
+        logits: Float[NDArray[np.floating], "query target"] = features @ self.weights
+        return logits + self.intercepts
 
 
 @final

@@ -1,0 +1,149 @@
+"""`prefill-router layers`: the geometry of a store by depth, and which layer to read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.activations import Pooling
+    from prefill_router.data import RoutingDataset, Split
+    from prefill_router.layers import Ablation, Survey
+
+
+@app.command()
+def layers(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A finished store.")],
+    data: Annotated[Path, typer.Argument(metavar="DIR", help="The dataset's folder.")],
+    split_file: Annotated[
+        Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and of the folds.")] = 0,
+    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
+    all_layers: Annotated[
+        bool, typer.Option("--all-layers", help="Layers below the middle too, if held.")
+    ] = False,
+    dim: Annotated[int, typer.Option(help="PCA components for J and the probes.")] = 100,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="A folder for figures, with their data as CSV.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show Fisher J, effective dimensionality and anisotropy by depth, and what selects best.
+
+    Only the train part is used. The second table is the mean five-fold probe AUC over targets of
+    the layer that each criterion selects.
+
+    Example: prefill-router layers states answers --out figures
+    """
+    from prefill_router.activations import ActivationStore
+    from prefill_router.data import read_dataset
+    from prefill_router.layers import ablation, candidate_sites, search, survey
+
+    activations = ActivationStore.open(store)
+    poolings = parse_poolings(pooling)
+    dataset = read_dataset(data)
+    train = dataset.select(drawn(dataset, split_file, seed)["train"])
+    sites = candidate_sites(activations, poolings=poolings, all_layers=all_layers)
+    bar = BarProgress(console=err)
+    found = survey(activations, train, sites=sites, dim=dim, progress=bar)
+    grid = search(activations, train, sites=sites, dims=(dim,), seed=seed, progress=bar)
+    held = [p for p in poolings if any(site.pooling == p for site in sites)]
+    kinds = [(p,) for p in held] + ([tuple(held)] if len(held) > 1 else [])
+    ablations = [ablation(found, grid, dim=dim, poolings=kind) for kind in kinds]
+    _draw(found, to, activations.provenance.encoder, ablations)
+    if as_json:
+        print_json({"geometry": found.rows(), "ablation": [a.to_dict() for a in ablations]})
+        return
+    _print_geometry(found)
+    _print_ablations(ablations)
+    if to is not None:
+        out.print(f"figures: {to}", markup=False)
+
+
+def drawn(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
+    """The split of a file, or one that is drawn now."""
+    from prefill_router.data import load_split, split
+
+    return split(dataset, seed=seed) if file is None else load_split(file)
+
+
+def parse_poolings(text: str) -> "list[Pooling]":
+    """The poolings of an option such as `last,mean`.
+
+    Raises:
+        ConfigError: It names something else.
+    """
+    from prefill_router.activations import POOLINGS
+    from prefill_router.errors import ConfigError
+
+    asked = ["last", "mean"] if text == "both" else text.split(",")
+    if not set(asked) <= set(POOLINGS):
+        raise ConfigError(f"--pooling is {text!r}; give last, mean or both")
+    return [pooling for pooling in POOLINGS if pooling in asked]
+
+
+def _draw(found: "Survey", to: Path | None, encoder: str, ablations: "list[Ablation]") -> None:
+    if to is None:
+        return
+    import polars as pl
+
+    from prefill_router import files
+    from prefill_router.layers.figures import draw_geometry
+
+    draw_geometry(found, to, encoder=encoder)
+    rows = [
+        {"poolings": "+".join(a.poolings), **{s.name: s.auc for s in a.selectors}}
+        for a in ablations
+    ]
+    with files.replacing_file(to / "ablation.csv") as temporary:
+        pl.DataFrame(rows).write_csv(temporary)
+
+
+def _print_geometry(found: "Survey") -> None:
+    from rich.table import Table
+
+    table = Table(title=f"geometry of {len(found.sites)} sites, train part, J on PCA-{found.dim}")
+    for name in ("site", "Fisher J (mean)", "lowest", "highest", "best for", "d_eff", "anisotropy"):
+        table.add_column(name, justify="left" if name == "site" else "right")
+    best = _best_counts(found)
+    for i, row in enumerate(found.rows()):
+        js = [v for name, v in row.items() if name.startswith("fisher:") and v is not None]
+        table.add_row(
+            found.sites[i].name,
+            _number(row["fisher_mean"], 5),
+            _number(min(js, default=None), 5),
+            _number(max(js, default=None), 5),
+            f"{best[i]} targets",
+            _number(row["effective_dimensionality"], 1),
+            _number(row["anisotropy"], 3),
+        )
+    out.print(table)
+
+
+def _best_counts(found: "Survey") -> list[int]:
+    import numpy as np
+
+    judged = found.fisher[:, ~np.isnan(found.fisher).any(axis=0)]
+    best = judged.argmax(axis=0).tolist()
+    return [best.count(i) for i in range(len(found.sites))]
+
+
+def _print_ablations(ablations: "list[Ablation]") -> None:
+    from rich.table import Table
+
+    dim, count = ablations[0].dim, len(ablations[0].targets)
+    table = Table(title=f"mean five-fold probe AUC at PCA-{dim} over {count} targets")
+    table.add_column("candidates")
+    for selector in ablations[0].selectors:
+        table.add_column(selector.name, justify="right")
+    for row in ablations:
+        table.add_row(" and ".join(row.poolings), *(f"{s.auc:.4f}" for s in row.selectors))
+    out.print(table)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
