@@ -130,9 +130,10 @@ def _next_winner(
     """
     gain = correctness[rows] - correctness[rows, winner][:, None]
     extra = np.maximum(cost[rows] - cost[rows, winner][:, None], 0)
-    better = gain > 0
-    lam = np.where(better, extra / np.where(better, extra + gain, 1), np.inf)
-    best = np.lexsort((-gain, lam), axis=1)[:, 0]
+    # Written so that it is monotone in floating point too: no dominated target is ever ahead.
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        lam = np.where(gain > 0, 1 / (1 + gain / extra), np.inf)
+    best = np.lexsort((cost[rows], -correctness[rows], lam), axis=1)[:, 0]
     found = np.isfinite(lam[np.arange(len(rows)), best])
     takes_over = np.maximum(lam[found, best[found]], begin[found])
     return rows[found], takes_over, best[found]

@@ -1,8 +1,9 @@
 """The accuracy-cost curve of a router, from the exact lambda path.
 
-All queries' changes of winner are sorted once by lam. Between two of them nothing changes, so the
-curve is a finite list of operating points, each with the interval of lam on which it holds; running
-sums of what each change adds give every point's accuracy and mean observed cost.
+All queries' changes of winner that change a label or a cost are sorted once by lam. Between two of
+them nothing changes, so the curve is a finite list of operating points, each with the interval of
+lam on which it holds; running sums of what each change adds give every point's accuracy and mean
+observed cost.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Points:
     Attributes:
         accuracy: Mean label over the queries whose chosen target was measured.
         cost: Mean observed cost over the queries where the chosen target's is known, US dollars.
-        distinct: Whether some query that counts in the resample is routed in another way than at
+        distinct: Whether some query that counts in the resample has another label or cost than at
             the point before; true for the first.
     """
 
@@ -78,7 +79,10 @@ class Sweep:
         later = later[np.argsort(path.lam[later], kind="stable")]
         query = path.query[later]
         gained = _four(trial, query, path.target[later])
-        lost = _four(trial, query, path.target[later - 1])
+        change = gained - _four(trial, query, path.target[later - 1])
+        # A change to a target that did as well at the same cost makes no other operating point.
+        felt = (change != 0).any(axis=1)
+        later, query, change = later[felt], query[felt], change[felt]
         lam, first = np.unique(path.lam[later], return_index=True)
         last = np.append(first[1:], len(later)) - 1 if len(later) else first
         return cls(
@@ -86,7 +90,7 @@ class Sweep:
             query,
             last.astype(np.int64),
             _four(trial, np.arange(len(trial)), path.at(0)),
-            np.ascontiguousarray((gained - lost).T),
+            np.ascontiguousarray(change.T),
         )
 
     def __len__(self) -> int:

@@ -43,6 +43,7 @@ class Drawing:
         frontier: Which of them are on the Pareto frontier.
         best: The point of highest accuracy, x and y.
         oracle: Its accuracy.
+        corner: Whether the oracle is the corner (1, 1), and not only an accuracy.
         log: Whether x is drawn on a logarithmic scale.
     """
 
@@ -56,6 +57,7 @@ class Drawing:
     frontier: tuple[bool, ...]
     best: tuple[float, float]
     oracle: float
+    corner: bool
     log: bool
 
     def rows(self) -> list[dict[str, Any]]:
@@ -66,7 +68,7 @@ class Drawing:
         for name, on, x, y in zip(self.names, self.frontier, *self.singles, strict=True):
             rows.append(_row("frontier target" if on else "target", name, x, y))
         rows.append(_row("max-lam", "", *self.best))
-        rows.append(_row("oracle", "", float("nan") if self.log else 1.0, self.oracle))
+        rows.append(_row("oracle", "", 1.0 if self.corner else float("nan"), self.oracle))
         return rows
 
 
@@ -87,6 +89,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
             (PER * cost, 100 * _of_targets(evaluation, "accuracy")),
             best=(PER * float(curve.mean_cost[best]), 100 * float(curve.accuracy[best])),
             oracle=100 * headline["oracle_accuracy"].value,
+            corner=False,
             log=_spread(PER * cost),
             **common,
         )
@@ -103,6 +106,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
         ),
         best=(float(curve.normalised_cost[best]), float(curve.normalised_accuracy[best])),
         oracle=1.0,
+        corner=True,
         log=False,
         **common,
     )
@@ -215,7 +219,7 @@ def _frame(axes: Axes, what: Drawing) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
-    if what.oracle == 1.0:
+    if what.corner:
         axes.plot(1, 1, "*", color=_ORACLE, ms=14, label="oracle corner", zorder=5)
     else:
         axes.axhline(what.oracle, color=_ORACLE, lw=1.2, ls=":", label="oracle accuracy")
