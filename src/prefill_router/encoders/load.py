@@ -3,14 +3,11 @@
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Encoder
 from prefill_router.errors import ConfigError, MissingExtraError
-
-if TYPE_CHECKING:
-    pass
 
 MINILM = "minilm"
 """The encoder whose weights come with a package; needs no hub."""
@@ -51,23 +48,17 @@ def load_encoder(
         ConfigError: There is no such encoder, the hub can't be reached, or an option doesn't fit.
         MissingExtraError: `minilm` was asked for and its package isn't installed.
     """
-    from prefill_router.encoders.assemble import Request, assemble
-
-    name, source, is_local = _find(name_or_path)
-    request: Request = Request(
-        name=name,
-        source=source,
-        is_local=is_local,
+    return _load(
+        name_or_path,
         revision=revision,
         template=template,
         max_tokens=max_tokens,
         dtype=dtype,
         device=device,
-        layers=None if layers is None else tuple(layers),
+        layers=layers,
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
     )
-    return assemble(request)
 
 
 def load_encoder_for(
@@ -94,19 +85,51 @@ def load_encoder_for(
         ConfigError: It isn't found.
     """
     is_hub = not provenance.revision.startswith(("sha256:", "sampled:"))
-    encoder = load_encoder(
+    return _load(
         source or provenance.encoder,
         revision=provenance.revision if is_hub and source is None else None,
-        template=provenance.template,
+        template="auto" if provenance.template == "chat" else "plain",
         max_tokens=provenance.max_tokens,
-        dtype=provenance.dtype,  # type: ignore[arg-type]  # checked when it is loaded
+        dtype=provenance.dtype,
         device=device,
         layers=layers,
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
+        expected=provenance,
     )
-    provenance.require(encoder.provenance, what=f"the encoder {source or provenance.encoder}")
-    return encoder
+
+
+def _load(
+    name_or_path: str | Path,
+    *,
+    revision: str | None,
+    template: TemplateChoice,
+    max_tokens: int | None,
+    dtype: str | None,
+    device: str | None,
+    layers: Sequence[int] | None,
+    batch_tokens: int | None,
+    trust_remote_code: bool,
+    expected: Provenance | None = None,
+) -> Encoder:
+    from prefill_router.encoders.assemble import Request, assemble
+
+    name, source, is_local = _find(name_or_path)
+    request = Request(
+        name=name,
+        source=source,
+        is_local=is_local,
+        revision=revision,
+        template=template,
+        max_tokens=max_tokens,
+        dtype=dtype,
+        device=device,
+        layers=None if layers is None else tuple(layers),
+        batch_tokens=batch_tokens,
+        trust_remote_code=trust_remote_code,
+        expected=expected,
+    )
+    return assemble(request)
 
 
 def _find(name_or_path: str | Path) -> tuple[str, str, bool]:

@@ -16,7 +16,8 @@ from typing import final
 import numpy as np
 
 from prefill_router.activations import ActivationStore, Rounding, Site
-from prefill_router.activations.shard import Layout, write_shard
+from prefill_router.activations.lock import only_writer
+from prefill_router.activations.shard import Layout, shard_name, write_shard
 from prefill_router.activations.store import MANIFEST, SHARDS, prepare_store
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.encoders.base import Encoder, TokenizedPrompt, distinct
@@ -164,9 +165,14 @@ def run_encoding(
     plan.check_space()
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
-        for chunk in plan.chunks:
-            _encode_chunk(plan, encoder, chunk)
-            advance(float(sum(len(prompt.ids) for prompt in chunk)))
+        busy = list(plan.chunks)
+        for wait in (False, True):  # what another process is at is left to it, and seen to later
+            chunks, busy = busy, []
+            for chunk in chunks:
+                if not _encode_chunk(plan, encoder, chunk, wait=wait):
+                    busy.append(chunk)
+                    continue
+                advance(float(sum(len(prompt.ids) for prompt in chunk)))
     return EncodingReport(plan.left, plan.tokens_left, time.perf_counter() - start)
 
 
@@ -195,16 +201,20 @@ def encode_dataset(
     return ActivationStore.open(out)
 
 
-def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk) -> None:
-    states = encoder.states(chunk, plan.layout.sites)
-    write_shard(
-        plan.out / SHARDS,
-        plan.layout,
-        keys=[prompt.key for prompt in chunk],
-        tokens=np.array([prompt.count for prompt in chunk], dtype=np.int64),
-        truncated=np.array([prompt.truncated for prompt in chunk], dtype=np.bool_),
-        states=states,
-    )
+def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk, *, wait: bool) -> bool:
+    """Encode and write a chunk, unless it is there; False if another process is at it."""
+    folder, keys = plan.out / SHARDS, [prompt.key for prompt in chunk]
+    with only_writer(folder, shard_name(keys), wait=wait) as is_mine:
+        if is_mine and not (folder / f"{shard_name(keys)}.json").is_file():
+            write_shard(
+                folder,
+                plan.layout,
+                keys=keys,
+                tokens=np.array([prompt.count for prompt in chunk], dtype=np.int64),
+                truncated=np.array([prompt.truncated for prompt in chunk], dtype=np.bool_),
+                states=encoder.states(chunk, plan.layout.sites),
+            )
+    return is_mine
 
 
 def _held(out: Path, keys: list[str]) -> set[str]:
