@@ -29,7 +29,7 @@ def test_save_then_load_gives_identical_decisions(
     np.testing.assert_array_equal(mine.estimated_cost, theirs.estimated_cost)
     assert mine.scale == theirs.scale
     assert again.split.to_dict() == router.split.to_dict()
-    assert again.record == router.record
+    assert again.record.model_dump(mode="json") == router.record.model_dump(mode="json")
 
 
 def test_folder_holds_what_is_documented_and_can_be_read_by_others(saved: Path) -> None:
