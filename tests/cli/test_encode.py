@@ -1,0 +1,83 @@
+"""The command `prefill-router encode`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from prefill_router.activations import ActivationStore
+from prefill_router.cli import app
+from prefill_router.cli.encode import _numbers
+from prefill_router.data import RoutingDataset, write_dataset
+from prefill_router.errors import ConfigError, ProvenanceError
+from prefill_router.testing import make_routing_dataset
+
+
+@pytest.fixture(scope="module")
+def dataset() -> RoutingDataset:
+    return make_routing_dataset(queries=24)
+
+
+@pytest.fixture(scope="module")
+def folder(dataset: RoutingDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "d"
+    write_dataset(dataset, path)
+    return path
+
+
+def encode(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["encode", *map(str, arguments)])
+
+
+def test_it_tells_what_it_will_do_does_it_and_goes_on(
+    folder: Path, dataset: RoutingDataset, tmp_path: Path
+) -> None:
+    out = tmp_path / "s"
+    first = encode(folder, "--out", out, "--layers", "3-4", "--shard", "0/2", "--json")
+    assert first.exit_code == 0, first.stderr
+    assert "24 prompts" in first.stderr
+    assert "MB of disk" in first.stderr
+    told = json.loads(first.stdout)
+    assert told["sites"] == ["last.3", "mean.3", "last.4", "mean.4"]
+    second = encode(folder, "--out", out, "--layers", "3-4", "--max-tokens", 100)
+    assert isinstance(second.exception, ProvenanceError)
+    assert "max_tokens is 512, needed is 100" in str(second.exception)
+    third = encode(folder, "--out", out, "--layers", "3,4")
+    assert third.exit_code == 0, third.stderr
+    assert f"encoded {24 - told['encoded']} prompts" in third.stdout
+    store = ActivationStore.open(out)
+    assert store.missing(dataset.prompt_keys) == []
+    assert store.provenance.to_dict() == told["provenance"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--shard", "2/2"], "--shard is '2/2'"),
+        (["--pooling", "first"], "--pooling is 'first'"),
+        (["--store-dtype", "int8"], "--store-dtype is 'int8'"),
+        (["--layers", "3-x"], "--layers is '3-x'"),
+        (["--layers", "9"], "layers 0 to 6"),
+        (["--dtype", "int8"], "dtype is 'int8'"),
+        (["--template", "chat"], "no chat template"),
+        (["--encoder", "./nowhere"], "is no folder"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_written(
+    arguments: list[str], reason: str, folder: Path, tmp_path: Path
+) -> None:
+    done = encode(folder, "--out", tmp_path / "s", *arguments)
+    assert isinstance(done.exception, ConfigError)
+    assert reason in str(done.exception)
+    assert not (tmp_path / "s").exists()
+
+
+def test_layers_are_read_as_written() -> None:
+    assert _numbers("3-6") == (3, 4, 5, 6)
+    assert _numbers("8, 0,4") == (0, 4, 8)
+    assert _numbers("all") is None
+    for wrong in ("", "a", "3-", "-3", "1.5", "5-4"):
+        with pytest.raises(ConfigError, match="--layers"):
+            _numbers(wrong)
