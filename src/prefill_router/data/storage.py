@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from polars.exceptions import PolarsError
+from polars.exceptions import PanicException, PolarsError
 
 from prefill_router import files
 from prefill_router.data.dataset import RoutingDataset, Table
@@ -81,7 +81,7 @@ def _read_parquet(path: Path, *, needs: tuple[str, ...]) -> pl.DataFrame:
             "prefill-router import)",
             file=path,
         ) from None
-    except (PolarsError, OSError) as error:
+    except (PolarsError, PanicException, OSError, ValueError) as error:
         raise FormatError(f"not a readable Parquet file: {error}", file=path) from None
     lacking = [column for column in needs if column not in frame.columns]
     if lacking:

@@ -13,9 +13,9 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from prefill_router.errors import FormatError
 
@@ -89,7 +89,7 @@ def documents(path: Path) -> Iterator[Document]:
             yield from _zip_members(path)
         else:
             with path.open("rb") as file:
-                yield Document(str(path), PurePosixPath(path), _read(file, str(path)))
+                yield Document(str(path), PurePosixPath(path), _read(file.read, str(path)))
     except FormatError:
         raise
     except _BROKEN as error:
@@ -116,7 +116,7 @@ def tar_documents(path: Path) -> Iterator[Document]:
                 if member.isfile() and _is_json(PurePosixPath(member.name)):
                     name, file = f"{path}!{_printable(member.name)}", tar.extractfile(member)
                     if file is not None:
-                        yield Document(name, PurePosixPath(member.name), _read(file, name))
+                        yield Document(name, PurePosixPath(member.name), _read(file.read, name))
     except FormatError:
         raise
     except _BROKEN as error:
@@ -165,17 +165,17 @@ def _zip_members(path: Path) -> Iterator[Document]:
                 continue
             name = f"{path}!{_printable(member.filename)}"
             with archive.open(member) as file:
-                data = _read(file, name)
+                data = _read(file.read, name)
             total += len(data)
             if total > MAX_ARCHIVE:
                 raise FormatError(f"unpacks to more than {MAX_ARCHIVE:,} bytes", file=path)
             yield Document(name, inner, data)
 
 
-def _read(file: IO[bytes], name: str) -> bytes:
+def _read(read: Callable[[int], bytes], name: str) -> bytes:
     """All bytes, in steps, so that what claims to be huge takes no memory before it is."""
     pieces = io.BytesIO()
-    while piece := file.read(2**20):
+    while piece := read(2**20):
         pieces.write(piece)
         if pieces.tell() > MAX_DOCUMENT:
             raise FormatError(f"unpacks to more than {MAX_DOCUMENT:,} bytes", file=name)

@@ -1,0 +1,82 @@
+"""The commands import and describe."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from prefill_router.cli import app
+from prefill_router.data import read_dataset
+from prefill_router.errors import PrefillRouterError
+
+from .samples import SAMPLES, long_rows, wide_rows, write_csv
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = [*long_rows(), long_rows()[0], {**long_rows()[0], "target": ""}]
+    return write_csv(tmp_path / "answers.csv", rows)
+
+
+def test_import_says_what_it_read_kept_and_left_out(table: Path, tmp_path: Path) -> None:
+    found = run("import", "long", table, "--out", tmp_path / "out")
+    assert found.exit_code == 0, found.output
+    assert "read 11 rows of 1 files" in found.output
+    assert "kept 9, dropped 1 repeats and 1 malformed" in found.output
+    assert f"{table}:14: target is empty" in found.output.replace("\n", "")
+    assert "5 queries, 2 targets, 9 labels, 1 missing" in found.output
+    assert len(read_dataset(tmp_path / "out")) == 5
+
+
+def test_import_as_json(table: Path, tmp_path: Path) -> None:
+    found = run("import", "long", table, "--out", tmp_path / "out", "--json")
+    told = json.loads(found.stdout)
+    assert told["problems"] == [{"file": str(table), "line": 14, "reason": "target is empty"}]
+    assert (told["rows_read"], told["rows_kept"], told["duplicates"]) == (11, 9, 1)
+    assert told["dataset"]["queries"] == 5
+
+
+def test_strict_writes_nothing(table: Path, tmp_path: Path) -> None:
+    found = run("import", "long", table, "--out", tmp_path / "out", "--strict")
+    assert isinstance(found.exception, PrefillRouterError)
+    assert not (tmp_path / "out").exists()
+
+
+def test_import_of_named_columns(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "t.csv", wide_rows())
+    found = run(
+        *("import", "wide", path, "--out", tmp_path / "out", "--prompt-column", "asked"),
+        *("--target-columns", "org/alpha, beta", "--correct-column", "{target} ok"),
+        *("--cost-column", "{target} usd"),
+    )
+    assert found.exit_code == 0, found.output
+    assert read_dataset(tmp_path / "out").recorded_cost[0].tolist() == [0.01, 0.002]
+
+
+def test_describe_as_text_and_json(tmp_path: Path) -> None:
+    sample = SAMPLES["llmrouterbench tree"]
+    run("import", sample.format, *sample.write(tmp_path), "--out", tmp_path / "out")
+    text = run("describe", tmp_path / "out")
+    assert text.exit_code == 0, text.output
+    for piece in ("5 queries", "best single target 75.0 % (beta)", "oracle 80.0 %", "disagreement"):
+        assert piece in text.output
+    told = json.loads(run("describe", tmp_path / "out", "--json").stdout)
+    assert told["regimes"]["disagreement"] == {"count": 3, "share": 0.6}
+    assert told["by_benchmark"]["made-up"]["oracle_accuracy"] == 0.8
+    by = run("describe", tmp_path / "out", "--by", "benchmark")
+    assert "accuracy by benchmark" in by.output
+
+
+def test_describe_the_real_answers(mmlu_pro: Path) -> None:
+    told = json.loads(run("describe", mmlu_pro, "--json").stdout)
+    assert (told["queries"], told["distinct_prompts"]) == (9692, 9588)
+    assert len(told["targets"]) == 14
+    assert len(told["by_domain"]) == 14
+    assert told["best_single"] == "gemini-1.5-pro-002"
+    assert sum(regime["count"] for regime in told["regimes"].values()) == 9692
+    assert sum(part["queries"] for part in told["by_domain"].values()) == 9692
