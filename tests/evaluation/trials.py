@@ -151,7 +151,7 @@ def plain_headline(predictions: Predictions, data: RoutingDataset) -> dict[str, 
         for k in targets
         if not np.isnan(data.correct[argmax == k, k]).all()
     ]
-    p = predictions.correctness
+    p, room = predictions.correctness, oracle - max(accuracy)
     return {
         "auc_mean": mean(np.array([plain_auc(p[:, k], data.correct[:, k]) for k in targets])),
         "brier_mean": mean(np.array([mean((p[:, k] - data.correct[:, k]) ** 2) for k in targets])),
@@ -163,7 +163,7 @@ def plain_headline(predictions: Predictions, data: RoutingDataset) -> dict[str, 
         "best_single_accuracy": max(accuracy),
         "oracle_accuracy": oracle,
         "accuracy_gain": best - max(accuracy),
-        "headroom_captured": (best - max(accuracy)) / (oracle - max(accuracy)),
+        "headroom_captured": (best - max(accuracy)) / room if room > 0 else float("nan"),
         "cost_savings": 1 - cheapest / high,
         "p_auccc": plain_area(plane),
         "mdp_auccc": plain_area(plane) - plain_area(pareto),

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from prefill_router.evaluation.bands import Band
 from prefill_router.evaluation.evaluation import Evaluation
-from prefill_router.evaluation.labels import place_labels
+from prefill_router.evaluation.labels import any_script, place_labels
 from prefill_router.evaluation.wording import PER
 
 View = Literal["raw", "normalised"]
 Values = Float[NDArray[np.float64], " point"]
+Singles = Float[NDArray[np.float64], " target"]
 # Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
 _ROUTER, _SINGLE, _ORACLE, _MARK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 _INK = "#010203"
@@ -52,7 +53,7 @@ class Drawing:
     y_label: str
     curve: tuple[Values, Values]
     band: Band
-    singles: tuple[Values, Values]
+    singles: tuple[Singles, Singles]
     names: tuple[str, ...]
     frontier: tuple[bool, ...]
     best: tuple[float, float]
@@ -114,7 +115,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
 
 def draw(what: Drawing) -> Figure:
     """Draw a figure."""
-    figure = Figure(figsize=(8.2, 5.4), layout="constrained")
+    figure = Figure(figsize=(9.4, 6.0), layout="constrained")
     axes = figure.add_subplot()
     x, y = what.curve
     if not np.isfinite(x * y).any():
@@ -143,14 +144,18 @@ def draw(what: Drawing) -> Figure:
 def png(figure: Figure) -> bytes:
     """The figure as a bitmap on white."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, facecolor="white")
+    with any_script():
+        figure.savefig(buffer, format="png", dpi=160, facecolor="white")
     return buffer.getvalue()
 
 
 def svg(figure: Figure, *, background: str = "white") -> str:
     """The figure as SVG with real text; the same figure gives the same bytes."""
     buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "prefill-router"}):
+    with (
+        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "prefill-router"}),
+        any_script(),
+    ):
         figure.savefig(buffer, format="svg", facecolor=background, metadata={"Date": None})
     return buffer.getvalue()
 
@@ -180,12 +185,12 @@ def _row(
     }
 
 
-def _spread(cost: Values) -> bool:
+def _spread(cost: Singles) -> bool:
     known = cost[np.isfinite(cost)]
     return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
 
 
-def _of_targets(evaluation: Evaluation, name: str) -> Values:
+def _of_targets(evaluation: Evaluation, name: str) -> Singles:
     return np.array([target[name].value for target in evaluation.per_target.values()])
 
 

@@ -1,6 +1,8 @@
 """Labels beside points, placed so that they cover neither each other nor the points."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -12,8 +14,20 @@ from matplotlib.transforms import Bbox
 
 _RADII = (8, 12, 18, 26, 36, 48, 62)
 _ANGLES = (0, 180, 90, 270, 35, 145, 325, 215)
+_PARTS = (0.3, 0.5, 0.7)
+"""Where a leader is looked at for other labels that it would cross."""
 _LEADER = 15
 """From this distance on (points), a thin line leads from the label to its point."""
+
+
+@contextmanager
+def any_script() -> Iterator[None]:
+    """Letters that the font lacks are drawn as boxes, without a warning for each."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from font", category=UserWarning
+        )
+        yield
 
 
 @final
@@ -48,6 +62,7 @@ def place_labels(
         return
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
+    figure.set_layout_engine("none")  # what is placed now mustn't move the axes again
     scale = figure.dpi / 72
     points = axes.transData.transform(np.asarray(at))
     others = axes.transData.transform(np.asarray([*at, *avoid]))
@@ -67,8 +82,9 @@ def place_labels(
 
 
 def _extent(axes: Axes, name: str, size: float, canvas: FigureCanvasAgg) -> tuple[float, float]:
-    text = axes.text(0, 0, name, fontsize=size)
-    box = text.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
+    text = axes.text(0, 0, name, fontsize=size, parse_math=False)
+    with any_script():
+        box = text.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
     text.remove()
     return box.width, box.height
 
@@ -96,9 +112,11 @@ def _place(
         0.0, inside.y0 - box.y0, box.y1 - inside.y1
     )
     overlaps = sum(box.overlaps(other) for other in taken)
+    leader = [[point[i] + part * (centre[i] - point[i]) for i in range(2)] for part in _PARTS]
+    crossed = sum(bool(other.count_contains(leader)) for other in taken)
     covered = box.padded(2 * scale).count_contains(others)
     offset = (centre[0] - point[0]) / scale, (centre[1] - point[1]) / scale
-    return _Place(offset, box, 1000 * overlaps + 100 * outside + 40 * covered + radius)
+    return _Place(offset, box, 1000 * overlaps + 100 * outside + 40 * (covered + crossed) + radius)
 
 
 def _write(
@@ -119,6 +137,7 @@ def _write(
         va="center",
         fontsize=size,
         color=colour,
+        parse_math=False,
         arrowprops={"arrowstyle": "-", "lw": 0.5, "color": colour, "alpha": 0.6} if far else None,
         zorder=6,
     )

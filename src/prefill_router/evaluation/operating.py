@@ -125,7 +125,9 @@ def _step(scorer: Scorer, scores: Scores, curve: Curve, step: float | None) -> S
     )
 
 
-def _quarters(cost: PerPoint, whole: PerPoint) -> tuple[int, int, int, int]:
+def _quarters(
+    cost: Float[NDArray[np.float64], " retained"], whole: PerPoint
+) -> tuple[int, int, int, int]:
     low, high = np.fmin.reduce(whole), np.fmax.reduce(whole)
     edges = np.linspace(low, high, 5)[1:4]
     known = cost[~np.isnan(cost)]

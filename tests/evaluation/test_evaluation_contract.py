@@ -1,0 +1,91 @@
+from functools import partial
+
+import numpy as np
+import pytest
+from metric_contract import Metric, check
+
+from prefill_router.data import RoutingDataset
+from prefill_router.evaluation import Predictions, evaluate
+from prefill_router.evaluation.catalogue import HEADLINE
+
+LOW = {"headroom_captured": -10.0, "cost_savings": -1.0}
+COUNTS_UNMEASURED = {"routed_to_accuracy"}
+
+
+def headline(name: str, predictions: Predictions, data: RoutingDataset) -> float:
+    return evaluate(predictions, data, resamples=0).headline[name].value
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", HEADLINE)
+def test_headline_metrics_hold_to_the_contract(name: str, seed: int) -> None:
+    entry = HEADLINE[name]
+    # At the most accurate point a perfect predictor may well spend more than an inverted one.
+    better = entry.better if name != "cost_savings" else "lower"
+    metric = Metric(partial(headline, name), entry.unit, better, LOW.get(name))
+    check(Metric(**{**vars(metric), "counts_unmeasured": name in COUNTS_UNMEASURED}), seed)
+
+
+def chosen(predictions: Predictions, data: RoutingDataset) -> np.ndarray:
+    choice = predictions.correctness.argmax(axis=1)
+    labels = data.select(predictions.query_ids, targets=predictions.targets).correct
+    return labels[np.arange(len(labels)), choice]
+
+
+def right_one(predictions: Predictions, data: RoutingDataset) -> float:
+    return float(np.nanmean(chosen(predictions, data)))
+
+
+def missing_as_wrong(predictions: Predictions, data: RoutingDataset) -> float:
+    return float(np.nan_to_num(chosen(predictions, data)).mean())
+
+
+def by_order(predictions: Predictions, data: RoutingDataset) -> float:
+    return float(np.nanmean(chosen(predictions, data)[:20]))
+
+
+def a_sum(predictions: Predictions, data: RoutingDataset) -> float:
+    return float(np.nansum(chosen(predictions, data)) / 1000)
+
+
+def first_target(predictions: Predictions, data: RoutingDataset) -> float:
+    return float(np.nanmean(data.select(targets=predictions.targets[:1]).correct))
+
+
+def upside_down(predictions: Predictions, data: RoutingDataset) -> float:
+    return 1 - right_one(predictions, data)
+
+
+def in_dollars(predictions: Predictions, data: RoutingDataset) -> float:
+    return right_one(predictions, data) - float(np.nanmean(data.observed_cost))
+
+
+def in_percent(predictions: Predictions, data: RoutingDataset) -> float:
+    return 100 * right_one(predictions, data)
+
+
+def test_the_contract_accepts_a_metric_of_another_making() -> None:
+    check(Metric(right_one, "share", "higher"), 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (missing_as_wrong, "queries without labels"),
+        (by_order, "order of queries"),
+        (a_sum, "doubling"),
+        (first_target, "order of targets"),
+        (upside_down, "perfect predictions"),
+        (in_dollars, "prices multiplied"),
+        (in_percent, "out of range"),
+        (lambda *_: float("nan"), "undefined"),
+    ],
+)
+def test_the_contract_refuses_wrong_metrics(wrong: object, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check(Metric(wrong, "share", "higher"), 0)  # type: ignore[arg-type]
+
+
+def test_the_contract_refuses_an_anchor_that_looks_at_the_predictions() -> None:
+    with pytest.raises(AssertionError, match="depends on predictions"):
+        check(Metric(right_one, "share", "neither"), 0)
