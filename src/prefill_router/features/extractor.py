@@ -36,6 +36,9 @@ class FeatureExtractor:
     selection: Mapping[str, Any]
 
     def __post_init__(self) -> None:
+        if not self.targets or len(set(self.targets)) < len(self.targets):
+            problem = "names repeat" if self.targets else "there is no target"
+            raise ConfigError(f"the targets are {self.targets}: {problem}; give each one name")
         if len(self.block_of) != len(self.targets) or set(self.block_of) != set(
             range(len(self.blocks))
         ):

@@ -42,7 +42,7 @@ def draw_geometry(survey: Survey, folder: Path, *, encoder: str) -> list[Path]:
     """
     with rc_context(_STYLE):
         figure = Figure(figsize=(10, 3.4), layout="constrained")
-        panels = figure.subplots(1, 3)
+        panels = list(figure.subplots(1, 3))
         for pooling in POOLINGS:
             _draw_pooling(panels, survey, pooling)
         titles = (
