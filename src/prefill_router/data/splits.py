@@ -82,6 +82,7 @@ def split(
     parts: dict[Part, list[str]] = {part: [] for part in fractions}
     for name in sorted(strata):
         _deal(_shuffled(strata[name], seed), fractions, parts, groups)
+    _fill_empty(parts, groups, seed)
     return Split({part: tuple(sorted(ids)) for part, ids in parts.items()}, seed, merged)
 
 
@@ -130,23 +131,32 @@ def load_split(path: Path) -> Split:
         return split_from_dict(value, source=path)
     except FileNotFoundError:
         raise FormatError("no such file; make one with: prefill-router split", file=path) from None
-    except ValueError as error:  # covers bad JSON and bad UTF-8
+    except (ValueError, RecursionError) as error:  # covers bad JSON and bad UTF-8
         raise FormatError(f"not JSON: {error}", file=path) from None
 
 
 def split_from_dict(value: Any, *, source: Path | str) -> Split:
     """A split from plain values, as `Split.to_dict` gives them."""
     try:
-        parts = {
-            part: tuple(map(str, value["parts"][part])) for part in PARTS if part in value["parts"]
+        seed, merged, named = value["seed"], value["merged"], value["parts"]
+        parts: dict[Part, tuple[str, ...]] = {
+            part: tuple(_ids(named[part])) for part in PARTS if part in named
         }
-        result = Split(parts, int(value["seed"]), dict(value["merged"]))
+        if not parts or len(parts) != len(named) or not isinstance(seed, int):
+            raise TypeError(f"parts {sorted(named)} and seed {seed!r}")
+        result = Split(parts, seed, dict(merged))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"not a split: {error!r} is missing or malformed", file=source) from None
     repeated = [i for i, n in Counter(i for ids in parts.values() for i in ids).items() if n > 1]
     if repeated:
         raise FormatError(f"puts {repeated[0]!r} into more than one part", file=source)
     return result
+
+
+def _ids(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(i, str) for i in value):
+        raise TypeError("a part that isn't a list of query ids")
+    return value
 
 
 def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
@@ -190,3 +200,16 @@ def _deal(
         done = sum(len(ids) for ids in parts.values()) + len(groups[group])
         part = max(fractions, key=lambda p: fractions[p] * done - len(parts[p]))
         parts[part] += groups[group]
+
+
+def _fill_empty(
+    parts: dict[_Key, list[str]], groups: Mapping[str, Sequence[str]], seed: int
+) -> None:
+    """Give each part that a tiny dataset left empty one group of the part with the most groups."""
+    for part in parts:
+        if not parts[part]:
+            owned = {p: [group for group in groups if group in ids] for p, ids in parts.items()}
+            donor = max(owned, key=lambda p: len(owned[p]))
+            moved = groups[_shuffled(owned[donor], seed)[0]]
+            parts[donor] = [i for i in parts[donor] if i not in moved]
+            parts[part] = list(moved)

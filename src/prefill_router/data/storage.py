@@ -18,8 +18,8 @@ from polars.exceptions import PanicException, PolarsError
 
 from prefill_router import files
 from prefill_router.data.dataset import RoutingDataset, Table
-from prefill_router.data.query import Message, Prompt, Query
-from prefill_router.errors import DataError, FormatError
+from prefill_router.data.query import Message, Prompt, Query, prompt_text
+from prefill_router.errors import DataError, FormatError, PromptError
 from prefill_router.targets import Pool, Target, read_pool, write_pool
 
 QUERIES = "queries.parquet"
@@ -52,9 +52,10 @@ def write_dataset(dataset: RoutingDataset, folder: Path | str) -> None:
     """Write a dataset folder, whole or not at all; what stood there before is replaced.
 
     Raises:
-        DataError: The folder holds something else than a dataset.
+        DataError: The folder holds something else than a dataset, or a text can't be written.
     """
     folder = Path(folder)
+    _refuse_unwritable(dataset)
     if (
         folder.exists()
         and not is_dataset(folder)
@@ -110,7 +111,12 @@ def _texts(
 ) -> list[str]:
     if column not in frame.columns and default is not None:
         return [default] * len(frame)
-    values = frame[column].cast(pl.String)
+    try:
+        values = frame[column].cast(pl.String)
+    except PolarsError:
+        raise FormatError(
+            f"{column} has the type {frame[column].dtype}; it needs text", file=path
+        ) from None
     if default is not None:
         return values.fill_null(default).to_list()
     if values.null_count():
@@ -197,12 +203,28 @@ def _refuse_repeats(
 
 
 def _numbers(outcomes: pl.DataFrame, column: str, path: Path) -> np.ndarray:
+    unfit = FormatError(
+        f"{column} has the type {outcomes[column].dtype}; it needs numbers", file=path
+    )
     try:
-        return outcomes[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        values = outcomes[column].cast(pl.Float64).fill_null(float("nan"))
     except PolarsError:
-        raise FormatError(
-            f"{column} has the type {outcomes[column].dtype}; it needs numbers", file=path
-        ) from None
+        raise unfit from None
+    if values.dtype != pl.Float64:
+        raise unfit
+    return values.to_numpy()
+
+
+def _refuse_unwritable(dataset: RoutingDataset) -> None:
+    for query in dataset.queries:
+        turns = () if isinstance(query.prompt, str) else query.prompt
+        texts = (query.id, query.benchmark, query.domain, prompt_text(query.prompt))
+        try:
+            "".join([*texts, *(turn.role for turn in turns)]).encode()
+        except UnicodeEncodeError:
+            raise PromptError(
+                "holds a lone surrogate, which no encoding has; replace it", query_id=query.id
+            ) from None
 
 
 def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:

@@ -1,0 +1,132 @@
+"""What a dataset holds, against counts by hand and a slow second opinion."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from prefill_router.data import Query, Regime, RoutingDataset, summarise
+from prefill_router.targets import Pool, Target
+from prefill_router.testing import make_routing_dataset
+
+NAN = float("nan")
+
+
+def made(labels: list[list[float]], **tables: list[list[float]]) -> RoutingDataset:
+    queries = [
+        Query(f"q{i}", f"prompt {i % 4}", benchmark=f"b{i % 2}", domain="" if i else "d")
+        for i in range(len(labels))
+    ]
+    pool = Pool(
+        (
+            Target(name="free"),
+            Target(name="cheap", input_price=1, output_price=2),
+            Target(name="dear", input_price=10, output_price=20),
+        )
+    )
+    arrays = {name: np.array(table, dtype=np.float64) for name, table in tables.items()}
+    return RoutingDataset.of(queries, pool, np.array(labels, dtype=np.float64), **arrays)
+
+
+def test_a_dataset_counted_by_hand() -> None:
+    labels = [[1, 1, 1], [0, 0, NAN], [0, 1, 0], [NAN, NAN, NAN], [NAN, 0.5, 0.75]]
+    tokens = [[10.0, 10, 10]] * 5
+    dataset = made(labels, input_tokens=tokens, output_tokens=tokens)
+    whole = summarise(dataset).whole
+    assert (whole.queries, whole.distinct_prompts, whole.unmeasured) == (5, 4, 1)
+    assert [t.missing for t in whole.targets] == [2, 1, 2]
+    assert [t.accuracy for t in whole.targets] == [1 / 3, 2.5 / 4, 1.75 / 3]
+    assert (whole.best_single, whole.best_single_accuracy) == ("cheap", 2.5 / 4)
+    assert whole.oracle_accuracy == (1 + 0 + 1 + 0.75) / 4
+    assert whole.regimes == {
+        Regime.ALL_CORRECT: 2,
+        Regime.ALL_INCORRECT: 1,
+        Regime.DISAGREEMENT: 1,
+    }
+    assert whole.share(Regime.ALL_CORRECT) == 0.5
+    assert whole.targets[0].mean_cost is None
+    assert [t.mean_cost for t in whole.targets[1:]] == pytest.approx([30 / 1e6, 300 / 1e6])
+    assert [t.costs_known for t in whole.targets] == [0, 5, 5]
+
+
+def test_recorded_cost_comes_before_the_price_list() -> None:
+    dataset = made([[1, 1, 1], [1, 1, 1]], recorded_cost=[[0.5, NAN, 2], [1.5, NAN, NAN]])
+    costs = [(t.mean_cost, t.costs_known) for t in summarise(dataset).whole.targets]
+    assert costs == [(1, 2), (None, 0), (2, 1)]
+
+
+def test_a_dataset_without_labels() -> None:
+    whole = summarise(made([[NAN] * 3] * 2)).whole
+    assert (whole.best_single, whole.best_single_accuracy, whole.oracle_accuracy) == (None,) * 3
+    assert whole.share(Regime.DISAGREEMENT) is None
+    assert whole.unmeasured == 2
+
+
+def test_parts_hold_what_the_parts_alone_hold() -> None:
+    dataset = make_routing_dataset(queries=60, missing=0.3, benchmarks=3)
+    summary = summarise(dataset)
+    for name, part in summary.by_benchmark.items():
+        ids = [query.id for query in dataset.queries if query.benchmark == name]
+        assert part == summarise(dataset.select(ids)).whole
+    for parts in (summary.by_benchmark, summary.by_domain):
+        assert sum(part.queries for part in parts.values()) == 60
+        for regime, count in summary.whole.regimes.items():
+            assert sum(part.regimes[regime] for part in parts.values()) == count
+    assert list(summary.by_domain) == sorted(summary.by_domain)
+
+
+@given(
+    st.lists(st.tuples(*[st.sampled_from([0.0, 0.25, 0.5, 1.0, NAN])] * 3), min_size=1, max_size=12)
+)
+def test_against_a_slow_second_opinion(rows: list[tuple[float, float, float]]) -> None:
+    dataset = made([list(row) for row in rows])
+    whole = summarise(dataset).whole
+    measured = [[v for v in row if v == v] for row in rows]
+    counts: Counter[str] = Counter()
+    for row in measured:
+        right = sum(v >= 0.5 for v in row)
+        if row:
+            counts["all" if right == len(row) else "none" if right == 0 else "some"] += 1
+    assert [whole.regimes[r] for r in whole.regimes] == [
+        counts["all"],
+        counts["none"],
+        counts["some"],
+    ]
+    best = [max(row) for row in measured if row]
+    if best:
+        assert whole.oracle_accuracy == pytest.approx(np.mean(best))
+        assert whole.best_single_accuracy is not None
+        assert whole.oracle_accuracy is not None
+        full = all(len(row) == 3 for row in measured)
+        assert not full or whole.best_single_accuracy <= whole.oracle_accuracy + 1e-12
+
+
+@given(st.permutations(range(20)), st.permutations(range(3)))
+def test_orders_of_queries_and_targets_change_nothing(
+    queries: list[int], targets: list[int]
+) -> None:
+    dataset = make_routing_dataset(queries=20, missing=0.2)
+    moved = dataset.select(
+        [dataset.query_ids[i] for i in queries], targets=[dataset.pool.names[i] for i in targets]
+    )
+    one, two = summarise(dataset).whole, summarise(moved).whole
+    assert one.regimes == two.regimes
+    assert one.oracle_accuracy == pytest.approx(two.oracle_accuracy)
+    by_name = {t.name: t for t in two.targets}
+    assert [by_name[t.name].accuracy for t in one.targets] == pytest.approx(
+        [t.accuracy for t in one.targets]
+    )
+    assert summarise(dataset).fingerprint == summarise(moved).fingerprint
+
+
+def test_to_dict_holds_plain_values() -> None:
+    told = summarise(make_routing_dataset(queries=20)).to_dict()
+    assert set(told) == {
+        *("queries", "distinct_prompts", "targets", "best_single", "best_single_accuracy"),
+        *("oracle_accuracy", "regimes", "unmeasured", "by_benchmark", "by_domain", "fingerprint"),
+    }
+    assert set(told["regimes"]) == {"all_correct", "all_incorrect", "disagreement"}
+    assert set(told["targets"][0]) == {
+        *("name", "measured", "missing", "accuracy", "mean_cost", "costs_known"),
+    }
