@@ -4,8 +4,21 @@ from hypothesis import given, settings, strategies as st
 from sklearn.metrics import roc_auc_score
 from trials import plain_auc
 
-from prefill_router.evaluation import auc
 from prefill_router.evaluation.auc import Ranking
+from prefill_router.evaluation.weighted import ones
+from prefill_router.probes.ranking import auc_by_target
+
+
+def auc(scores: np.ndarray, labels: np.ndarray) -> float:
+    return float(Ranking.of(scores, labels).auc(ones(len(scores)))[0])
+
+
+def test_equals_the_unweighted_auc_of_the_probes() -> None:
+    random = np.random.default_rng(3)
+    labels, scores = random.integers(0, 2, (90, 3)).astype(float), random.random((90, 3)).round(1)
+    labels[random.random(labels.shape) < 0.2] = np.nan
+    got = [auc(*column) for column in zip(scores.T, labels.T, strict=True)]
+    assert got == pytest.approx(auc_by_target(scores, labels))
 
 
 def test_equals_scikit_learn_with_ties_and_missing_labels() -> None:

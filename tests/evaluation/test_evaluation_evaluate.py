@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -220,6 +222,15 @@ def test_real_answers(mmlu_pro: Path) -> None:
     assert evaluation.labels < len(data) * len(data.pool)
     assert all(not e.reason for e in evaluation.headline.values())
     assert 0.45 < evaluation.headline["auc_mean"].value < 0.55
+
+
+def test_importing_it_loads_neither_torch_nor_matplotlib() -> None:
+    code = (
+        "import sys, prefill_router.evaluation as e; "
+        "print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_resampled_rows_helper_keeps_costs() -> None:

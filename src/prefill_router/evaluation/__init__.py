@@ -1,11 +1,10 @@
 """Judge routers: metrics, the exact accuracy-cost curve, bootstrap intervals, reports."""
 
 from prefill_router.evaluation.area import Anchors, Axis, frontier, oracle_distance, padded_area
-from prefill_router.evaluation.auc import auc
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.curve import Sweep
-from prefill_router.evaluation.evaluate import compare, evaluate
 from prefill_router.evaluation.evaluation import Comparison, Evaluation
+from prefill_router.evaluation.judging import compare, evaluate
 from prefill_router.evaluation.operating import Curve, Step
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.report import check_replaceable, is_report, write_report
@@ -22,7 +21,6 @@ __all__ = [
     "Step",
     "Sweep",
     "Trial",
-    "auc",
     "check_replaceable",
     "compare",
     "evaluate",

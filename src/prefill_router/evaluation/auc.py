@@ -1,4 +1,8 @@
-"""ROC-AUC: how often a correctly answered query has the higher score, ties counting half."""
+"""ROC-AUC of weighted queries.
+
+The AUC is how often a correctly answered query has the higher score, ties counting half; 0.5 is
+chance. `probes.ranking` has it for rows that count once.
+"""
 
 from dataclasses import dataclass
 from typing import final
@@ -8,23 +12,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import binary
-from prefill_router.evaluation.weighted import PerResample, Weights, divide, ones
-
-
-def auc(
-    scores: Float[NDArray[np.float64], " query"], labels: Float[NDArray[np.float64], " query"]
-) -> float:
-    """Area under the ROC curve.
-
-    Args:
-        scores: Higher means more probably correct.
-        labels: In [0, 1], cut at 0.5; NaN, not measured, is left out.
-
-    Returns:
-        In [0, 1]; 0.5 is chance; NaN where only one class was measured.
-    """
-    ranking = Ranking.of(scores, labels)
-    return float(ranking.auc(ones(len(scores)))[0])
+from prefill_router.evaluation.weighted import PerResample, Weights, divide
 
 
 @final

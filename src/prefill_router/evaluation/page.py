@@ -47,7 +47,7 @@ def render(
     return template.substitute(
         title=escape(title),
         verdict=escape(verdict(evaluation)),
-        facts=_pairs({**facts, **_counts(evaluation)}),
+        facts=_pairs({**facts, **_counts(evaluation, said=facts)}),
         cards="".join(_card(HEADLINE[name], evaluation.headline[name]) for name in _CARDS),
         raw=figures["raw"],
         normalised=figures["normalised"],
@@ -84,14 +84,16 @@ def _accuracy(evaluation: Evaluation, name: str) -> float:
     return -1.0 if math.isnan(value) else value
 
 
-def _counts(evaluation: Evaluation) -> dict[str, str]:
+def _counts(evaluation: Evaluation, *, said: Mapping[str, str]) -> dict[str, str]:
+    """What the evaluation itself knows, without what the writer of the report has said."""
     cells = evaluation.queries * len(evaluation.targets)
-    return {
-        "Queries": f"{evaluation.queries:,}",
-        "Targets": f"{len(evaluation.targets)}",
-        "Labels": f"{evaluation.labels:,} of {cells:,} measured; the others are left out",
-        "Intervals": f"95 %, {evaluation.resamples:,} bootstrap resamples of the queries",
+    counts = {
+        "queries": f"{evaluation.queries:,}",
+        "targets": f"{len(evaluation.targets)}",
+        "labels": f"{evaluation.labels:,} of {cells:,} measured; the others are left out",
+        "intervals": f"95 %, {evaluation.resamples:,} bootstrap resamples of the queries",
     }
+    return {name: text for name, text in counts.items() if name not in said}
 
 
 def _pairs(values: Mapping[str, str]) -> str:
