@@ -1,21 +1,42 @@
-"""Routers on the Hugging Face hub: the folder as it is, nothing of it run."""
+"""Routers on the Hugging Face hub: the folder as it is, nothing of it run.
 
+Messages of the hub are passed on in our own words: those of the libraries below quote headers, and
+with them tokens.
+"""
+
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (  # type: ignore[attr-defined]
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # that of the httpx which the hub's library uses, under whatever name
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
-from prefill_router.errors import ConfigError
-from prefill_router.router.storage import FILES, save_router
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.router.storage import FILES, is_router, load_router, save_router
 
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
 
+# ValueError: a token or an answer of the hub that makes no sense.
+_FAILURES = (HTTPError, OSError, ValueError)
+_REFUSED = (401, 403)
+_LOG_IN = "log in with: hf auth login, set HF_TOKEN, or pass a token"
+
 
 def push(router: "Router", repo_id: str, *, private: bool, token: str | None) -> str:
-    """Upload a router's folder in one commit; returns the commit's address."""
+    """Upload a router's folder in one commit; returns the commit's address.
+
+    Raises:
+        ConfigError: The hub can't be reached, or refuses the name or the token.
+    """
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "router"
@@ -25,22 +46,63 @@ def push(router: "Router", repo_id: str, *, private: bool, token: str | None) ->
             commit = api.upload_folder(
                 repo_id=repo_id, folder_path=folder, commit_message="A prefill router"
             )
-        except (HfHubHTTPError, HFValidationError, OSError) as error:
-            raise ConfigError(
-                f"can't upload to {repo_id!r}: {error}; check the name and your token"
-            ) from None
-    return str(commit)
+        except _FAILURES as error:
+            raise ConfigError(f"can't upload to {repo_id!r}: {_reason(error)}") from None
+    return str(commit.commit_url)
 
 
-def fetch(name: str, *, revision: str | None, token: str | None) -> Path:
-    """The folder of a router: `name` itself where it is one, else downloaded from the hub."""
-    if Path(name).is_dir():
-        return Path(name)
+def load(name: str, *, revision: str | None, token: str | None) -> "Router":
+    """The router of a local folder, or of a repository of the hub.
+
+    Raises:
+        ConfigError: There is none, or the hub can't be reached or refuses.
+        CorruptError: A file is missing, isn't what was written, or is of another version.
+    """
+    if os.path.isdir(name):  # noqa: PTH112  # unlike Path.is_dir, false where no such name can be
+        return load_router(Path(name))
+    folder = _fetch(name, revision, token)
+    if not is_router(folder):
+        raise ConfigError(f"the repository {name!r} holds no router; is it the one you mean?")
+    try:
+        return load_router(folder)
+    except CorruptError as error:
+        raise CorruptError(
+            f"{error}. This is a copy of the repository {name!r}: remove {folder.parents[1]} to "
+            "download it again; if that doesn't help, the repository itself is at fault"
+        ) from None
+
+
+def _fetch(name: str, revision: str | None, token: str | None) -> Path:
     try:
         return Path(
             snapshot_download(name, revision=revision, token=token, allow_patterns=list(FILES))
         )
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except _FAILURES as error:
         raise ConfigError(
-            f"{name!r} is no local folder and can't be had from the hub: {error}"
+            f"{name!r} is no folder here, and can't be had from the hub: {_reason(error)}"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong and what to do, without a word of the request's headers."""
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        return _reason(error.__cause__)
+    if isinstance(error, HFValidationError):
+        return "that is no repository's name; one is written like you/your-router"
+    if isinstance(error, RevisionNotFoundError):
+        return "the repository has no such revision; leave it out for the newest"
+    if isinstance(error, RepositoryNotFoundError):
+        return f"there is no such repository, or it is private; check the name, or {_LOG_IN}"
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code
+        if status in _REFUSED:
+            return f"the hub refuses the token, or there is none (HTTP {status}); {_LOG_IN}"
+        return f"the hub answers with an error (HTTP {status}); try again later"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.strerror}: {error.filename}"
+    if isinstance(error, HTTPError | OSError):
+        return (
+            f"the hub can't be reached ({type(error).__name__}); check the connection and "
+            "HF_ENDPOINT, unset HF_HUB_OFFLINE, or copy the router's folder by hand"
+        )
+    return "the token isn't one, or the hub's answer makes no sense; " + _LOG_IN

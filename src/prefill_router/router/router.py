@@ -239,19 +239,40 @@ class Router:
         return replace(load_router(Path(folder)), sources=sources or EncoderSources())
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload the router's folder to a Hugging Face repository; returns the commit's address."""
+        """Upload the router's folder to a Hugging Face repository; returns the commit's address.
+
+        Raises:
+            ConfigError: The hub can't be reached, or refuses the name or the token.
+        """
         from prefill_router.router.hub import push
 
         return push(self, repo_id, private=private, token=token)
 
     @classmethod
     def from_pretrained(
-        cls, name: str, *, revision: str | None = None, token: str | None = None
+        cls,
+        name: str,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        sources: EncoderSources | None = None,
     ) -> "Router":
-        """Load a router from a local folder or a Hugging Face repository."""
-        from prefill_router.router.hub import fetch
+        """Load a router from a local folder or a Hugging Face repository, checking everything.
 
-        return cls.load(fetch(name, revision=revision, token=token))
+        Args:
+            name: The folder, or the repository, as in `you/your-router`.
+            revision: Branch, tag or commit of the repository.
+            token: For a private repository; by default the one that you are logged in with.
+            sources: Where its encoders are found.
+
+        Raises:
+            ConfigError: There is no router, or the hub can't be reached or refuses.
+            CorruptError: A file is missing, isn't what was written, or is of another version.
+        """
+        from prefill_router.router.hub import load
+
+        router = load(name, revision=revision, token=token)
+        return replace(router, sources=sources or EncoderSources())
 
 
 def as_prompt(request: Request) -> Prompt:
