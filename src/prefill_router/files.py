@@ -1,7 +1,9 @@
 """Files and folders that are written whole or not at all.
 
 Everything is written under a temporary name in the same folder, flushed to the disk and renamed, so
-that a reader, and a process that is killed at any moment, finds the old content or the new.
+that a reader, and a process that is killed at any moment, finds the old content or the new. What
+killed processes left, named `.NAME.xxxxxxxx.tmp`, is never read and may be removed by hand; folders
+are removed by the next write of the same name, once nothing in them has changed for an hour.
 """
 
 import ctypes
@@ -9,16 +11,19 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefill_router.errors import CorruptError
+from prefill_router.errors import ConfigError, CorruptError
 
+_ABANDONED_SECONDS = 3600
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 CHECKSUMS = "SHA256SUMS"
@@ -43,7 +48,11 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder; on a clean exit it becomes `path`, whatever stood there before."""
+    """Yield a temporary folder; on a clean exit it becomes `path`, whatever stood there before.
+
+    Where `path` is a symbolic link, the folder that it leads to is replaced.
+    """
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
@@ -54,8 +63,24 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             _sync(entry)
         _exchange_or_rename(temporary, path)
         _sync(path.parent)
+        _remove_abandoned(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_place(path: Path) -> None:
+    """Check that a file or folder can be made here; worth doing before long work.
+
+    Raises:
+        ConfigError: A part of the path is no folder, or may not be written to.
+    """
+    parent = path.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ConfigError(f"{path} can't be made: {parent} is a file; name another place")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{path} can't be made: {parent} may not be written to; name another")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -102,12 +127,12 @@ def verify_checksums(folder: Path, names: list[str]) -> None:
 
 def _read_checksums(folder: Path) -> dict[str, str]:
     try:
-        text = (folder / CHECKSUMS).read_text(encoding="utf-8")
+        text = (folder / CHECKSUMS).read_bytes().decode()
     except FileNotFoundError:
         raise CorruptError(f"{folder} lacks the file {CHECKSUMS}; copy the folder again") from None
     except UnicodeDecodeError:
         raise CorruptError(f"{folder / CHECKSUMS} isn't text; copy the folder again") from None
-    pairs = [line.split("  ", 1) for line in text.splitlines() if "  " in line]
+    pairs = [line.split("  ", 1) for line in text.split("\n") if "  " in line]
     return {name: digest for digest, name in pairs}
 
 
@@ -136,6 +161,26 @@ def _exchange(first: Path, second: Path) -> bool:
     if code in (errno.ENOSYS, errno.EINVAL):
         return False
     raise OSError(code, os.strerror(code), str(second))
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed writers of the same name left.
+
+    A writer that lives touches its files far more often than each hour; one that was suspended
+    for longer fails, and leaves the old content or another's new one, whole.
+    """
+    pattern = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}\.(tmp|old)")
+    for left in path.parent.iterdir():
+        if pattern.fullmatch(left.name) and _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_abandoned(left: Path) -> bool:
+    try:
+        newest = max(entry.lstat().st_mtime for entry in (left, *left.rglob("*")))
+    except FileNotFoundError:  # its writer lives
+        return False
+    return newest < time.time() - _ABANDONED_SECONDS
 
 
 def _sync(path: Path) -> None:

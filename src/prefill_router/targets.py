@@ -196,6 +196,8 @@ def read_pool(path: Path) -> Pool:
         return _pool_from_csv(text, path)
     try:
         value = yaml.load(text, Loader=_StringDates)
+    except RecursionError:
+        raise FormatError("not a pool: its YAML is nested too deeply", file=path) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1

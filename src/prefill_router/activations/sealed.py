@@ -30,7 +30,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
         value = json.loads(content)
     except FileNotFoundError:
         raise CorruptError(f"{path} is missing; copy or make the store again") from None
-    except ValueError:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError):  # not UTF-8, or not JSON
         raise CorruptError(f"{path} isn't JSON any more; {_FIX}") from None
     digest = value.get(_FIELD) if isinstance(value, dict) else None
     if not isinstance(digest, str) or len(digest) != len(_BLANK):

@@ -1,23 +1,25 @@
 """One command per stage, each a thin call of one library function.
 
 A command is a file of this package that decorates its function with `app.command`; importing it
-here puts it on the command line, in this order. Heavy imports (torch, matplotlib) belong inside the
-command's function, so that `--help` answers at once.
+here puts it on the command line, in this order, which is that of the work. Heavy imports (torch,
+matplotlib) belong inside the command's function, so that `--help` answers at once.
 """
 
+# isort: off
 from prefill_router.cli import (  # noqa: F401
-    describe as _describe,
-    encode as _encode,
-    evaluate as _evaluate,
-    fit as _fit,
     import_ as _import,
-    layers as _layers,
-    reprice as _reprice,
-    route as _route,
-    show as _show,
+    describe as _describe,
     split as _split,
+    encode as _encode,
+    layers as _layers,
     sweep as _sweep,
+    fit as _fit,
+    evaluate as _evaluate,
+    route as _route,
+    reprice as _reprice,
+    show as _show,
 )
+# isort: on
 from prefill_router.cli.app import app, main
 
 __all__ = ["app", "main"]

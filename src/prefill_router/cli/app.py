@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 the input or the options can't be used (the message says w
 line is malformed; 130 interrupted, in which case what was finished is kept.
 """
 
+import io
 import json
 import os
 import sys
@@ -11,9 +12,11 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from prefill_router.errors import PrefillRouterError
 
+INTERRUPTED = 130
 out = Console(highlight=False)
 """Results: standard output."""
 err = Console(stderr=True, highlight=False)
@@ -29,24 +32,46 @@ app = typer.Typer(
 
 
 def print_json(value: Any) -> None:
-    """Print a value for programs: one JSON document on standard output."""
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Print a value for programs: one JSON document on standard output, in ASCII alone."""
+    sys.stdout.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def main() -> None:
     """Run the command line and exit."""
+    _print_whatever_comes()
     try:
         app()
-    except PrefillRouterError as error:
-        err.print(f"[bold red]error[/]: {_escape(str(error))}")
-        sys.exit(1)
+    except SystemExit as ended:  # so typer ends, an interruption included
+        if ended.code == INTERRUPTED:
+            _interrupted()
+        raise
     except KeyboardInterrupt:
-        err.print("interrupted; what was finished is kept, the same command goes on from there")
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has gone, as with: ... | head
+        _interrupted()
+        sys.exit(INTERRUPTED)
+    except (PrefillRouterError, OSError) as error:  # of the system: no such name, no room, no right
+        err.print(Text.assemble(("error", "bold red"), ": ", str(error)), soft_wrap=True)
+        sys.exit(1)
+    finally:
+        _flush()
+
+
+def _interrupted() -> None:
+    err.print(
+        "interrupted; what was finished is kept, the same command goes on from there",
+        soft_wrap=True,
+    )
+
+
+def _print_whatever_comes() -> None:
+    """Characters that the terminal lacks, and file names that are no text, are printed escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush() -> None:
+    """Write out what is left, if its reader is still there; it isn't in: ... | head."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")

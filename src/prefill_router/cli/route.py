@@ -48,7 +48,7 @@ def _messages(text: str) -> Prompt:
 
     try:
         return as_prompt(json.loads(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"not JSON: {error}", file="the request") from None
 
 

@@ -51,8 +51,7 @@ def save_router(router: "Router", folder: Path) -> None:
     Raises:
         ConfigError: The folder exists and isn't a router.
     """
-    if folder.exists() and not is_router(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists and isn't a router; name another folder, or remove it")
+    check_replaceable(folder)
     with files.replacing_folder(folder) as temporary:
         files.write_json(temporary / "router.json", _to_dict(router))
         save_file(_tensors(router), temporary / "weights.safetensors")
@@ -60,6 +59,17 @@ def save_router(router: "Router", folder: Path) -> None:
         files.write_json(temporary / "record.json", router.record.model_dump(mode="json"))
         files.write_text(temporary / "README.md", _card(router))
         files.write_checksums(temporary, list(CHECKED))
+
+
+def check_replaceable(folder: Path) -> None:
+    """Check that a router may be written here; worth doing before long work.
+
+    Raises:
+        ConfigError: The folder exists and isn't a router, or can't be made.
+    """
+    if folder.exists() and not is_router(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists and isn't a router; name another folder, or remove it")
+    files.check_place(folder)
 
 
 def load_router(folder: Path) -> "Router":
@@ -140,7 +150,7 @@ def _read_model(folder: Path) -> _RouterModel:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # covers bad JSON and bad UTF-8
+    except (ValueError, RecursionError) as error:  # covers bad JSON and bad UTF-8
         raise CorruptError(f"{path} isn't JSON: {error}; copy the folder again") from None
 
 
