@@ -1,10 +1,14 @@
-"""Talks to the hub that HF_ENDPOINT names; apart, since its library reads that when imported.
+"""Talks to the hub that HF_ENDPOINT names, in a process of its own for each job, since the hub's
+library reads its settings when it is imported.
 
-    python hub_job.py push FOLDER REPOSITORY [TOKEN]
-    python hub_job.py load REPOSITORY [REVISION]
+Each line of standard input is a job, [environment, arguments], each line printed its answer:
+
+    push FOLDER REPOSITORY [TOKEN]
+    load REPOSITORY [REVISION]
 """
 
 import json
+import os
 import sys
 
 from prefill_router.errors import PrefillRouterError
@@ -23,9 +27,21 @@ def work(job: str, name: str, *rest: str) -> object:
     return [decision.to_dict() for decision in router.route_many(REQUESTS, lam=0.6)]
 
 
-if __name__ == "__main__":
+def answer(environment: dict[str, str], arguments: list[str]) -> None:
+    os.environ.update(environment)
     try:
-        answer = {"answer": work(*sys.argv[1:])}
+        told = {"answer": work(*arguments)}
     except PrefillRouterError as error:
-        answer = {"error": type(error).__name__, "message": str(error)}
-    sys.stdout.write(json.dumps(answer))
+        told = {"error": type(error).__name__, "message": str(error)}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            answer(*json.loads(line))
+            sys.exit(0)
+        if os.waitpid(child, 0)[1]:
+            sys.stdout.write('{"error": "it crashed", "message": "see the standard error"}\n')
+        sys.stdout.flush()

@@ -27,27 +27,46 @@ def hub() -> Iterator[FakeHub]:
         yield hub
 
 
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process that does jobs, and the file of its standard error."""
+    log = tmp_path_factory.mktemp("worker") / "stderr"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, hub_job.__file__],
+            env=kept,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        yield process, log
+
+
 @pytest.fixture
-def job(hub: FakeHub, tmp_path: Path) -> Job:
+def job(hub: FakeHub, worker: tuple[subprocess.Popen[str], Path], tmp_path: Path) -> Job:
+    process, log = worker
+    assert process.stdin
+    assert process.stdout
+
     def run(*arguments: str, token: str | None = GOOD_TOKEN, url: str = "") -> dict[str, Any]:
-        set_here = {
+        environment = {
             "HF_ENDPOINT": url or hub.url,
             "HF_HOME": str(tmp_path / "hf"),
             "HF_HUB_DISABLE_XET": "1",  # our hub keeps large files in the older way
             "NO_PROXY": "*",
         }
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
-        done = subprocess.run(
-            [sys.executable, hub_job.__file__, *arguments],
-            env={**kept, **set_here} | ({} if token is None else {"HF_TOKEN": token}),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert SECRET not in done.stdout + done.stderr
-        return dict(json.loads(done.stdout))
+        environment |= {} if token is None else {"HF_TOKEN": token}
+        process.stdin.write(json.dumps([environment, arguments]) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert SECRET not in line
+        assert SECRET not in log.read_text()
+        assert "crashed" not in line, log.read_text()
+        return dict(json.loads(line))
 
     return run
 
