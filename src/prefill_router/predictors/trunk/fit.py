@@ -65,7 +65,7 @@ def fit_trunk(
     _check(features, correct, targets)
     learned = _learnable(correct)
     present = ~np.isnan(correct) & learned
-    rows: NDArray[np.bool_] = present.any(axis=1)
+    rows = np.asarray(present.any(axis=1))
     parts = hold_out(features[rows], share=config.validation, seed=config.seed)
     curves, weights, biases = _train(
         features[rows], correct[rows], present[rows], parts, config, progress or SilentProgress()

@@ -2,8 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import pairwise
+from queue import SimpleQueue
+from threading import Event
 from typing import final
 
 import numpy as np
@@ -11,12 +14,17 @@ import torch
 from jaxtyping import Float, Float32
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from prefill_router.predictors.trunk.config import TrunkConfig
 from prefill_router.predictors.trunk.draws import Draws, keep_probability
 from prefill_router.predictors.trunk.holdout import Holdout
-from prefill_router.predictors.trunk.stack import Stack, cross_entropy
-from prefill_router.progress import Progress
+from prefill_router.predictors.trunk.stack import Kept, Stack, cross_entropy
+from prefill_router.progress import Advance, Progress
+
+_LANES = 16
+"""Vector instructions take this many numbers, and what is left over is rounded in another way. With
+whole vectors for each network, a network's numbers don't depend on its place among others."""
 
 
 @final
@@ -36,6 +44,11 @@ class Examples:
 
     def __getitem__(self, rows: Tensor) -> "Examples":
         return Examples(self.features[rows], self.labels[rows], self.present[rows])
+
+    def padded(self) -> "Examples":
+        """With columns of missing labels up to a multiple of `_LANES`."""
+        extra = (0, -self.labels.shape[1] % _LANES)
+        return Examples(self.features, *(pad(part, extra) for part in (self.labels, self.present)))
 
 
 @final
@@ -70,6 +83,12 @@ class SeedRun:
             self.best_epoch = len(self.validation) - 1
         return better
 
+    def cut(self, targets: int) -> None:
+        """Take away the outputs of the padding."""
+        if self.weights:
+            self.weights[-1] = self.weights[-1][:, :targets]
+            self.biases[-1] = self.biases[-1][:targets]
+
 
 def train(
     examples: Examples,
@@ -81,6 +100,9 @@ def train(
 ) -> list[SeedRun]:
     """Train the networks of these seeds until each has stopped.
 
+    They are dealt to as many threads as torch is set to use, each of which computes with its share
+    as one batch on one core; that wastes less than one batch whose every operation is cut in two.
+
     Args:
         examples: All rows.
         parts: Which rows are fitted on and which are held out.
@@ -89,35 +111,81 @@ def train(
         progress: Told of every epoch.
     """
     runs = [SeedRun(config.seed, index) for index in seeds]
-    fit, held = (examples[torch.from_numpy(rows)] for rows in (parts.fit, parts.held))
-    with torch.no_grad(), progress.task("training", total=config.max_epochs) as advance:
-        trainer = _Trainer(fit, runs, config)
-        for _ in range(config.max_epochs):
-            trainer.epoch(held)
-            advance()
-            if not trainer.active:
-                break
+    targets, padded = examples.labels.shape[1], examples.padded()
+    fit, held = (padded[torch.from_numpy(rows)] for rows in (parts.fit, parts.held))
+    cores = torch.get_num_threads()
+    crews = [runs[start::cores] for start in range(min(cores, len(runs)))]
+    stop, told = Event(), SimpleQueue[int]()
+    total = len(runs) * config.max_epochs
+    try:
+        with progress.task("training", total=total) as advance, ThreadPoolExecutor(cores) as pool:
+            jobs = {
+                pool.submit(_train_crew, fit, held, targets, crew, config, stop, told)
+                for crew in crews
+            }
+            try:
+                _watch(jobs, told, advance)
+            finally:
+                stop.set()
+    finally:
+        torch.set_num_threads(cores)  # the threads have set it to one
+    for run in runs:
+        run.cut(targets)
     return runs
+
+
+def _train_crew(
+    fit: Examples,
+    held: Examples,
+    targets: int,
+    runs: list[SeedRun],
+    config: TrunkConfig,
+    stop: Event,
+    told: SimpleQueue[int],
+) -> None:
+    """Train some networks in this thread, on one core, until they or all others must stop."""
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        trainer = _Trainer(fit, targets, runs, config)
+        for gone in range(1, config.max_epochs + 1):
+            before = len(trainer.active)
+            trainer.epoch(held)
+            left = len(trainer.active)
+            told.put(before + (before - left) * (config.max_epochs - gone))
+            if not left or stop.is_set():
+                break
+
+
+def _watch(jobs: set[Future[None]], told: SimpleQueue[int], advance: Advance) -> None:
+    """Pass on what the threads tell until they are done; progress is only told by this thread."""
+    while jobs:
+        done, jobs = wait(jobs, timeout=0.1, return_when=FIRST_EXCEPTION)
+        while not told.empty():
+            advance(told.get())
+        for job in done:
+            job.result()
 
 
 @final
 class _Trainer:
     """The networks that are still training."""
 
-    def __init__(self, fit: Examples, runs: list[SeedRun], config: TrunkConfig) -> None:
+    def __init__(
+        self, fit: Examples, targets: int, runs: list[SeedRun], config: TrunkConfig
+    ) -> None:
         self._fit, self._config, self.active = fit, config, list(runs)
-        widths = (fit.features.shape[1], *config.hidden, fit.labels.shape[1])
-        first = [_first_layers(run.draws, widths) for run in runs]
+        widths = (fit.features.shape[1], *config.hidden, targets)
+        first = [first_layers(run.draws, widths) for run in runs]
         weights, biases = (
-            [torch.from_numpy(np.stack(layer)) for layer in zip(*parts, strict=True)]
+            [torch.from_numpy(np.stack(layer)).clone() for layer in zip(*parts, strict=True)]
             for parts in zip(*first, strict=True)
         )
+        extra = (0, fit.labels.shape[1] - targets)
+        weights[-1], biases[-1] = pad(weights[-1], extra), pad(biases[-1], extra)
         rows = min(config.batch_size, len(fit.features))
         keep = [keep_probability(rate) for rate in config.dropout]
         self._stack = Stack(weights, biases, keep=keep, rows=rows)
-        self._kept = [
-            torch.empty(len(runs), rows, width, dtype=torch.bool) for width in config.hidden
-        ]
+        self._kept = [np.empty(len(runs) * rows * width, np.bool_) for width in config.hidden]
         self._adam = torch.optim.Adam(
             [*weights, *biases],
             lr=config.learning_rate,
@@ -146,10 +214,11 @@ class _Trainer:
 
     def _step(self, rows: Tensor) -> Tensor:
         stack, flat, shape = self._stack, rows.reshape(-1), (*rows.shape, -1)
-        stack.input(rows.shape[1]).copy_(self._fit.features[flat].view(shape))
+        into = stack.input(rows.shape[1])
+        torch.index_select(self._fit.features, 0, flat, out=into.view(-1, into.shape[2]))
         loss = stack.step(
-            self._fit.labels[flat].view(shape),
-            self._fit.present[flat].view(shape),
+            self._fit.labels.index_select(0, flat).view(shape),
+            self._fit.present.index_select(0, flat).view(shape),
             self._draw_kept(rows.shape[1]),
         )
         for parameter, gradient in zip(
@@ -161,18 +230,21 @@ class _Trainer:
         self._adam.step()
         return loss
 
-    def _draw_kept(self, rows: int) -> list[Tensor]:
-        kept = [part[:, :rows] for part in self._kept]
-        for place, run in enumerate(self.active):
-            for part, rate in zip(kept, self._config.dropout, strict=True):
-                run.draws.kept(part[place].numpy(), dropout=rate)
+    def _draw_kept(self, rows: int) -> list[Kept]:
+        kept = []
+        for memory, width, dropout in zip(
+            self._kept, self._config.hidden, self._config.dropout, strict=True
+        ):
+            shape = (len(self.active), rows, width)
+            kept.append(memory[: math.prod(shape)].reshape(shape))
+            for run, part in zip(self.active, kept[-1], strict=True):
+                run.draws.kept(part, dropout=dropout)
         return kept
 
     def _keep(self, places: list[int]) -> None:
         self.active = [self.active[place] for place in places]
         before = [*self._stack.weights, *self._stack.biases]
         self._stack.keep(places)
-        self._kept = [part[: len(places)] for part in self._kept]
         after = [*self._stack.weights, *self._stack.biases]
         self._adam.param_groups[0]["params"] = after
         for old, new in zip(before, after, strict=True):
@@ -182,7 +254,7 @@ class _Trainer:
             self._adam.state[new] = state
 
 
-def _first_layers(
+def first_layers(
     draws: Draws, widths: tuple[int, ...]
 ) -> tuple[list[Float32[NDArray[np.float32], "_ _"]], list[Float32[NDArray[np.float32], "1 _"]]]:
     """Weights and biases as torch's Linear draws them: uniform within 1 / sqrt(inputs)."""
