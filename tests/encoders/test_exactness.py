@@ -1,5 +1,6 @@
 """States against a one-by-one full forward, for every family."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,10 +13,10 @@ from transformers import AutoModel
 
 from prefill_router.activations import Site
 from prefill_router.data import Message, Query
-from prefill_router.encoders import Encoder, load_encoder
+from prefill_router.encoders import Encoder, hub, load_encoder
 from prefill_router.encoders.blocks import CUT_BY_CONFIG, find_blocks
 from prefill_router.encoders.hub import HubEncoder
-from prefill_router.encoders.reading import pad
+from prefill_router.encoders.reading import Batch, pad
 
 TEXTS = ["a", "Why is the sky blue?", "x" * 40, "Ünïcödé 世界 🙂", "one two three " * 6, "b" * 19]
 QUERIES = [Query(f"q{i}", text) for i, text in enumerate(TEXTS)]
@@ -112,6 +113,22 @@ def test_the_comparison_notices_left_padding(family: str, folder_of: FolderOf) -
         right = encoder.network(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
     assert (right[0, len(rows[0]) - 1] - alone).abs().max() < TOLERANCE * alone.abs().max()
     assert (left - alone).abs().max() > 100 * TOLERANCE * alone.abs().max()
+
+
+def _pad_without_mask(rows: list, padding: int, device: torch.device) -> Batch:
+    batch = pad(rows, padding, device)
+    return dataclasses.replace(batch, mask=torch.ones_like(batch.mask))
+
+
+def test_the_comparison_notices_a_missing_mask(
+    folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of("bert")
+    encoder = load(folder, batch_tokens=10_000)
+    sites = [Site(2, "last"), Site(2, "mean")]
+    monkeypatch.setattr(hub, "pad", _pad_without_mask)
+    states = encoder.states(encoder.tokenize(QUERIES), sites)
+    assert worst_error(states, oracle(folder, encoder)) > 100 * TOLERANCE
 
 
 def test_the_comparison_notices_the_final_norm_and_another_layer(folder_of: FolderOf) -> None:

@@ -1,0 +1,1 @@
+"""Speed, each figure as a ratio of two ways in one run."""
