@@ -48,6 +48,7 @@ def test_draws_are_the_same_whatever_the_chunks() -> None:
 def test_a_chunk_is_never_larger_than_its_bound() -> None:
     sizes = [w.size for w in chunks(1000, count=500, seed=0, width=1000)]
     assert max(sizes) <= 200_000
+    assert max(w.size for w in chunks(1000, count=50, seed=0, width=10**7)) == 8 * 1000
     assert sum(sizes) == 500_000
 
 

@@ -124,3 +124,13 @@ def test_tables_full_of_ties(data: st.DataObject) -> None:
         place = sweep.place(np.array([lam]))[0]
         assert points.accuracy[0, place] == pytest.approx(trial.correct[rows, choice].mean())
         assert points.cost[0, place] == pytest.approx(trial.observed_cost[rows, choice].mean())
+
+
+def test_at_the_lam_of_a_change_the_cheaper_still_wins() -> None:
+    correctness, cost = np.array([[0.0, 1.0]]), np.array([[0.0, 1.0]])
+    trial = Trial.join(*system(correctness, cost, correctness, cost))
+    sweep = Sweep.of(trial)
+    assert sweep.lam.tolist() == [0, 0.5]
+    lam = np.array([0.0, 0.5, np.nextafter(0.5, 1), 1.0])
+    assert sweep.place(lam).tolist() == [0, 0, 1, 1]
+    assert [choose(trial.correctness, trial.cost, float(x))[0] for x in lam] == [0, 0, 1, 1]

@@ -86,6 +86,13 @@ def test_selection_counts_right_and_cheapest_right_choices() -> None:
     assert got["optimal_selection"][0] == pytest.approx(1 / 3)
 
 
+def test_a_wrong_choice_is_not_optimal_whatever_it_cost() -> None:
+    correct, p = np.array([[0.0, 1.0]]), np.array([[0.9, 0.1]])
+    unknown = np.array([[np.nan, 2.0]])
+    got = selection(Trial.join(*system(p, np.ones((1, 2)), correct, unknown)), ones(1))
+    assert got["optimal_selection"][0] == 0
+
+
 def test_best_label_and_best_cost() -> None:
     predictions, data = random_system(missing=0.4)
     trial = Trial.join(predictions, data)

@@ -19,6 +19,8 @@ from prefill_router.evaluation.weighted import Weights
 LEVEL = 0.95
 _CELLS = 200_000
 """Numbers in the largest table of a chunk of resamples: small enough for the processor's cache."""
+_LEAST = 8
+"""Resamples in a chunk at least: what is done once per chunk must not dominate."""
 
 
 @final
@@ -92,7 +94,7 @@ def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weigh
     """
     if count < 0:
         raise ConfigError(f"{count} resamples; 1000 is usual, 0 leaves the intervals out")
-    size = max(1, min(count, _CELLS // max(width, 1)))
+    size = max(_LEAST, _CELLS // max(width, 1))
     generator = draw(queries, count=count, seed=seed)
     for begin in range(0, count, size):
         rows = [next(generator) for _ in range(min(size, count - begin))]

@@ -31,7 +31,7 @@ def is_report(folder: Path) -> bool:
     """Whether a folder is a report that this package wrote."""
     try:
         value = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(value, dict) and str(value.get("format", "")).startswith(FORMAT[:-1])
 
@@ -70,13 +70,17 @@ def check_replaceable(folder: Path) -> None:
 
     Raises:
         DataError: The folder holds something else than a report.
+        ConfigError: It can't be made.
     """
-    if not folder.exists() or is_report(folder):
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
+    if (
+        folder.exists()
+        and not is_report(folder)
+        and (not folder.is_dir() or any(folder.iterdir()))
+    ):
         raise DataError(
             f"{folder} exists and isn't a report; name another folder, or remove this one"
         )
+    files.check_place(folder)
 
 
 def tables(evaluation: Evaluation) -> dict[str, pl.DataFrame]:
