@@ -185,7 +185,7 @@ def read_pool(path: Path) -> Pool:
         FormatError: The file is missing, malformed, or names a target twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise FormatError(
             "no such file; a pool is a pool.yaml or a prices.csv", file=path
@@ -207,7 +207,11 @@ def read_pool(path: Path) -> Pool:
 
 def write_pool(pool: Pool, path: Path) -> None:
     """Write `pool.yaml`, whole or not at all."""
-    files.write_text(path, yaml.safe_dump(pool.to_dict(), sort_keys=False, allow_unicode=True))
+    value = pool.to_dict()
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if yaml.load(text, Loader=_StringDates) != value:  # odd ends of line in a name, such as \x85
+        text = yaml.safe_dump(value, sort_keys=False)
+    files.write_text(path, text)
 
 
 class _StringDates(yaml.SafeLoader):
