@@ -28,7 +28,9 @@ def hub() -> Iterator[FakeHub]:
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def worker(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A process that does jobs, and the file of its standard error."""
     log = tmp_path_factory.mktemp("worker") / "stderr"
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}

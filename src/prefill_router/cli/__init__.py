@@ -19,6 +19,7 @@ from prefill_router.cli import (  # noqa: F401
     reprice as _reprice,
     show as _show,
 )
+
 # isort: on
 from prefill_router.cli.app import app, main
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from prefill_router.errors import PrefillRouterError
 
+NAME = "prefill-router"
 INTERRUPTED = 130
 out = Console(highlight=False)
 """Results: standard output."""
@@ -23,7 +24,7 @@ err = Console(stderr=True, highlight=False)
 """Progress, warnings and errors: standard error."""
 
 app = typer.Typer(
-    name="prefill-router",
+    name=NAME,
     help="Decides, for each request, which language model should answer it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -40,7 +41,7 @@ def main() -> None:
     """Run the command line and exit."""
     _print_whatever_comes()
     try:
-        app()
+        app(prog_name=NAME)
     except SystemExit as ended:  # so typer ends, an interruption included
         if ended.code == INTERRUPTED:
             _interrupted()

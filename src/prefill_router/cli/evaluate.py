@@ -1,5 +1,6 @@
 """`prefill-router evaluate`: judge a router on scored answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.data import PARTS, RoutingDataset, Split, read_dataset
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, DataError
 from prefill_router.progress import BarProgress
 
 
@@ -44,9 +45,11 @@ def evaluate(
     from prefill_router.cli.headline import show_headline
     from prefill_router.cli.sources import sources
     from prefill_router.evaluation import evaluate as judge, write_report
+    from prefill_router.evaluation.report import check_replaceable
     from prefill_router.router import Router
     from prefill_router.router.states import default_cache
 
+    check_replaceable(report)
     router = Router.load(folder, sources=sources(encoder_folder))
     dataset = _part(read_dataset(data), router.split, part)
     bar = BarProgress(console=err)
@@ -71,6 +74,7 @@ def evaluate(
 
 
 def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
+    """The queries that are judged: those of a part of the router's split, or all."""
     if part == "all":
         seen = set(dataset.query_ids) & set(drawn["train"])
         if seen:
@@ -78,5 +82,16 @@ def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
         return dataset
     for name in PARTS:
         if name == part:
+            _check_held(dataset, drawn[name], part)
             return dataset.select(drawn[name])
     raise ConfigError(f"--split is {part!r}; it must be one of {[*PARTS, 'all']}")
+
+
+def _check_held(dataset: RoutingDataset, ids: Sequence[str], part: str) -> None:
+    lacking = set(ids) - set(dataset.query_ids)
+    if lacking:
+        raise DataError(
+            f"the dataset lacks {len(lacking):,} of the {len(ids):,} queries in the {part} part "
+            "of the router's split, so it isn't the one that the router was fitted on, or not the "
+            "whole of it; to judge the router on all of this dataset, say --split all"
+        )

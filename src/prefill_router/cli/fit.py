@@ -52,7 +52,9 @@ def fit(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
     from prefill_router.fitting import fit_router
+    from prefill_router.router.storage import check_replaceable
 
+    check_replaceable(to)
     config = _config(
         mode, select, scope, dim, pooling, all_layers, assign, seed, assume_output_tokens
     )

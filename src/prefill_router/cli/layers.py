@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.progress import BarProgress
 
@@ -43,6 +44,8 @@ def layers(
     from prefill_router.data import read_dataset
     from prefill_router.layers import ablation, candidate_sites, search, survey
 
+    if to is not None:
+        files.check_place(to / "figure.png")
     activations = ActivationStore.open(store)
     poolings = parse_poolings(pooling)
     dataset = read_dataset(data)
@@ -91,7 +94,6 @@ def _draw(found: "Survey", to: Path | None, encoder: str, ablations: "list[Ablat
         return
     import polars as pl
 
-    from prefill_router import files
     from prefill_router.layers.figures import draw_geometry
 
     draw_geometry(found, to, encoder=encoder)

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -11,6 +11,9 @@ from rich.table import Table
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.data import Prompt
 from prefill_router.errors import FormatError
+
+if TYPE_CHECKING:
+    from prefill_router.router import Decision
 
 
 @app.command()
@@ -26,21 +29,33 @@ def route(
     only: Annotated[
         str | None, typer.Option(help="Choose among these targets alone, separated by commas.")
     ] = None,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON.")] = False,
 ) -> None:
     """Choose the target that should answer a request, and say why.
 
     Example: prefill-router route router "Prove that 2 is irrational." --lam 0.7
     """
+    from prefill_router.cli.sources import sources
     from prefill_router.router import Router
 
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _standard_input() if prompt == "-" else prompt
     names = None if only is None else [name.strip() for name in only.split(",")]
-    decision = Router.load(folder).route(_messages(text) if chat else text, lam=lam, only=names)
+    router = Router.load(folder, sources=sources(encoder_folder))
+    decision = router.route(_messages(text) if chat else text, lam=lam, only=names)
     if as_json:
         print_json(decision.to_dict())
         return
     _show(decision)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 at byte {error.start}", file="standard input") from None
 
 
 def _messages(text: str) -> Prompt:
@@ -52,7 +67,7 @@ def _messages(text: str) -> Prompt:
         raise FormatError(f"not JSON: {error}", file="the request") from None
 
 
-def _show(decision: "Decision") -> None:  # type: ignore[name-defined]
+def _show(decision: "Decision") -> None:
     out.print(f"[bold]{decision.target}[/] at lam = {decision.lam:g}")
     table = Table(box=None, pad_edge=False)
     for title in ("target", "P(correct)", "estimated cost", "score"):

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from prefill_router import files
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.data import FRACTIONS, WITH_CALIBRATION, read_dataset, save_split, split
+from prefill_router.errors import ConfigError
 
 
 @app.command(name="split")
@@ -23,6 +25,9 @@ def split_command(
 
     Example: prefill-router split answers --seed 0 --out split.json
     """
+    files.check_place(to)
+    if to.is_dir():
+        raise ConfigError(f"{to} is a folder; a split is a file: name one, such as {to}/split.json")
     dataset = read_dataset(folder)
     drawn = split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibration else FRACTIONS)
     save_split(drawn, to)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.layers import drawn, parse_poolings
 from prefill_router.progress import BarProgress
@@ -37,6 +38,7 @@ def sweep(
     from prefill_router.layers import sweep as run
     from prefill_router.layers.figures import draw_sweep
 
+    files.check_place(to / "sweep.png")
     poolings = parse_poolings(pooling)
     stores = [ActivationStore.open(path) for path in store]
     dataset = read_dataset(data)

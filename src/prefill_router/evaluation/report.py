@@ -72,11 +72,7 @@ def check_replaceable(folder: Path) -> None:
         DataError: The folder holds something else than a report.
         ConfigError: It can't be made.
     """
-    if (
-        folder.exists()
-        and not is_report(folder)
-        and (not folder.is_dir() or any(folder.iterdir()))
-    ):
+    if folder.exists() and not is_report(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(
             f"{folder} exists and isn't a report; name another folder, or remove this one"
         )

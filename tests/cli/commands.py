@@ -1,0 +1,69 @@
+"""Runs the command line in this process, as its own process would."""
+
+import io
+import re
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from prefill_router.cli import main
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: object, stdin: bytes = b"") -> Done:
+    streams = [io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (stdin, b"", b"")]
+    argv = ["prefill-router", *map(str, arguments)]
+    with (
+        mock.patch.object(sys, "argv", argv),
+        mock.patch.object(sys, "stdin", streams[0]),
+        redirect_stdout(streams[1]),
+        redirect_stderr(streams[2]),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    told = []
+    for stream in streams[1:]:
+        stream.flush()
+        told.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
+    return Done(code, *told)
+
+
+def succeeded(*arguments: object, stdin: bytes = b"") -> str:
+    done = run(*arguments, stdin=stdin)
+    assert done.code == 0, done.err
+    return done.out
+
+
+def refused(reason: str, *arguments: object, stdin: bytes = b"") -> str:
+    """Check that a command ends with one line that says why, and quotes no prompt."""
+    done = run(*arguments, stdin=stdin)
+    last = done.err.strip().splitlines()[-1] if done.err.strip() else ""
+    assert done.code == 1, (done.code, done.out, done.err)
+    assert last.startswith("error: "), done.err
+    assert "Traceback" not in done.err
+    assert "of difficulty" not in done.err
+    assert len(last) < 1000, last
+    assert re.search(reason, last), last
+    assert not done.out
+    return last
+
+
+def flip(path: Path, *, place: float = 0.5) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 0x10
+    path.write_bytes(bytes(content))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
