@@ -30,8 +30,11 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two processes of one thread each: more threads than cores wait for each other.
+test: export OMP_NUM_THREADS = 1
+test: export OPENBLAS_NUM_THREADS = 1
 test: check
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -55,7 +55,7 @@ def layers(
     found = survey(activations, train, sites=sites, dim=dim, progress=bar)
     grid = search(activations, train, sites=sites, dims=(dim,), seed=seed, progress=bar)
     held = [p for p in poolings if any(site.pooling == p for site in sites)]
-    kinds = [(p,) for p in held] + ([tuple(held)] if len(held) > 1 else [])
+    kinds = list(dict.fromkeys([tuple(held), *((p,) for p in held)]))  # first what `fit` picks from
     ablations = [ablation(found, grid, dim=dim, poolings=kind) for kind in kinds]
     _draw(found, to, activations.provenance.encoder, ablations)
     if as_json:
