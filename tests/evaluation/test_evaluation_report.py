@@ -13,6 +13,7 @@ from trials import random_system, system
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import (
+    Estimate,
     Evaluation,
     Predictions,
     evaluate,
@@ -24,7 +25,7 @@ from prefill_router.evaluation.catalogue import HEADLINE, TARGET
 from prefill_router.evaluation.figures import draw, drawing, svg
 from prefill_router.evaluation.labels import place_labels
 from prefill_router.evaluation.page import verdict
-from prefill_router.evaluation.wording import dollars, worded
+from prefill_router.evaluation.wording import dollars, interval, worded
 from prefill_router.targets import Pool, Target
 
 FILES = {
@@ -237,6 +238,14 @@ def test_labels_cover_neither_each_other_nor_points() -> None:
 )
 def test_dollars(value: float, text: str) -> None:
     assert dollars(value) == text
+
+
+def test_intervals_name_their_unit_once() -> None:
+    estimate = Estimate(0.5, 0.25, 0.75)
+    assert interval(estimate, "share") == "25.0 to 75.0 %"
+    assert interval(estimate, "points") == "+25.0 to +75.0 pp"
+    assert interval(estimate, "usd") == "$250 to 750"
+    assert interval(Estimate(0.5, float("nan"), float("nan")), "share") == ""
 
 
 def test_worded() -> None:

@@ -35,8 +35,8 @@ def dollars(value: float) -> str:
 
 
 def interval(estimate: Estimate, unit: Unit) -> str:
-    """The 95 % interval of a number; empty where there is none."""
+    """The 95 % interval of a number, its unit named once; empty where there is none."""
     if not (math.isfinite(estimate.lower) and math.isfinite(estimate.upper)):
         return ""
-    ends = (worded(end, unit) for end in (estimate.lower, estimate.upper))
-    return " to ".join(ends)
+    lower, upper = (worded(end, unit) for end in (estimate.lower, estimate.upper))
+    return f"{lower.removesuffix(' %').removesuffix(' pp')} to {upper.removeprefix('$')}"
