@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from commands import run, succeeded
-from conftest import Job
 
+from conftest import Job
 from prefill_router.cli import app
 from prefill_router.router.storage import FILES
 

@@ -7,7 +7,6 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.data import Summary, summarise, write_dataset
-from prefill_router.data.storage import check_place
 from prefill_router.data.storage import check_replaceable
 from prefill_router.importers import FORMATS, Columns, ImportReport, import_dataset
 
@@ -75,7 +74,6 @@ def import_command(
         cost=cost,
         targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
     )
-    check_place(to)
     with err.status(f"reading {format_}"):
         dataset, report = import_dataset(
             format_, sources, columns=columns, prices=prices, strict=strict

@@ -55,7 +55,7 @@ def write_dataset(dataset: RoutingDataset, folder: Path | str) -> None:
         DataError: The folder holds something else than a dataset, or a text can't be written.
     """
     folder = Path(folder)
-    check_place(folder)
+    check_replaceable(folder)
     _refuse_unwritable(dataset)
     with files.replacing_folder(folder) as temporary:
         _queries_frame(dataset).write_parquet(temporary / QUERIES)
@@ -77,19 +77,6 @@ def check_replaceable(folder: Path) -> None:
     ):
         raise DataError(f"{folder} exists and isn't a dataset; name another folder, or remove it")
     files.check_place(folder)
-
-
-def check_place(folder: Path) -> None:
-    """Check that a dataset can be written here; worth doing before long work.
-
-    Raises:
-        ConfigError: A part of the path is no folder, or may not be written to.
-        DataError: The folder holds something else than a dataset.
-    """
-    files.check_place(folder)
-    taken = folder.is_dir() and not is_dataset(folder) and any(folder.iterdir())
-    if taken or (folder.exists() and not folder.is_dir()):
-        raise DataError(f"{folder} exists and isn't a dataset; name another folder, or remove it")
 
 
 def is_dataset(folder: Path) -> bool:
