@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, final
 
 from prefill_router.errors import FormatError
 
-MAX_DOCUMENT = 2**30
+MAX_DOCUMENT = 2**29
 """Bytes of one JSON file or archive member, unpacked."""
 MAX_ARCHIVE = 2**36
 """Bytes of one archive, unpacked."""
