@@ -135,11 +135,17 @@ def test_options_that_do_not_fit_are_refused(gpt2: Path) -> None:
         load_encoder(gpt2, device="typewriter")
 
 
-def test_a_provenance_loads_its_encoder_only_as_deep_as_needed(llama: Path) -> None:
+def test_a_provenance_loads_its_encoder_only_as_deep_as_needed(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made_by = load_encoder(llama, max_tokens=100, dtype="float32").provenance
     encoder = load_encoder_for(made_by, source=llama, layers=[2])
     assert encoder.provenance == made_by
     assert encoder.layers == (0, 1, 2)
+    with pytest.raises(ConfigError, match="no folder of that name here"):
+        load_encoder_for(made_by)
+    monkeypatch.chdir(llama.parent)
+    assert load_encoder_for(made_by).provenance == made_by
 
 
 def test_another_encoder_is_an_error_that_says_which(llama: Path, tmp_path: Path) -> None:

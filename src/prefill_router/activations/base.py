@@ -14,6 +14,7 @@ from prefill_router.activations.rounding import Rounding
 from prefill_router.errors import ConfigError, ProvenanceError, StoreError
 
 Pooling = Literal["last", "mean"]
+_DIGITS = 6
 POOLINGS: tuple[Pooling, ...] = ("last", "mean")
 
 
@@ -43,7 +44,7 @@ class Site:
             ConfigError: It isn't one.
         """
         pooling, _, layer = name.partition(".")
-        if pooling not in POOLINGS or not layer.isdecimal():
+        if pooling not in POOLINGS or not layer.isdecimal() or len(layer) > _DIGITS:
             raise ConfigError(f"{name!r} isn't a site; one is called like last.17 or mean.17")
         return cls(int(layer), pooling)
 

@@ -4,15 +4,16 @@ The lock goes with the process that holds it, however that ends. Where the file 
 there is none, and each process must be given a part of its own.
 """
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
-try:
-    import fcntl
-except ImportError:  # not a Unix
-    fcntl = None  # type: ignore[assignment]
+_HAS_LOCKS = importlib.util.find_spec("fcntl") is not None  # on Unix
+
+_State = Literal["held", "busy", "unsupported"]
 
 
 @contextmanager
@@ -23,34 +24,54 @@ def only_writer(folder: Path, name: str, *, wait: bool) -> Iterator[bool]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".{name}.lock"
-    descriptor = _lock(path, wait=wait)
-    if descriptor is None:
-        yield False
-        return
+    descriptor, state = _lock(path, wait=wait)
     try:
-        for left in folder.glob(f".{name}.*.tmp"):
-            left.unlink(missing_ok=True)
-        yield True
+        if state == "held":
+            _remove_unfinished(folder, name)
+        yield state != "busy"
     finally:
-        path.unlink(missing_ok=True)
+        if state != "busy":
+            path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
-def _lock(path: Path, *, wait: bool) -> int | None:
-    """An open descriptor that holds the lock, or None."""
+def sweep(folder: Path) -> None:
+    """Remove the locks of writers that were killed, and what they left half-written."""
+    for path in folder.glob(".*.lock"):
+        descriptor, state = _lock(path, wait=False)
+        if state == "held":
+            _remove_unfinished(folder, path.name.removeprefix(".").removesuffix(".lock"))
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _remove_unfinished(folder: Path, name: str) -> None:
+    for left in folder.glob(f".{name}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def _lock(path: Path, *, wait: bool) -> tuple[int, _State]:
+    """An open descriptor of the lock's file, and whether it holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        if fcntl is not None:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                os.close(descriptor)
-                return None
-            except OSError:  # a file system without locks
-                return descriptor
-        if _is_still(path, descriptor):
-            return descriptor
+        state = _take(descriptor, wait=wait)
+        if state != "held" or _is_still(path, descriptor):
+            return descriptor, state
         os.close(descriptor)  # its holder has removed it meanwhile
+
+
+def _take(descriptor: int, *, wait: bool) -> _State:
+    if not _HAS_LOCKS:
+        return "unsupported"
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return "busy"
+    except OSError:
+        return "unsupported"
+    return "held"
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

@@ -86,8 +86,14 @@ def load_encoder_for(
         ConfigError: It isn't found.
     """
     is_hub = not provenance.revision.startswith(("sha256:", "sampled:"))
+    name = provenance.encoder
+    if not is_hub and source is None and name != MINILM and not Path(name).is_dir():
+        raise ConfigError(
+            f"the states were made by the local encoder {name!r} ({provenance.revision}), and "
+            "there is no folder of that name here; say where it lies now"
+        )
     return _load(
-        source or provenance.encoder,
+        source or name,
         revision=provenance.revision if is_hub and source is None else None,
         template="auto" if provenance.template == "chat" else "plain",
         max_tokens=provenance.max_tokens,

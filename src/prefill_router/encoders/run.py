@@ -16,7 +16,7 @@ from typing import final
 import numpy as np
 
 from prefill_router.activations import ActivationStore, Rounding, Site
-from prefill_router.activations.lock import only_writer
+from prefill_router.activations.lock import only_writer, sweep
 from prefill_router.activations.shard import Layout, shard_name, write_shard
 from prefill_router.activations.store import MANIFEST, SHARDS, prepare_store
 from prefill_router.data import Query, RoutingDataset
@@ -163,6 +163,7 @@ def run_encoding(
     """
     prepare_store(plan.out, encoder.provenance, plan.layout)
     plan.check_space()
+    sweep(plan.out / SHARDS)
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)
