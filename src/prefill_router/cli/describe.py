@@ -97,15 +97,17 @@ def _regimes(whole: PartSummary) -> Table:
 
 
 def _overview(name: str, parts: Mapping[str, PartSummary]) -> Table:
-    """A row per benchmark or domain."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(name, overflow="fold")
-    for title in ("queries", "all correct", "all wrong", "disagree", "oracle", "best"):
-        table.add_column(title, justify="right")
-    table.add_column("best single", overflow="ellipsis", no_wrap=True)
+    """A row per benchmark or domain, shares and accuracies in per cent."""
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", caption="shares and accuracies in %"
+    )
+    table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for title in ("queries", "all\ncorrect", "all\nwrong", "dis-\nagree", "oracle", "best"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("single", overflow="ellipsis")  # what gives way in a narrow terminal
     for part_name, part in parts.items():
-        shares = [_percent(part.share(regime)) for regime in MEASURED]
-        ends = [_percent(part.oracle_accuracy), _percent(part.best_single_accuracy)]
+        shares = [_number(part.share(regime)) for regime in MEASURED]
+        ends = [_number(part.oracle_accuracy), _number(part.best_single_accuracy)]
         best = part.best_single or "none"
         table.add_row(part_name or "(unknown)", f"{part.queries:,}", *shares, *ends, best)
     return table
@@ -126,6 +128,10 @@ def _show_matrix(by: By, parts: Mapping[str, PartSummary], names: tuple[str, ...
             table.add_row(name, *(_percent(parts[key].targets[row].accuracy) for key in shown))
         out.print()
         out.print(table)
+
+
+def _number(share: float | None) -> str:
+    return "?" if share is None else f"{100 * share:.1f}"
 
 
 def _percent(share: float | None) -> str:
