@@ -1,4 +1,4 @@
-"""A hub on 127.0.0.1: just what creating, uploading to and downloading from a repository ask for."""
+"""A hub on 127.0.0.1: just what making, filling and downloading a repository ask for."""
 
 import base64
 import hashlib

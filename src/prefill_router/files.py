@@ -24,6 +24,7 @@ from typing import Any
 from prefill_router.errors import ConfigError, CorruptError
 
 _ABANDONED_SECONDS = 3600
+_LONGEST_NAME = 240  # bytes; with what a temporary name adds, no more than file systems take
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 CHECKSUMS = "SHA256SUMS"
@@ -72,8 +73,10 @@ def check_place(path: Path) -> None:
     """Check that a file or folder can be made here; worth doing before long work.
 
     Raises:
-        ConfigError: A part of the path is no folder, or may not be written to.
+        ConfigError: A part of the path is no folder or may not be written to, or the name is long.
     """
+    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        raise ConfigError(f"{path} can't be made: its name is too long; name it otherwise")
     parent = path.absolute().parent
     while not parent.exists():
         parent = parent.parent

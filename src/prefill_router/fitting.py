@@ -4,6 +4,7 @@ Everything fitted comes from the train part: the sites, the reducers, the trunk,
 part is opened once, at the end, for the numbers on the card.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,13 @@ class FitConfig:
     assumed_output_tokens: float | None = None
     resamples: int = 1000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        assumed = self.assumed_output_tokens
+        if assumed is not None and not (math.isfinite(assumed) and assumed >= 0):
+            raise ConfigError(
+                f"the assumed output tokens are {assumed}; they must be a number, not negative"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the record."""

@@ -18,6 +18,18 @@ class Done:
     err: str
 
 
+@dataclass(frozen=True)
+class Job:
+    """The folders of a finished job, and how to reach its encoder."""
+
+    answers: Path
+    tiny: Path
+    states: Path
+    split: Path
+    router: Path
+    report: Path
+
+
 def run(*arguments: object, stdin: bytes = b"") -> Done:
     streams = [io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (stdin, b"", b"")]
     argv = ["prefill-router", *map(str, arguments)]

@@ -1,27 +1,14 @@
 """The whole job, done once from the command line with a tiny encoder."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from commands import run, succeeded
+from commands import Job, run, succeeded
 
 from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
 from tiny_encoder import save_tiny_encoder
-
-
-@dataclass(frozen=True)
-class Job:
-    """The folders of a finished job, and how to reach its encoder."""
-
-    answers: Path
-    tiny: Path
-    states: Path
-    split: Path
-    router: Path
-    report: Path
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import run, succeeded
+from commands import Job, run, succeeded
 
-from conftest import Job
 from prefill_router.cli import app
 from prefill_router.router.storage import FILES
 

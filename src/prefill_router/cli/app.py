@@ -50,7 +50,8 @@ def main() -> None:
         _interrupted()
         sys.exit(INTERRUPTED)
     except (PrefillRouterError, OSError) as error:  # of the system: no such name, no room, no right
-        err.print(Text.assemble(("error", "bold red"), ": ", str(error)), soft_wrap=True)
+        told = " ".join(line.strip() for line in str(error).splitlines())
+        err.print(Text.assemble(("error", "bold red"), ": ", told), soft_wrap=True)
         sys.exit(1)
     finally:
         _flush()

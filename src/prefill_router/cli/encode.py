@@ -1,5 +1,6 @@
 """`prefill-router encode`: a dataset's prompts become a store of states."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -23,6 +24,8 @@ from prefill_router.encoders.load import TEMPLATES
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
+_LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
+_SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 _Choice = TypeVar("_Choice", bound=str)
 
 
@@ -140,10 +143,10 @@ def _numbers(layers: str | None) -> tuple[int, ...] | None:
         return None
     numbers: set[int] = set()
     for part in layers.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        found = _LAYERS.fullmatch(part.strip())
+        if not found:
             raise ConfigError(f"--layers is {layers!r}; write them like 3-6, 0,4,8 or all")
-        numbers.update(range(int(first), int(last if dash else first) + 1))
+        numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     if not numbers:
         raise ConfigError(f"--layers {layers!r} holds no layer; write them like 3-6")
     return tuple(sorted(numbers))
@@ -164,7 +167,7 @@ def _choice(option: str, text: str, choices: tuple[_Choice, ...]) -> _Choice:
 
 
 def _shard(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+    found = _SHARD.fullmatch(text)
+    if not found or int(found[1]) >= int(found[2]):
         raise ConfigError(f"--shard is {text!r}; of 4 processes they are 0/4, 1/4, 2/4 and 3/4")
-    return int(index), int(count)
+    return int(found[1]), int(found[2])

@@ -58,6 +58,8 @@ def assemble(request: Request) -> HubEncoder:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if request.is_local and request.revision is not None:
         raise ConfigError(f"{request.source} is a local folder; leave the revision out")
+    if request.batch_tokens is not None and request.batch_tokens < 1:
+        raise ConfigError(f"a batch has {request.batch_tokens} tokens; it needs at least one")
     device = _device(request.device)
     dtype = _dtype(request.dtype, device)
     try:

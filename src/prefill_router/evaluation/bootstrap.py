@@ -90,10 +90,12 @@ def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weigh
         width: Numbers per resample in the largest table made of it; bounds the memory.
 
     Raises:
-        ConfigError: The count is negative.
+        ConfigError: The count or the seed is negative.
     """
     if count < 0:
         raise ConfigError(f"{count} resamples; 1000 is usual, 0 leaves the intervals out")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed}; it must be 0 or more")
     size = max(_LEAST, _CELLS // max(width, 1))
     generator = draw(queries, count=count, seed=seed)
     for begin in range(0, count, size):

@@ -1,0 +1,98 @@
+"""What other programs see of a real process: exit codes, signals, pipes, bytes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Job
+
+PROGRAM = [sys.executable, "-c", "from prefill_router.cli import main; main()"]
+
+
+def start(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    command = [*map(os.fsencode, PROGRAM), *(os.fsencode(str(a)) for a in arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, env={**os.environ, **(env or {})})
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_exit_codes(job: Job, tmp_path: Path) -> None:
+    done, failed, malformed = (
+        start("describe", job.answers),
+        start("describe", tmp_path),
+        start("describe", "--nonsense"),
+    )
+    assert finish(done)[0] == 0
+    code, out, err = finish(failed)
+    assert (code, out) == (1, b"")
+    assert err.startswith(b"error: ")
+    assert err.count(b"\n") == 1
+    assert finish(malformed)[0] == 2
+
+
+@pytest.mark.parametrize("command", ["encode", "fit", "evaluate"])
+def test_interrupted(job: Job, tmp_path: Path, command: str) -> None:
+    out = tmp_path / "out"
+    arguments = {
+        "encode": ("encode", job.answers, "--encoder", job.tiny, "--out", out),
+        "fit": ("fit", job.answers, "--store", job.states, "--out", out),
+        "evaluate": (
+            *("evaluate", job.router, "--data", job.answers, "--store", job.states, "--out", out),
+            *("--resamples", 1_000_000),
+        ),
+    }[command]
+    process = start(*arguments, env={"PREFILL_ROUTER_SLOWLY": "1"})
+    if command == "evaluate":
+        assert process.stderr
+        while b"bootstrap" not in process.stderr.read1(64):  # type: ignore[attr-defined]
+            pass
+    else:
+        process.send_signal(0)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code in (130, -signal.SIGINT)
+    assert not out.exists() or command == "encode"
+    if command == "evaluate":
+        assert code == 130
+        assert b"interrupted; what was finished is kept" in err
+        assert b"Traceback" not in err
+
+
+def test_bytes_that_are_no_text_on_the_command_line(job: Job, tmp_path: Path) -> None:
+    encoder = ("--encoder-folder", job.tiny)
+    code, _, err = finish(start("route", job.router, "parrot \udcff", *encoder))
+    assert code == 1
+    assert err.startswith(b"error: query 'request 1': the prompt has a lone surrogate")
+    assert b"parrot" not in err
+    odd = tmp_path / "odd \udcff"
+    code, _, err = finish(start("describe", odd))
+    assert code == 1
+    assert err.startswith(b"error: ")
+    code, out, err = finish(start("split", job.answers, "--out", odd))
+    assert (code, err) == (0, b"")
+    assert odd.is_file()
+    assert b"\\udcff" in out
+
+
+def test_terminal_that_lacks_our_characters(job: Job) -> None:
+    env = {"PYTHONIOENCODING": "ascii"}
+    code, out, err = finish(start("describe", job.answers, env=env))
+    assert (code, err) == (0, b"")
+    assert b"target-0" in out
+
+
+def test_reader_that_has_seen_enough(job: Job) -> None:
+    process = start("describe", job.answers, "--json")
+    assert process.stdout
+    process.stdout.close()
+    assert process.stderr
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) in (0, 1)
