@@ -16,7 +16,8 @@ from torch import Tensor
 
 Rows = Float[Tensor, "network row feature"]
 Logits = Float[Tensor, "network row target"]
-Kept = Bool[NDArray[np.bool_], "network row unit"]
+Kept = Bool[NDArray[np.bool_], "network row _"]
+Broadcast = Float[Tensor, "*shared row target"]  # the same for all networks, or for each
 Cells = Float[Tensor, "network row target"]
 
 
@@ -87,7 +88,8 @@ class Stack:
         for i, (weight, bias) in enumerate(layers[:-1]):
             hidden = _linear(into[i], weight, bias, into[i + 1]).clamp_min_(0)
             # NumPy multiplies by a mask three times as fast as torch, which converts it first.
-            np.multiply(hidden.numpy(), kept[i], out=hidden.numpy())
+            with np.errstate(invalid="ignore"):  # an overflow is found in the loss
+                np.multiply(hidden.numpy(), kept[i], out=hidden.numpy())
             hidden.mul_(self._scale[i])
         weight, bias = layers[-1]
         logits = into[-1].new_empty(*into[-1].shape[:2], bias.shape[2])
@@ -111,7 +113,9 @@ class Stack:
             parts[:] = [part[networks] for part in parts]
 
 
-def cross_entropy(logits: Logits, labels: Cells, present: Cells) -> Float[Tensor, " network"]:
+def cross_entropy(
+    logits: Logits, labels: Broadcast, present: Broadcast
+) -> Float[Tensor, " network"]:
     """Binary cross-entropy of each network, in nats: the mean over the present cells."""
     each = torch.nn.functional.binary_cross_entropy_with_logits(
         logits, labels.expand_as(logits), reduction="none"

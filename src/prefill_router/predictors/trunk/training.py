@@ -1,13 +1,13 @@
 """Trains the networks of all seeds together, each as if it were alone."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import pairwise
 from queue import SimpleQueue
 from threading import Event
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from prefill_router.predictors.trunk.config import TrunkConfig
 from prefill_router.predictors.trunk.draws import Draws, keep_probability
 from prefill_router.predictors.trunk.holdout import Holdout
 from prefill_router.predictors.trunk.stack import Kept, Stack, cross_entropy
-from prefill_router.progress import Advance, Progress
+from prefill_router.progress import Progress
 
 _LANES = 16
 """Vector instructions take this many numbers, and what is left over is rounded in another way. With
@@ -33,7 +33,7 @@ class Examples:
     """What is learned from.
 
     Attributes:
-        features: Finite.
+        features: Finite; what they are computed in, single or double precision.
         labels: In [0, 1]; any finite number where `present` is 0.
         present: 1 where there is a label to learn from, else 0.
     """
@@ -61,8 +61,8 @@ class SeedRun:
         self.train: list[float] = []
         self.validation: list[float] = []
         self.best_epoch = -1
-        self.weights: list[NDArray[np.float32]] = []
-        self.biases: list[NDArray[np.float32]] = []
+        self.weights: list[NDArray[Any]] = []
+        self.biases: list[NDArray[Any]] = []
 
     @property
     def best(self) -> float:
@@ -156,7 +156,9 @@ def _train_crew(
                 break
 
 
-def _watch(jobs: set[Future[None]], told: SimpleQueue[int], advance: Advance) -> None:
+def _watch(
+    jobs: set[Future[None]], told: SimpleQueue[int], advance: Callable[[float], None]
+) -> None:
     """Pass on what the threads tell until they are done; progress is only told by this thread."""
     while jobs:
         done, jobs = wait(jobs, timeout=0.1, return_when=FIRST_EXCEPTION)
@@ -176,8 +178,9 @@ class _Trainer:
         self._fit, self._config, self.active = fit, config, list(runs)
         widths = (fit.features.shape[1], *config.hidden, targets)
         first = [first_layers(run.draws, widths) for run in runs]
+        dtype = fit.features.dtype
         weights, biases = (
-            [torch.from_numpy(np.stack(layer)).clone() for layer in zip(*parts, strict=True)]
+            [torch.tensor(np.stack(layer), dtype=dtype) for layer in zip(*parts, strict=True)]
             for parts in zip(*first, strict=True)
         )
         extra = (0, fit.labels.shape[1] - targets)
