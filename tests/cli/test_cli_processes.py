@@ -1,7 +1,6 @@
 """What other programs see of a real process: exit codes, signals, pipes, bytes."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,25 @@ from commands import Job
 PROGRAM = [sys.executable, "-c", "from prefill_router.cli import main; main()"]
 
 
-def start(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    command = [*map(os.fsencode, PROGRAM), *(os.fsencode(str(a)) for a in arguments)]
+INTERRUPTED = """
+import os, signal
+from prefill_router.cli import main
+from prefill_router.progress import BarProgress, SilentProgress
+
+def task(self, label, *, total):
+    os.kill(os.getpid(), signal.SIGINT)
+    return SilentProgress().task(label, total=total)
+
+BarProgress.task = task
+main()
+"""
+"""A process that is interrupted when it sets to work."""
+
+
+def start(
+    *arguments: object, env: dict[str, str] | None = None, program: list[str] = PROGRAM
+) -> subprocess.Popen[bytes]:
+    command = [*map(os.fsencode, program), *(os.fsencode(str(a)) for a in arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, env={**os.environ, **(env or {})})
 
@@ -40,29 +56,17 @@ def test_exit_codes(job: Job, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["encode", "fit", "evaluate"])
 def test_interrupted(job: Job, tmp_path: Path, command: str) -> None:
     out = tmp_path / "out"
-    arguments = {
-        "encode": ("encode", job.answers, "--encoder", job.tiny, "--out", out),
-        "fit": ("fit", job.answers, "--store", job.states, "--out", out),
-        "evaluate": (
-            *("evaluate", job.router, "--data", job.answers, "--store", job.states, "--out", out),
-            *("--resamples", 1_000_000),
-        ),
-    }[command]
-    process = start(*arguments, env={"PREFILL_ROUTER_SLOWLY": "1"})
-    if command == "evaluate":
-        assert process.stderr
-        while b"bootstrap" not in process.stderr.read1(64):  # type: ignore[attr-defined]
-            pass
-    else:
-        process.send_signal(0)
-    process.send_signal(signal.SIGINT)
-    code, _, err = finish(process)
-    assert code in (130, -signal.SIGINT)
-    assert not out.exists() or command == "encode"
-    if command == "evaluate":
-        assert code == 130
-        assert b"interrupted; what was finished is kept" in err
-        assert b"Traceback" not in err
+    arguments: dict[str, tuple[object, ...]] = {
+        "encode": ("encode", job.answers, "--encoder", job.tiny),
+        "fit": ("fit", job.answers, "--store", job.states),
+        "evaluate": ("evaluate", job.router, "--data", job.answers, "--store", job.states),
+    }
+    program = [sys.executable, "-c", INTERRUPTED]
+    code, printed, err = finish(start(*arguments[command], "--out", out, program=program))
+    assert (code, printed) == (130, b"")
+    assert b"interrupted; what was finished is kept" in err
+    assert b"Traceback" not in err
+    assert [path.name for path in tmp_path.iterdir()] == (["out"] if command == "encode" else [])
 
 
 def test_bytes_that_are_no_text_on_the_command_line(job: Job, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from prefill_router.testing import make_routing_dataset
 
 Route = Callable[..., Done]
 TEXTS = {
-    "one letter": "a",
+    "one letter": "ß",
     "a million": "why " * 250_000,
     "emoji": "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 🦜",
-    "right to left": "\u202eمرحبا بالعالم שלום",
+    "right to left": "\u202e\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd",
     "combining": "Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢L̠ͨͧͩ͘G̴̻͈͍͔̹̑͗̎̅͛́Ǫ̵̹̻̝̳͂̌̌͘!͖̬̰̙̗̿̋ͥͥ̂ͣ̐́́͜͞",
     "control": "\x01\x02\x1b[31m\x7f\ufeff\u2028",
     "noncharacters": "\ufffe\uffff\U0010ffff",
@@ -59,10 +59,9 @@ def test_request_that_cannot_be_encoded_is_refused(job: Job, text: bytes, reason
         ("parrot", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("[]", "no messages"),
-        ("{}", "messages"),
-        ("7", "messages|role"),
-        ("null", "messages|role"),
-        ('"parrot"', "messages|role"),
+        ("{}", "list of messages"),
+        ("7", "list of messages"),
+        ("null", "list of messages"),
         ('["parrot"]', "role and a content"),
         ('[{"role": "user"}]', "role and a content"),
         ('[{"role": "user", "content": ["parrot"]}]', "role and a content"),
@@ -84,7 +83,6 @@ def test_chat_that_is_none_is_refused(job: Job, chat: str, reason: str) -> None:
         (("--only", "nobody"), "unknown targets"),
         (("--only", ""), "unknown targets|names no target"),
         (("--only", "target-0,,"), "unknown targets"),
-        (("--only", "target-0,target-0"), "more than once|twice|repeat"),
     ],
 )
 def test_route_options_that_make_no_sense(

@@ -18,9 +18,9 @@ from prefill_router.errors import PrefillRouterError
 
 NAME = "prefill-router"
 INTERRUPTED = 130
-out = Console(highlight=False)
+out = Console(highlight=False, markup=False)
 """Results: standard output."""
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, markup=False)
 """Progress, warnings and errors: standard error."""
 
 app = typer.Typer(

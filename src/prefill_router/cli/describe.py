@@ -7,6 +7,7 @@ from typing import Annotated, final
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.data import PartSummary, read_dataset, summarise
@@ -50,19 +51,16 @@ def describe(
 
 
 def _show_whole(whole: PartSummary, pool: Pool) -> None:
-    out.print(
-        f"[bold]{whole.queries:,} queries[/], {whole.distinct_prompts:,} distinct prompts, "
-        f"{len(whole.targets)} targets"
-    )
+    rest = f", {whole.distinct_prompts:,} distinct prompts, {len(whole.targets)} targets"
+    out.print(Text.assemble((f"{whole.queries:,} queries", "bold"), rest))
     if whole.unmeasured:
         out.print(f"{whole.unmeasured:,} queries have no label at all", style="yellow")
     out.print()
     out.print(_targets(whole, pool))
     out.print()
-    out.print(
-        f"best single target [bold]{_percent(whole.best_single_accuracy)}[/] "
-        f"({whole.best_single or 'none'}), oracle [bold]{_percent(whole.oracle_accuracy)}[/]"
-    )
+    best, oracle = _percent(whole.best_single_accuracy), _percent(whole.oracle_accuracy)
+    best_single = f" ({whole.best_single or 'none'}), oracle "
+    out.print(Text.assemble("best single target ", (best, "bold"), best_single, (oracle, "bold")))
     out.print()
     out.print(_regimes(whole))
 

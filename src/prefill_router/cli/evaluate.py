@@ -70,7 +70,7 @@ def evaluate(
         print_json(result.to_dict())
         return
     show_headline(result)
-    out.print(f"report: {report / 'index.html'}", markup=False)
+    out.print(f"report: {report / 'index.html'}", soft_wrap=True)
 
 
 def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:

@@ -69,7 +69,7 @@ def fit(
         return
     _tell(fitted)
     show_headline(fitted.evaluation)
-    out.print(f"router: {to}", markup=False)
+    out.print(f"router: {to}", soft_wrap=True)
 
 
 def _config(
@@ -128,7 +128,7 @@ def _tell(fitted: "RouterFit") -> None:
         out.print(
             f"{len(readers)} targets read {block.provenance.encoder} {block.site.name}, "
             f"PCA {block.dim}",
-            markup=False,
+            soft_wrap=True,
         )
     for note in fitted.router.record.notes:
-        out.print(f"note: {note}", markup=False)
+        out.print(f"note: {note}", soft_wrap=True)

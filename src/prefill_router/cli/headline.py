@@ -41,7 +41,7 @@ def show_headline(result: "Evaluation") -> None:
         )
         table.add_row(title, value, f"{low} to {high}")
     out.print(table)
-    out.print("\n" + _picture(result) + "\n", markup=False)
+    out.print("\n" + _picture(result) + "\n")
 
 
 def _text(value: float, digits: int, unit: str) -> str:

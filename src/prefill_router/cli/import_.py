@@ -90,17 +90,17 @@ def import_command(
 def _show(report: ImportReport) -> None:
     out.print(f"read {report.rows_read:,} rows of {report.files_read:,} files")
     for reason, count in report.files_skipped.items():
-        out.print(f"  {count:,} files left out: {reason}", markup=False)
+        out.print(f"  {count:,} files left out: {reason}", soft_wrap=True)
     out.print(
         f"kept {report.rows_kept:,}, dropped {report.duplicates:,} repeats and "
         f"{report.malformed:,} malformed"
     )
     for problem in report.problems[:_SHOWN]:
-        out.print(f"  {problem}", markup=False, soft_wrap=True)
+        out.print(f"  {problem}", soft_wrap=True)
     if report.malformed > _SHOWN:
         out.print(f"  and {report.malformed - _SHOWN:,} more; --json lists them")
     for note in report.notes:
-        out.print(f"note: {note}", markup=False, soft_wrap=True)
+        out.print(f"note: {note}", soft_wrap=True)
 
 
 def _show_dataset(summary: Summary, to: Path) -> None:
@@ -111,6 +111,5 @@ def _show_dataset(summary: Summary, to: Path) -> None:
         f"{to}: {whole.queries:,} queries, {len(whole.targets)} targets, {labels:,} labels, "
         f"{missing:,} missing, {len(summary.by_benchmark)} benchmarks; "
         f"for more: prefill-router describe {to}",
-        markup=False,
         soft_wrap=True,
     )

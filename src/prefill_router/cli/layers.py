@@ -64,7 +64,7 @@ def layers(
     _print_geometry(found)
     _print_ablations(ablations)
     if to is not None:
-        out.print(f"figures: {to}", markup=False)
+        out.print(f"figures: {to}", soft_wrap=True)
 
 
 def drawn(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":

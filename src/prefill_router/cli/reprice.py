@@ -41,9 +41,9 @@ def reprice(
     kept = [name for name in router.pool.names if name not in known]
     pool = router.pool.with_prices(known, date=date or listed.prices_date)
     router.with_pool(pool).save(to or folder)
-    out.print(_summary(router.pool, pool), markup=False)
+    out.print(_summary(router.pool, pool), soft_wrap=True)
     if kept:
-        err.print(f"prices kept, the file doesn't name them: {', '.join(kept)}", markup=False)
+        err.print(f"prices kept, the file doesn't name them: {', '.join(kept)}", soft_wrap=True)
 
 
 def _summary(before: Pool, after: Pool) -> str:

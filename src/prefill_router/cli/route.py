@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.data import Prompt
@@ -68,7 +69,7 @@ def _messages(text: str) -> Prompt:
 
 
 def _show(decision: "Decision") -> None:
-    out.print(f"[bold]{decision.target}[/] at lam = {decision.lam:g}")
+    out.print(Text.assemble((decision.target, "bold"), f" at lam = {decision.lam:g}"))
     table = Table(box=None, pad_edge=False)
     for title in ("target", "P(correct)", "estimated cost", "score"):
         table.add_column(title, justify="left" if title == "target" else "right")

@@ -38,4 +38,4 @@ def split_command(
     out.print(", ".join(f"{part} {count:,}" for part, count in sizes.items()), f"-> {to}")
     if drawn.merged:
         small = ", ".join(f"{name} ({count})" for name, count in drawn.merged.items())
-        out.print(f"strata too small to split alone, merged by regime: {small}", markup=False)
+        out.print(f"strata too small to split alone, merged by regime: {small}", soft_wrap=True)

@@ -57,7 +57,7 @@ def sweep(
         print_json(found.rows())
         return
     _print(found)
-    out.print(f"heat map: {to}", markup=False)
+    out.print(f"heat map: {to}", soft_wrap=True)
 
 
 def _print(found: "Sweep") -> None:

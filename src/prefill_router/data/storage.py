@@ -86,7 +86,8 @@ def is_dataset(folder: Path) -> bool:
 
 def _read_parquet(path: Path, *, needs: tuple[str, ...]) -> pl.DataFrame:
     try:
-        frame = pl.read_parquet(path)
+        with path.open("rb") as file:  # a name would be read as a pattern
+            frame = pl.read_parquet(file)
     except FileNotFoundError:
         raise FormatError(
             f"no such file; a dataset is a folder with {QUERIES} and {OUTCOMES} (make one with: "

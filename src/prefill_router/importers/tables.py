@@ -179,7 +179,8 @@ def _parquet(
     _require(columns, needs, path)
     chosen = [column for column in columns if column in {*needs, *wants}]
     try:
-        frame = pl.read_parquet(path, columns=chosen)
+        with path.open("rb") as file:  # a name would be read as a pattern
+            frame = pl.read_parquet(file, columns=chosen)
         for number, row in enumerate(frame.iter_rows(named=True), 1):
             yield Place(str(path), number), row
     except (PolarsError, PanicException, OSError, ValueError) as error:
@@ -188,7 +189,8 @@ def _parquet(
 
 def _schema(path: Path) -> list[str]:
     try:
-        return list(pl.read_parquet_schema(path))
+        with path.open("rb") as file:
+            return list(pl.read_parquet_schema(file))
     except (PolarsError, PanicException, OSError, ValueError) as error:
         raise FormatError(f"isn't readable Parquet: {_first_line(error)}", file=path) from None
 

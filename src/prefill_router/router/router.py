@@ -283,6 +283,8 @@ def as_prompt(request: Request) -> Prompt:
     """
     if isinstance(request, str):
         return request
+    if not isinstance(request, Sequence):
+        raise DataError("the request must be a text, or a list of messages with role and content")
     turns = [turn if isinstance(turn, Message) else _message(turn) for turn in request]
     if not turns:
         raise DataError("the request has no messages; give at least one, or a text")
