@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from prefill_router import files
+from prefill_router.errors import CorruptError
 from prefill_router.predictors import TrainingCurves
 from prefill_router.predictors.trunk.drawing import write_curves
 
@@ -56,3 +57,14 @@ def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(KeyboardInterrupt):
         write_curves(CURVES, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_curves_survive_json_and_anything_else_is_refused() -> None:
+    again = TrainingCurves.from_dict(json.loads(json.dumps(CURVES.to_dict())))
+    np.testing.assert_array_equal(again.validation, CURVES.validation)
+    np.testing.assert_array_equal(again.train, CURVES.train)
+    assert again.best_epoch.tolist() == [1, 0]
+    assert again.kept.tolist() == [True, False]
+    for broken in ({}, {"seeds": [{}]}, {"seeds": 3}):
+        with pytest.raises(CorruptError, match="training curves"):
+            TrainingCurves.from_dict(broken)

@@ -1,11 +1,14 @@
 """Training curves: the losses of each seed, its best epoch, and whether it was kept."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
 from numpy.typing import NDArray
+
+from prefill_router.errors import CorruptError
 
 
 @final
@@ -31,6 +34,25 @@ class TrainingCurves:
         least: NDArray[np.float64] = self.validation[np.arange(len(self.kept)), self.best_epoch]
         return least
 
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "TrainingCurves":
+        """The curves of `to_dict`.
+
+        Raises:
+            CorruptError: They aren't.
+        """
+        try:
+            seeds = sorted(value["seeds"], key=lambda entry: entry["seed"])
+            train, validation = (
+                [list(map(float, entry[name])) for entry in seeds]
+                for name in ("train_loss", "validation_loss")
+            )
+            best = np.array([entry["best_epoch"] for entry in seeds], dtype=np.int64)
+            kept = np.array([entry["kept"] for entry in seeds], dtype=np.bool_)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptError(f"these aren't training curves: {error!r}") from None
+        return cls(losses_table(train), losses_table(validation), best, kept)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: one entry per seed, with its epochs alone."""
         seeds = []
@@ -46,3 +68,11 @@ class TrainingCurves:
                 }
             )
         return {"seeds": seeds}
+
+
+def losses_table(losses: Sequence[Sequence[float]]) -> Float64[NDArray[np.float64], "seed epoch"]:
+    """The losses of each seed as rows of a table, NaN after its last epoch."""
+    table = np.full((len(losses), max(map(len, losses), default=0)), np.nan)
+    for row, seed in zip(table, losses, strict=True):
+        row[: len(seed)] = seed
+    return table

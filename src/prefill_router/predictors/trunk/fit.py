@@ -12,7 +12,7 @@ from scipy.special import logit
 from prefill_router.errors import FitError
 from prefill_router.predictors.base import Features
 from prefill_router.predictors.trunk.config import TrunkConfig
-from prefill_router.predictors.trunk.curves import TrainingCurves
+from prefill_router.predictors.trunk.curves import TrainingCurves, losses_table
 from prefill_router.predictors.trunk.holdout import Holdout, hold_out
 from prefill_router.predictors.trunk.network import SharedTrunkNet
 from prefill_router.progress import Progress, SilentProgress
@@ -153,8 +153,8 @@ def _train(
         )
     kept = np.sort(np.argsort(best, kind="stable")[: config.keep])
     curves = TrainingCurves(
-        _table([run.train for run in runs]),
-        _table([run.validation for run in runs]),
+        losses_table([run.train for run in runs]),
+        losses_table([run.validation for run in runs]),
         np.array([run.best_epoch for run in runs]),
         np.isin(np.arange(len(runs)), kept),
     )
@@ -162,13 +162,6 @@ def _train(
     weights = [np.stack(layer) for layer in zip(*(run.weights for run in chosen), strict=True)]
     biases = [np.stack(layer) for layer in zip(*(run.biases for run in chosen), strict=True)]
     return curves, weights, biases
-
-
-def _table(losses: list[list[float]]) -> Float64[NDArray[np.float64], "seed epoch"]:
-    table = np.full((len(losses), max(map(len, losses))), np.nan)
-    for row, seed in zip(table, losses, strict=True):
-        row[: len(seed)] = seed
-    return table
 
 
 def _set_constants(
