@@ -291,7 +291,7 @@ def as_prompt(request: Request) -> Prompt:
     return tuple(turns)
 
 
-def _message(turn: Mapping[str, Any]) -> Message:
+def _message(turn: object) -> Message:
     role, content = (
         (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
     )
