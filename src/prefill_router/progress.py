@@ -14,12 +14,10 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    Progress as RichProgress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
-)
-from rich.progress import (
-    Progress as RichProgress,
 )
 
 
