@@ -121,6 +121,9 @@ def test_a_pool_as_a_person_writes_it(tmp_path: Path) -> None:
         ("targets: !!python/object/apply:os.system ['true']", "not YAML"),
         ("a: &a [*a]", "targets: Field required"),
         ("\0", "not YAML"),
+        ("targets: [{name: 0b_}]", "malformed"),
+        ("targets: [{name: a, input_price: " + "9" * 5000 + "}]", "malformed"),
+        ("targets: !!timestamp abc", "malformed"),
     ],
 )
 def test_pool_files_that_can_not_be(text: str, words: str, tmp_path: Path) -> None:
@@ -154,6 +157,7 @@ def test_prices_as_csv(tmp_path: Path) -> None:
         (HEADER + "a,-1,2\n", "csv:2: not a price row"),
         (HEADER + "a,nan,2\n", "csv:2: not a price row"),
         (HEADER + ",1,2\n", "csv:2: not a price row"),
+        (HEADER + "a" * 200_000 + ",1,2\n", "not CSV: field larger"),
     ],
 )
 def test_price_tables_that_can_not_be(text: str, words: str, tmp_path: Path) -> None:

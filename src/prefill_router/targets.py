@@ -193,7 +193,10 @@ def read_pool(path: Path) -> Pool:
     except UnicodeDecodeError:
         raise FormatError("not a text file; a pool is YAML or CSV", file=path) from None
     if path.suffix.lower() == ".csv":
-        return _pool_from_csv(text, path)
+        try:
+            return _pool_from_csv(text, path)
+        except csv.Error as error:
+            raise FormatError(f"not CSV: {error}", file=path) from None
     try:
         value = yaml.load(text, Loader=_StringDates)
     except RecursionError:
@@ -202,6 +205,8 @@ def read_pool(path: Path) -> Pool:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         raise FormatError(f"not YAML: {error}", file=path, line=line) from None
+    except (ValueError, AttributeError) as error:  # such as 0b_, a number by its pattern alone
+        raise FormatError(f"not a pool, a value is malformed: {error}", file=path) from None
     return pool_from_dict(value, source=path)
 
 

