@@ -120,6 +120,16 @@ def test_fixed_costs_serve_targets_without_prices() -> None:
     assert [estimator.scale.low, estimator.scale.high] == pytest.approx([1e-4, 0.2])
 
 
+def test_prices_without_output_counts_leave_the_recorded_cost_and_it_is_told() -> None:
+    train = dataset(
+        [(1.0, 0.0), (2.0, 2.0), None], outputs=[[1, np.nan, np.nan]] * 3,
+        recorded=[[9, 0.1, 0.2]] * 3,
+    )  # fmt: skip
+    estimator = CostEstimator.fit(train, TOKENS)
+    assert estimator.recorded == ("t1", "t2")
+    assert estimator.estimate(np.array([100]))[0, 1:].tolist() == [0.1, 0.2]
+
+
 def test_assumed_output_tokens_stand_in_where_none_are_known() -> None:
     train = dataset([(0.0, 1.0)] * 2, outputs=[[8, np.nan]] * 3)
     with pytest.raises(ConfigError, match=r"\['t1'\] can't be estimated"):

@@ -119,6 +119,15 @@ class CostEstimator:
         """Whether nothing at all is known of costs: they are all zero, and lam changes nothing."""
         return bool(np.isnan(self.fixed).all()) and not any(t.has_price for t in self.pool)
 
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The targets that are estimated at their median recorded cost, whatever their prices."""
+        return tuple(
+            target.name
+            for target, fixed, output in zip(self.pool, self.fixed, self.median_output, strict=True)
+            if not np.isnan(fixed) and (not target.has_price or np.isnan(output))
+        )
+
     def estimate(
         self,
         encoder_tokens: Real[NDArray[Any], " query"],

@@ -184,9 +184,8 @@ def _costs(
 def _notes(costs: CostEstimator, features: FeatureExtractor, trunk: TrunkFit) -> tuple[str, ...]:
     free = ("no costs are known, so every lam but 0 chooses the most probable target",)
     estimated = [
-        f"{target.name} has no usable price; its cost is the median recorded one"
-        for target, fixed in zip(costs.pool, costs.fixed, strict=True)
-        if not target.has_price and not np.isnan(fixed)
+        f"{name} lacks prices or output token counts; its cost is the median recorded one"
+        for name in costs.recorded
     ]
     judged = [
         f"{target}: {choice['note']}"

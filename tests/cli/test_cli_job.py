@@ -1,14 +1,17 @@
 """The whole job from the command line: what is printed, and what programs may read."""
 
+import dataclasses
 import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import Job, run, succeeded
 
 from prefill_router.cli import app
-from prefill_router.router.storage import FILES
+from prefill_router.data import read_dataset, write_dataset
+from prefill_router.router.storage import FILES, FORMAT
 
 IN_ORDER = [
     "import",
@@ -145,11 +148,35 @@ def test_reprice_leaves_the_rest_as_it_is(job: Job, tmp_path: Path) -> None:
     assert told["pool"]["prices_date"] == "2026-11-20"
     assert told["pool"]["targets"][1]["output_price"] == 70
     before = json.loads(succeeded("show", job.router, "--json"))
-    assert {**told, "pool": None} == {**before, "pool": None}
+    assert {**told, "pool": None, "notes": None} == {**before, "pool": None, "notes": None}
+    assert told["notes"][:-1] == before["notes"]
+    day = before["pool"]["prices_date"]
+    assert told["notes"][-1] == f"prices were changed; the metrics are at those of {day}"
+    again = run("reprice", tmp_path / "router", "--prices", prices)
+    assert again.code == 0, again.err
+    assert json.loads(succeeded("show", tmp_path / "router", "--json"))["notes"] == told["notes"]
+
+
+def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:
+    answers = read_dataset(job.answers)
+    known = dataclasses.replace(
+        answers,
+        output_tokens=np.full_like(answers.output_tokens, np.nan),
+        recorded_cost=np.full_like(answers.recorded_cost, 0.1),
+    )
+    write_dataset(known, tmp_path / "answers")
+    router = tmp_path / "router"
+    succeeded("fit", tmp_path / "answers", "--store", job.states, "--dim", 4, "--out", router)
+    done = run("reprice", router, "--prices", job.answers / "pool.yaml")
+    assert "without effect" in done.err
+    notes = json.loads(succeeded("show", router, "--json"))["notes"]
+    assert any("target-1 lacks prices or output token counts" in note for note in notes)
 
 
 def test_show_is_the_card(job: Job) -> None:
-    assert "How well it does" in succeeded("show", job.router)
+    text = succeeded("show", job.router)
+    assert "How well it does" in text
+    assert f"format {FORMAT}" in " ".join(text.split())
 
 
 def test_with_the_packaged_encoder(tmp_path: Path, job: Job) -> None:

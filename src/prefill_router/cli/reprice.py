@@ -40,8 +40,16 @@ def reprice(
         raise ConfigError(f"{prices} has a price for none of the targets {router.pool.names}")
     kept = [name for name in router.pool.names if name not in known]
     pool = router.pool.with_prices(known, date=date or listed.prices_date)
-    router.with_pool(pool).save(to or folder)
+    repriced = router.with_pool(pool)
+    repriced.save(to or folder)
     out.print(_summary(router.pool, pool), soft_wrap=True)
+    unmoved = [name for name in repriced.costs.recorded if name in known]
+    if unmoved:
+        err.print(
+            "without effect, since no output token counts are known and the median recorded cost "
+            f"stands: {', '.join(unmoved)}",
+            soft_wrap=True,
+        )
     if kept:
         err.print(f"prices kept, the file doesn't name them: {', '.join(kept)}", soft_wrap=True)
 

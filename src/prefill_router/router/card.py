@@ -22,7 +22,12 @@ _TITLES = {
 
 
 def card(
-    record: Record, pool: Pool, selection: Sequence[Sequence[str]], provenance: dict[str, Any]
+    record: Record,
+    pool: Pool,
+    selection: Sequence[Sequence[str]],
+    provenance: dict[str, Any],
+    *,
+    version: int,
 ) -> str:
     """The README.md of a router's folder.
 
@@ -31,10 +36,11 @@ def card(
         pool: Its targets and prices.
         selection: Rows of target, encoder, site and dimension.
         provenance: What each encoder was, by name.
+        version: Of the folder's format.
     """
     parts = [
         "---\nlibrary_name: prefill-router\ntags:\n- llm-routing\n- prefill-router\n---\n",
-        f"# A router over {len(pool)} targets\n\n{_summary(record, pool)}\n",
+        f"# A router over {len(pool)} targets\n\n{_summary(record, pool, version)}\n",
         "## How to use it\n\n```python\nfrom prefill_router import Router\n\n"
         'router = Router.load("this folder")\nrouter.route("your request", lam=0.5).target\n```\n',
         "## How well it does, on queries it has not seen\n\n" + _metrics(record.metrics),
@@ -46,15 +52,15 @@ def card(
     return "\n".join(parts)
 
 
-def _summary(record: Record, pool: Pool) -> str:
+def _summary(record: Record, pool: Pool, version: int) -> str:
     sizes = ", ".join(f"{count:,} {part}" for part, count in record.trained_on.queries.items())
     sources = ", ".join(
         f"{name or 'unnamed'} ({count:,})" for name, count in record.trained_on.benchmarks.items()
     )
     return (
-        f"Fitted on {record.created} with prefill-router {record.package}. Queries: {sizes}; from "
-        f"{sources}; {record.trained_on.missing_labels:,} labels were missing. The dataset's "
-        f"fingerprint is `{record.trained_on.fingerprint}`. Prices as of "
+        f"Fitted on {record.created} with prefill-router {record.package}; format {version}. "
+        f"Queries: {sizes}; from {sources}; {record.trained_on.missing_labels:,} labels were "
+        f"missing. The dataset's fingerprint is `{record.trained_on.fingerprint}`. Prices as of "
         f"{pool.prices_date or 'an unknown day'}."
     )
 

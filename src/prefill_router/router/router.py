@@ -20,6 +20,7 @@ from prefill_router.router.record import Record
 from prefill_router.router.states import cached_states, finished_store
 from prefill_router.targets import Pool
 
+_REPRICED = "prices were changed; the metrics are at those of"
 Request = Prompt | Sequence[Mapping[str, Any]]
 """Text, messages, or chat messages as dictionaries with `role` and `content`."""
 
@@ -162,12 +163,17 @@ class Router:
         )
 
     def with_pool(self, pool: Pool) -> "Router":
-        """The same router at other prices, without refitting.
+        """The same router at other prices, without refitting; its record notes it.
 
         Raises:
             ConfigError: The pool has other names.
         """
-        return replace(self, costs=self.costs.with_pool(pool))
+        repriced = replace(self, costs=self.costs.with_pool(pool))
+        notes = self.record.notes
+        if pool == self.pool or any(note.startswith(_REPRICED) for note in notes):
+            return repriced
+        note = f"{_REPRICED} {self.pool.prices_date or 'an unknown day'}"
+        return repriced.with_record(self.record.model_copy(update={"notes": (*notes, note)}))
 
     def with_record(self, record: Record) -> "Router":
         """The same router with another record of how it came to be."""

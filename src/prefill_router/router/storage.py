@@ -183,4 +183,4 @@ def _card(router: "Router") -> str:
         for n, b in zip(names, blocks, strict=True)
     ]
     provenance = {p.encoder: p.to_dict() for p in router.features.provenances}
-    return card(router.record, router.pool, rows, provenance)
+    return card(router.record, router.pool, rows, provenance, version=FORMAT)
