@@ -158,7 +158,14 @@ def _features(
 
 
 def _assigned(stores: Sequence[Activations], config: FitConfig) -> dict[str, Activations]:
-    by_name = {store.provenance.encoder: store for store in stores}
+    names = [store.provenance.encoder for store in stores]
+    shared = sorted({n for n in config.assignments.values() if names.count(n) > 1})
+    if shared:
+        raise ConfigError(
+            f"several stores are of the encoders {shared}, so a name doesn't say which is meant; "
+            "give one store of each"
+        )
+    by_name = dict(zip(names, stores, strict=True))
     unknown = sorted(set(config.assignments.values()) - by_name.keys())
     if unknown:
         raise ConfigError(

@@ -74,6 +74,25 @@ def test_mmlu_pro_needs_the_target_in_the_name(tmp_path: Path) -> None:
         import_dataset("mmlu_pro", [tmp_path])
 
 
+@pytest.mark.parametrize("as_tar", [False, True])
+def test_each_file_that_counts_is_counted_once(as_tar: bool, tmp_path: Path) -> None:
+    for target, stamp in [("a", 1), ("a", 2), ("b", 1)]:
+        folder = tmp_path / "bench" / "gsm" / "test" / target
+        folder.mkdir(parents=True, exist_ok=True)
+        records = [{"index": 0, "origin_query": "why?", "score": stamp - 1}]
+        path = folder / f"gsm-test-{target}-2025010{stamp}_000000.json"
+        path.write_text(json.dumps({"records": records}))
+    (folder / "notes.json").write_text("{}")
+    source = tmp_path / "bench"
+    if as_tar:
+        source = tmp_path / "bench.tar"
+        with tarfile.open(source, "w") as tar:
+            tar.add(tmp_path / "bench", "bench")
+    _, report = import_dataset("llmrouterbench", [source])
+    assert report.files_read == 2
+    assert report.files_skipped == {"older than another run": 1, "not named as a result is": 1}
+
+
 def test_an_encrypted_or_broken_zip_is_named(tmp_path: Path) -> None:
     path = write_mmlu_pro(tmp_path, zipped=True)[0] / "model_outputs_alpha_5shots.zip"
     data = bytearray(path.read_bytes())

@@ -99,6 +99,25 @@ def test_prices_can_be_changed_without_fitting_again(
         router.with_pool(dear.select(["target-0"]))
 
 
+def test_features_that_the_predictor_does_not_take_are_refused(router: Router) -> None:
+    blocks = tuple(
+        dataclasses.replace(block, reducer=block.reducer.first(2))
+        for block in router.features.blocks
+    )
+    with pytest.raises(ConfigError, match="the predictor takes 16"):
+        dataclasses.replace(router, features=dataclasses.replace(router.features, blocks=blocks))
+
+
+def test_a_name_that_two_stores_share_can_not_be_assigned(
+    answers: RoutingDataset, states: MemoryActivations
+) -> None:
+    other = FakeEncoder(max_tokens=20).encode(answers.queries, states.sites)
+    named = dict.fromkeys(answers.pool.names, "fake")
+    config = dataclasses.replace(SMALL, mode="per_model", assignments=named)
+    with pytest.raises(ConfigError, match=r"several stores are of the encoders \['fake'\]"):
+        fit_router(answers, [states, other], config=config)
+
+
 def test_dataset_without_a_target_of_the_router_is_refused(
     router: Router, answers: RoutingDataset
 ) -> None:

@@ -121,16 +121,22 @@ class Collector:
 
     @contextmanager
     def file(self, file: str | Path) -> Iterator[None]:
-        """Read a file; where it turns out not to be readable, report that and go on after it."""
+        """Read a file; where it turns out not to be readable, report that and go on after it.
+
+        A file that holds others isn't counted itself, nor is one that was skipped meanwhile.
+        """
+        before = self._files_done()
         try:
             yield
-            self._counts["files"] += 1
+            self._counts["files"] += self._files_done() == before
         except FormatError as error:
+            self._counts["broken files"] += 1
             if self.strict:
                 raise
             reason = str(error).removeprefix(f"{Place(str(error.file), error.line)}: ")
             self._list(Problem(str(error.file), error.line, reason))
         except OSError as error:
+            self._counts["broken files"] += 1
             self.refuse(Place(str(file)), f"can't be read: {error.strerror or error}")
 
     @contextmanager
@@ -243,6 +249,9 @@ class Collector:
                 "which stands"
             )
         return True
+
+    def _files_done(self) -> int:
+        return self._counts["files"] + self._counts["broken files"] + self._skipped.total()
 
     def _list(self, problem: Problem) -> None:
         self._counts["malformed"] += 1

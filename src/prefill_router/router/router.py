@@ -70,6 +70,11 @@ class Router:
             raise ConfigError(
                 f"the predictor knows {self.predictor.targets}; the pool has {self.pool.names}"
             )
+        if self.features.targets != self.pool.names or self.features.width != self.predictor.width:
+            raise ConfigError(
+                f"there are {self.features.width} features for {self.features.targets}; the "
+                f"predictor takes {self.predictor.width} for {self.pool.names}"
+            )
 
     @property
     def pool(self) -> Pool:

@@ -172,7 +172,10 @@ def _costs_from(
         raise CorruptError(
             f"{folder / 'router.json'}: costs must hold {size} of each of {_PER_TARGET}"
         )
-    return {name: np.array(v, dtype=np.float64) for name, v in values.items()}  # None becomes NaN
+    counts = {name: np.array(v, dtype=np.float64) for name, v in values.items()}  # None becomes NaN
+    if any((array < 0).any() or np.isinf(array).any() for array in counts.values()):
+        raise CorruptError(f"{folder / 'router.json'}: costs hold negative or infinite numbers")
+    return counts
 
 
 def _card(router: "Router") -> str:
