@@ -7,10 +7,13 @@ line is malformed; 130 interrupted, in which case what was finished is kept.
 import io
 import json
 import os
+import signal
 import sys
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import typer
+from polars.exceptions import PanicException
 from rich.console import Console
 from rich.text import Text
 
@@ -40,16 +43,22 @@ def print_json(value: Any) -> None:
 def main() -> None:
     """Run the command line and exit."""
     _print_whatever_comes()
+    interruptions = _watched()
     try:
         app(prog_name=NAME)
+    except KeyboardInterrupt:
+        _end_interrupted()
     except SystemExit as ended:  # so typer ends, an interruption included
         if ended.code == INTERRUPTED:
-            _interrupted()
+            _end_interrupted()
         raise
-    except KeyboardInterrupt:
-        _interrupted()
-        sys.exit(INTERRUPTED)
+    except PanicException:
+        if interruptions:
+            _end_interrupted()
+        raise
     except (PrefillRouterError, OSError) as error:  # of the system: no such name, no room, no right
+        if interruptions:
+            _end_interrupted()
         told = " ".join(line.strip() for line in str(error).splitlines())
         err.print(Text.assemble(("error", "bold red"), ": ", told), soft_wrap=True)
         sys.exit(1)
@@ -57,11 +66,25 @@ def main() -> None:
         _flush()
 
 
-def _interrupted() -> None:
+def _watched() -> list[int]:
+    """The interruptions that will have come: libraries make errors of their own of them."""
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
+        signal.signal(signal.SIGINT, interrupt)
+    return seen
+
+
+def _end_interrupted() -> NoReturn:
     err.print(
         "interrupted; what was finished is kept, the same command goes on from there",
         soft_wrap=True,
     )
+    sys.exit(INTERRUPTED)
 
 
 def _print_whatever_comes() -> None:

@@ -6,9 +6,10 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from prefill_router.activations import POOLINGS, Provenance, Site
+from prefill_router.activations import Provenance, Site
 from prefill_router.activations.rounding import ROUNDINGS
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.poolings import parse_poolings
 from prefill_router.data import read_dataset
 from prefill_router.encoders import (
     MINILM,
@@ -73,7 +74,7 @@ def encode(
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
     queries = read_dataset(dataset)
-    poolings, part = _poolings(pooling), _shard(shard)
+    poolings, part = parse_poolings(pooling), _shard(shard)
     keep = _choice("--store-dtype", store_dtype, ROUNDINGS)
     network = load_encoder(
         encoder,
@@ -150,13 +151,6 @@ def _numbers(layers: str | None) -> tuple[int, ...] | None:
     if not numbers:
         raise ConfigError(f"--layers {layers!r} holds no layer; write them like 3-6")
     return tuple(sorted(numbers))
-
-
-def _poolings(text: str) -> list[Any]:
-    names = [name.strip() for name in text.split(",")]
-    if not set(names) <= set(POOLINGS):
-        raise ConfigError(f"--pooling is {text!r}; it must be last, mean, or last,mean")
-    return names
 
 
 def _choice(option: str, text: str, choices: tuple[_Choice, ...]) -> _Choice:

@@ -29,6 +29,9 @@ def evaluate(
     step: Annotated[
         float | None, typer.Option(help="Read the curve on a grid of lam, as 0.01, not exactly.")
     ] = None,
+    linear: Annotated[
+        bool, typer.Option("--linear", help="Normalise linear and not inverse cost.")
+    ] = False,
     encoder_folder: Annotated[
         list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
     ] = None,
@@ -51,12 +54,26 @@ def evaluate(
 
     check_replaceable(report)
     router = Router.load(folder, sources=sources(encoder_folder))
-    dataset = _part(read_dataset(data), router.split, part)
+    whole = read_dataset(data)
+    dataset = _part(whole, router.split, part)
+    if part != "all" and whole.fingerprint != router.record.trained_on.fingerprint:
+        err.print(
+            "note: the dataset has these ids, but it isn't the one that the router was fitted on: "
+            "its prompts, targets or labels differ"
+        )
     bar = BarProgress(console=err)
     stores = [ActivationStore.open(path) for path in store or []]
     predictions = router.predict(dataset, stores=stores, cache=default_cache(), progress=bar)
     priced = dataset.select(targets=router.pool.names).with_pool(router.pool)
-    result = judge(predictions, priced, resamples=resamples, seed=seed, step=step, progress=bar)
+    result = judge(
+        predictions,
+        priced,
+        resamples=resamples,
+        seed=seed,
+        step=step,
+        axis="linear" if linear else "inverse",
+        progress=bar,
+    )
     facts = {
         "dataset": str(data),
         "part": part,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.poolings import parse_poolings
 from prefill_router.data import load_split, read_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
@@ -83,7 +84,7 @@ def _config(
     seed: int,
     assume_output_tokens: float | None,
 ) -> "FitConfig":
-    from prefill_router.activations import POOLINGS, Site
+    from prefill_router.activations import Site
     from prefill_router.fitting import FitConfig
     from prefill_router.predictors import TrunkConfig
 
@@ -97,7 +98,7 @@ def _config(
         method="pinned" if pinned else cast(Literal["fisher", "grid"], select),
         scope=cast(Literal["target", "pool"], _one_of(scope, "scope", "target", "pool")),
         dim=dim,
-        poolings=[p for p in POOLINGS if p in _several(pooling, "pooling", *POOLINGS)],
+        poolings=parse_poolings(pooling),
         all_layers=all_layers,
         pinned=pinned,
         assignments={target: encoder for target, _, encoder in pairs},
@@ -111,10 +112,6 @@ def _one_of(value: str, option: str, *choices: str) -> str:
     if value not in choices:
         raise ConfigError(f"--{option} is {value!r}; it must be one of {list(choices)}")
     return value
-
-
-def _several(value: str, option: str, *choices: str) -> list[str]:
-    return [_one_of(part.strip(), option, *choices) for part in value.split(",")]
 
 
 def _tell(fitted: "RouterFit") -> None:

@@ -7,10 +7,10 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.poolings import parse_poolings
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from prefill_router.activations import Pooling
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.layers import Ablation, Survey
 
@@ -72,21 +72,6 @@ def drawn(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
     from prefill_router.data import load_split, split
 
     return split(dataset, seed=seed) if file is None else load_split(file)
-
-
-def parse_poolings(text: str) -> "list[Pooling]":
-    """The poolings of an option such as `last,mean`.
-
-    Raises:
-        ConfigError: It names something else.
-    """
-    from prefill_router.activations import POOLINGS
-    from prefill_router.errors import ConfigError
-
-    asked = ["last", "mean"] if text == "both" else text.split(",")
-    if not set(asked) <= set(POOLINGS):
-        raise ConfigError(f"--pooling is {text!r}; give last, mean or both")
-    return [pooling for pooling in POOLINGS if pooling in asked]
 
 
 def _draw(found: "Survey", to: Path | None, encoder: str, ablations: "list[Ablation]") -> None:

@@ -7,7 +7,8 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.layers import drawn, parse_poolings
+from prefill_router.cli.layers import drawn
+from prefill_router.cli.poolings import parse_poolings
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
