@@ -10,6 +10,7 @@ import pytest
 from commands import Job, run, succeeded
 
 from prefill_router.cli import app
+from prefill_router.cli.poolings import parse_poolings
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.router.storage import FILES, FORMAT
 
@@ -155,6 +156,27 @@ def test_reprice_leaves_the_rest_as_it_is(job: Job, tmp_path: Path) -> None:
     again = run("reprice", tmp_path / "router", "--prices", prices)
     assert again.code == 0, again.err
     assert json.loads(succeeded("show", tmp_path / "router", "--json"))["notes"] == told["notes"]
+
+
+def test_a_dataset_of_the_same_ids_that_is_another_is_noted(job: Job, tmp_path: Path) -> None:
+    answers = read_dataset(job.answers)
+    prompts = [query.prompt for query in reversed(answers.queries)]
+    pairs = zip(answers.queries, prompts, strict=True)
+    queries = tuple(dataclasses.replace(query, prompt=prompt) for query, prompt in pairs)
+    write_dataset(dataclasses.replace(answers, queries=queries), tmp_path / "other")
+    judge = ("evaluate", job.router, "--store", job.states, "--resamples", 0)
+    mine = run(*judge, "--data", job.answers, "--out", tmp_path / "mine", "--linear")
+    other = run(*judge, "--data", tmp_path / "other", "--out", tmp_path / "theirs")
+    assert "fitted on" not in mine.err
+    assert "isn't the one that the router was fitted on" in " ".join(other.err.split())
+    read = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("mine", "theirs")]
+    axes = [metrics["definitions"]["cost_axis"].split(":")[0] for metrics in read]
+    assert axes == ["linear", "inverse"]
+
+
+@pytest.mark.parametrize("text", ["both", "mean, last", "last,mean"])
+def test_poolings_are_written_alike_for_every_command(text: str) -> None:
+    assert parse_poolings(text) == ["last", "mean"]
 
 
 def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:

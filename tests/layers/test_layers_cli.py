@@ -46,7 +46,7 @@ def test_layers_as_json(folder: Path) -> None:
     got = run(*arguments)
     value = json.loads(got.stdout)
     assert [row["layer"] for row in value["geometry"]] == [2, 2, 3, 3, 4, 4]
-    assert [a["poolings"] for a in value["ablation"]] == [["last"], ["mean"], ["last", "mean"]]
+    assert [a["poolings"] for a in value["ablation"]] == [["last", "mean"], ["last"], ["mean"]]
     best = max(value["geometry"], key=lambda row: row["fisher_mean"])
     assert best["layer"] == 3
     assert run(*arguments, "--split", folder / "split.json").stdout == got.stdout
