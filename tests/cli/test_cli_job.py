@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Job, run, succeeded
 
+from commands import Job, run, succeeded
 from prefill_router.cli import app
 from prefill_router.cli.poolings import parse_poolings
 from prefill_router.data import read_dataset, write_dataset
