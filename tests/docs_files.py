@@ -1,0 +1,73 @@
+"""The files and names that the guides speak of, made up; what a page makes itself isn't here.
+
+`FOLDER` is what every page finds in its folder, `FILES` what a page finds besides, `NAMES` what the
+Python of a page finds defined.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from importers import samples
+from prefill_router import ActivationStore, Router, read_dataset
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
+
+FOLDER = ("answers", "states", "router")
+HEAD = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
+Command = Callable[..., object]
+
+
+def make_folder(folder: Path, command: Command) -> None:
+    """The dataset, its states and a router of them."""
+    write_dataset(make_routing_dataset(queries=160), folder / "answers")
+    command("encode", folder / "answers", "--out", folder / "states")
+    command("fit", folder / "answers", "--store", folder / "states", "--out", folder / "router")
+
+
+def data(folder: Path) -> None:
+    """Tables and published collections, to be imported."""
+    (folder / "prices.csv").write_text(HEAD + "small,0.1,0.4\nlarge,2,8\n")
+    rows = [
+        {"prompt": f"{q}?", "target": t, "correct": 1, "benchmark": f"b{q % 2}"}
+        for q in range(9)
+        for t in ("small", "large")
+    ]
+    samples.write_csv(folder / "answers.csv", rows)
+    log = [{"question": r["prompt"], "llm": r["target"], "score": 0.5} for r in rows]
+    samples.write_jsonl(folder / "log.jsonl", log)
+    wide = [
+        {"prompt": f"{q}?", "small": 0, "large": 1, "small_usd": 0.1, "large_usd": 2.0}
+        for q in range(9)
+    ]
+    samples.write_parquet(folder / "scores.parquet", wide)
+    samples.write_tree(folder)
+    samples.write_tar(folder)[0].rename(folder / "bench.tar.gz")
+    samples.write_csv(folder / "routerbench_0shot.csv", samples.routerbench_rows())
+    samples.write_csv(folder / "gsm8k_responses.csv", samples.routellm_rows())
+    samples.write_csv(folder / "train_v1.csv", samples.nvidia_rows()[:4])
+    samples.write_csv(folder / "test_v1.csv", samples.nvidia_rows()[4:])
+    for name in ("eval_results", "predictions"):
+        (folder / name).mkdir()
+    samples.write_mmlu_pro(folder / "eval_results", zipped=True)
+    samples.write_routerarena(folder / "predictions")
+    price = {"input_token_price_per_million": 1, "output_token_price_per_million": 2}
+    (folder / "cost.json").write_text(json.dumps({"org/alpha": price}))
+
+
+def two_stores(folder: Path) -> None:
+    """Two stores under other names."""
+    for name in ("states-a", "states-b"):
+        (folder / name).symlink_to(folder / "states", target_is_directory=True)
+
+
+def predictions(folder: Path) -> dict[str, object]:
+    """What a router predicts, under the names of the guide."""
+    dataset = read_dataset(folder / "answers")
+    stores = [ActivationStore.open(folder / "states")]
+    found = Router.load(folder / "router").predict(dataset, stores=stores)
+    return {"dataset": dataset, "predictions": found, "first": found, "second": found}
+
+
+FILES: dict[str, Callable[[Path], None]] = {"data.md": data, "layers.md": two_stores}
+NAMES: dict[str, Callable[[Path], dict[str, object]]] = {"evaluation.md": predictions}
