@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ import torch
 from hypothesis import given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 
-from prefill_router.activations import ROUNDINGS, ActivationStore, Rounding, Site, rounded
+from prefill_router.activations import (
+    ROUNDINGS,
+    ActivationStore,
+    Rounding,
+    Site,
+    rounded,
+    store as store_module,
+)
+from prefill_router.activations.shard import Layout
 from prefill_router.data import RoutingDataset
 from prefill_router.encoders import encode_dataset
 from prefill_router.errors import (
@@ -211,6 +220,23 @@ def test_a_store_of_another_encoder_is_left_alone(
         encode_dataset(dataset, ENCODER, store.path, sites=SITES[:1])
     with pytest.raises(ProvenanceError, match="as bfloat16; asked for"):
         encode_dataset(dataset, ENCODER, store.path, sites=SITES, rounding="float32")
+
+
+def test_of_two_that_begin_a_store_at_once_the_second_must_want_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = FakeEncoder(), FakeEncoder(max_tokens=20)
+    layout = Layout((Site(1, "last"),), mine.hidden_size, "bfloat16")
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        store_module.prepare_store(tmp_path / "s", other.provenance, layout)
+        return store_module.only_writer(*arguments, **options)
+
+    monkeypatch.setattr(store_module, "only_writer", overtaken)
+    with pytest.raises(ProvenanceError, match="max_tokens is 20, needed is 256"):
+        store_module.prepare_store(tmp_path / "s", mine.provenance, layout)
+    assert [path.name for path in (tmp_path / "s").iterdir()] == [store_module.MANIFEST]
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)

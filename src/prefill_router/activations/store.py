@@ -19,6 +19,7 @@ from jaxtyping import Float32, Int
 from numpy.typing import NDArray
 
 from prefill_router.activations.base import Activations, Provenance, Site
+from prefill_router.activations.lock import only_writer
 from prefill_router.activations.rounding import ROUNDINGS, Rounding
 from prefill_router.activations.sealed import read_sealed, write_sealed
 from prefill_router.activations.shard import Layout, Shard, read_shard
@@ -207,7 +208,12 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
         "sites": [site.name for site in layout.sites],
         "dtype": layout.rounding,
     }
-    write_sealed(path / MANIFEST, manifest)
+    with only_writer(path, MANIFEST, wait=True):
+        is_first = not (path / MANIFEST).is_file()
+        if is_first:
+            write_sealed(path / MANIFEST, manifest)
+    if not is_first:  # another process, started at the same moment, may want another store
+        prepare_store(path, provenance, layout)
 
 
 def _describe(layout: Layout) -> str:

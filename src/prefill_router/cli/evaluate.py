@@ -39,8 +39,8 @@ def evaluate(
 ) -> None:
     """Judge a router on queries with known outcomes.
 
-    Queries whose states are in no store are encoded on the way and kept in the cache. Costs are at
-    the router's prices.
+    Queries whose states are in no store are encoded on the way and kept in the cache. An answer
+    costs what was recorded, or else its tokens at the router's prices.
 
     Example: prefill-router evaluate router --data answers --out report
     """

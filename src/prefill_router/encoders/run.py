@@ -163,7 +163,8 @@ def run_encoding(
     """
     prepare_store(plan.out, encoder.provenance, plan.layout)
     plan.check_space()
-    sweep(plan.out / SHARDS)
+    for folder in (plan.out, plan.out / SHARDS):
+        sweep(folder)
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)
