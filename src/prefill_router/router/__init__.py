@@ -2,7 +2,8 @@
 
 from prefill_router.router.decision import Decision, Segment
 from prefill_router.router.record import Interval, Record, TrainedOn
-from prefill_router.router.router import EncoderSources, Request, Router, as_prompt
+from prefill_router.router.request import Request, as_prompt
+from prefill_router.router.router import EncoderSources, Router
 
 __all__ = [
     "Decision",

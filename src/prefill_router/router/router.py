@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from prefill_router.activations import Activations, MemoryActivations, Provenance
 from prefill_router.cost import CostEstimator
-from prefill_router.data import Message, Prompt, Query, RoutingDataset, Split, prompt_key
+from prefill_router.data import Query, RoutingDataset, Split, prompt_key
 from prefill_router.encoders import Encoder, load_encoder_for
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Predictions
@@ -17,12 +17,11 @@ from prefill_router.predictors import Predictor
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router.decision import Decision, decide
 from prefill_router.router.record import Record
+from prefill_router.router.request import Request, as_prompt
 from prefill_router.router.states import cached_states, finished_store
 from prefill_router.targets import Pool
 
 _REPRICED = "prices were changed; the metrics are at those of"
-Request = Prompt | Sequence[Mapping[str, Any]]
-"""Text, messages, or chat messages as dictionaries with `role` and `content`."""
 
 
 @final
@@ -284,28 +283,3 @@ class Router:
 
         router = load(name, revision=revision, token=token)
         return replace(router, sources=sources or EncoderSources())
-
-
-def as_prompt(request: Request) -> Prompt:
-    """A request as text or messages.
-
-    Raises:
-        DataError: It is neither.
-    """
-    if isinstance(request, str):
-        return request
-    if not isinstance(request, Sequence):
-        raise DataError("the request must be a text, or a list of messages with role and content")
-    turns = [turn if isinstance(turn, Message) else _message(turn) for turn in request]
-    if not turns:
-        raise DataError("the request has no messages; give at least one, or a text")
-    return tuple(turns)
-
-
-def _message(turn: object) -> Message:
-    role, content = (
-        (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
-    )
-    if not isinstance(role, str) or not isinstance(content, str):
-        raise DataError("a chat message needs a role and a content, both texts")
-    return Message(role, content)

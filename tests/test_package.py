@@ -1,0 +1,185 @@
+"""The package as a whole: what importing it loads, its names, and what its code never does."""
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import prefill_router
+from prefill_router import errors
+
+SOURCES = sorted(Path(prefill_router.__file__).parent.rglob("*.py"))
+HEAVY = ("torch", "transformers", "matplotlib", "huggingface_hub")
+PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"
+HELP = "from prefill_router.cli import app; app(['{}', '--help'], standalone_mode=False)"
+COMMANDS = ("describe", "encode", "fit", "evaluate", "route", "import", "layers", "show")
+
+
+def loaded_by(statement: str) -> str:
+    program = [sys.executable, "-c", PROGRAM.format(statement, HEAVY)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import prefill_router",
+        "import prefill_router.router, prefill_router.data, prefill_router.activations",
+        "import prefill_router.cli",
+        "import prefill_router.testing",
+    ],
+)
+def test_importing_loads_nothing_heavy(statement: str) -> None:
+    assert loaded_by(statement) == "[]"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    every = "; ".join(HELP.format(name) for name in COMMANDS)
+    assert loaded_by(every) == "[]"
+
+
+def test_heavy_imports_would_be_seen() -> None:
+    assert loaded_by("import prefill_router.encoders.assemble") != "[]"
+
+
+def test_importing_does_no_work() -> None:
+    program = "import prefill_router, sys; sys.exit(len(sys.modules) > 200)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_public_names() -> None:
+    for name in prefill_router.__all__:
+        assert getattr(prefill_router, name) is not None
+        assert name in dir(prefill_router)
+    assert prefill_router.__all__ == sorted(prefill_router.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = prefill_router.nonsense
+
+
+def modules() -> list[str]:
+    root = Path(prefill_router.__file__).parents[1]
+    parts = [path.relative_to(root).with_suffix("").parts for path in SOURCES]
+    return [".".join(p[:-1] if p[-1] == "__init__" else p) for p in parts]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_module_says_what_it_is_and_has_what_it_lists(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for public in getattr(module, "__all__", ()):
+        assert getattr(module, public) is not None, public
+
+
+def test_every_exception_is_drawn_where_it_stands() -> None:
+    drawn: dict[str, str] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"    ([ │├└─]*)(\w+Error)\b", line)
+        if found:
+            depth = len(found[1]) // 4
+            path = [*path[:depth], found[2]]
+            drawn[found[2]] = path[-2] if depth else "Exception"
+    defined = {
+        name: value.__base__.__name__
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, Exception)
+    }
+    assert drawn == defined
+
+
+Finding = Callable[[ast.AST], bool]
+
+
+def called(node: ast.AST, *names: str) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in names
+
+
+def imported(node: ast.AST, *names: str) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        only_errors = all(alias.name.endswith("Error") for alias in node.names)
+        return (node.module or "").split(".")[0] in names and not only_errors
+    return isinstance(node, ast.Import) and any(a.name.split(".")[0] in names for a in node.names)
+
+
+def catches_everything(node: ast.AST) -> bool:
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    caught = ast.walk(node.type) if node.type else ()
+    names = {n.id for n in caught if isinstance(n, ast.Name)}
+    return node.type is None or bool(names & {"Exception", "BaseException"})
+
+
+def passes_keywords_on(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and node.args.kwarg is not None
+    )
+
+
+def trusts_code(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.keyword)
+        and node.arg == "trust_remote_code"
+        and isinstance(node.value, ast.Constant)
+        and node.value.value is not False
+    )
+
+
+NEVER: dict[str, tuple[Finding, str]] = {
+    "pickle": (
+        lambda n: imported(n, "pickle", "cPickle", "dill", "joblib", "cloudpickle", "shelve"),
+        "import pickle",
+    ),
+    "torch.load": (lambda n: called(n, "torch.load", "np.load", "numpy.load"), "torch.load(x)"),
+    "eval": (lambda n: called(n, "eval", "exec", "compile", "builtins.eval"), "eval('1')"),
+    "shell": (lambda n: called(n, "os.system", "os.popen"), "os.system('ls')"),
+    "unsafe YAML": (lambda n: called(n, "yaml.unsafe_load", "yaml.full_load"), "yaml.full_load(x)"),
+    "code of weights": (trusts_code, "f(trust_remote_code=True)"),
+    "print": (lambda n: called(n, "print"), "print('x')"),
+    "assert": (lambda n: isinstance(n, ast.Assert), "assert x"),
+    "global random state": (
+        lambda n: called(n, "np.random.seed", "random.seed", "torch.manual_seed"),
+        "np.random.seed(0)",
+    ),
+    "catching everything": (catches_everything, "try:\n x\nexcept (ValueError, Exception):\n y"),
+    "keywords passed on": (passes_keywords_on, "def f(**options): ..."),
+}
+
+
+def findings(source: str, finding: Finding) -> Iterator[int]:
+    for node in ast.walk(ast.parse(source)):
+        if finding(node):
+            yield getattr(node, "lineno", 0)
+
+
+@pytest.mark.parametrize("what", NEVER)
+def test_code_never(what: str) -> None:
+    finding, example = NEVER[what]
+    assert list(findings(example, finding))  # the search itself works
+    places = [
+        f"{path}:{line}"
+        for path in SOURCES
+        for line in findings(path.read_text(encoding="utf-8"), finding)
+    ]
+    assert places == []
+
+
+def test_files_and_functions_are_short() -> None:
+    long_files = [f"{p}" for p in SOURCES if len(p.read_text().splitlines()) > 300]
+    assert long_files == []
+    long_functions = [
+        f"{path}:{node.lineno} {node.name}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and (node.end_lineno or 0) - node.body[0].lineno + 1 > 60
+    ]
+    assert long_functions == []
