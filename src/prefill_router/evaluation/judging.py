@@ -23,7 +23,7 @@ from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import ones
 from prefill_router.progress import Progress, SilentProgress
 
-Tables: TypeAlias = Mapping[tuple[str, str], Float[NDArray[np.float64], "resample column"]]
+Tables: TypeAlias = Mapping[tuple[str, str], Float[NDArray[np.float64], "_resample _column"]]
 
 
 def evaluate(

@@ -71,7 +71,7 @@ class Scores:
     points: Points
     singles: Points
 
-    def tables(self) -> dict[tuple[str, str], Float[NDArray[np.float64], "resample column"]]:
+    def tables(self) -> dict[tuple[str, str], Float[NDArray[np.float64], "resample _column"]]:
         """All numbers by group (`headline`, `targets`, `regimes`) and name."""
         headline = {("headline", name): row[:, None] for name, row in self.headline.items()}
         targets = {("targets", name): table for name, table in self.targets.items()}

@@ -10,7 +10,7 @@ Request = Prompt | Sequence[Mapping[str, Any]]
 """Text, messages, or chat messages as dictionaries with `role` and `content`."""
 
 
-def as_prompt(request: Request) -> Prompt:
+def as_prompt(request: object) -> Prompt:
     """A request as text or messages.
 
     Raises:
