@@ -176,3 +176,14 @@ def test_observed_cost_is_recorded_or_follows_from_tokens() -> None:
     cost = data.observed_cost
     assert cost[0].tolist() == [120 / 1e6, 5.0]
     assert np.isnan(cost[1, 1])
+
+
+def test_free_output_needs_no_count() -> None:
+    train = dataset([(2.0, 0.0), (0.0, 0.0)], inputs=[[100, 100]] * 3)
+    estimator = CostEstimator.fit(train, TOKENS)
+    assert estimator.estimate(np.array([100])) * 1e6 == pytest.approx(
+        np.array([[100 * estimator.token_ratio[0] * 2, 0]])
+    )
+    assert estimator.recorded == ()
+    with pytest.raises(ConfigError, match="can't be estimated"):
+        CostEstimator.fit(dataset([(2.0, 1.0), (0.0, 0.0)], inputs=[[1, 1]] * 3), TOKENS)

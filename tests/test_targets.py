@@ -184,3 +184,11 @@ def test_any_text_is_a_pool_or_refused(text: str, name: str) -> None:
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         with contextlib.suppress(FormatError):
             assert len(read_pool(path)) > 0
+
+
+def test_a_malformed_pool_is_not_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "pool.yaml"
+    path.write_text("targets:\n  - name: a\n    api_key: sk-secret: [\n")
+    with pytest.raises(FormatError, match="not YAML") as caught:
+        read_pool(path)
+    assert "secret" not in str(caught.value)

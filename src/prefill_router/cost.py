@@ -70,8 +70,8 @@ class CostEstimator:
     def __post_init__(self) -> None:
         lacking = [
             target.name
-            for target, fixed, output in zip(self.pool, self.fixed, self.median_output, strict=True)
-            if np.isnan(fixed) and not (target.has_price and not np.isnan(output))
+            for target, fixed, priced in zip(self.pool, self.fixed, self._priced, strict=True)
+            if np.isnan(fixed) and not priced
         ]
         if lacking and not self.is_free:
             raise ConfigError(
@@ -124,8 +124,8 @@ class CostEstimator:
         """The targets that are estimated at their median recorded cost, whatever their prices."""
         return tuple(
             target.name
-            for target, fixed, output in zip(self.pool, self.fixed, self.median_output, strict=True)
-            if not np.isnan(fixed) and (not target.has_price or np.isnan(output))
+            for target, fixed, priced in zip(self.pool, self.fixed, self._priced, strict=True)
+            if not np.isnan(fixed) and not priced
         )
 
     def estimate(
@@ -161,13 +161,22 @@ class CostEstimator:
             raise ConfigError(f"the pool has {pool.names}; the router needs {self.pool.names}")
         return replace(self, pool=pool)
 
+    @property
+    def _priced(self) -> list[bool]:
+        """Whether Equation 1 can be computed for each target: free output needs no count."""
+        return [
+            target.has_price and (target.output_price == 0 or not np.isnan(output))
+            for target, output in zip(self.pool, self.median_output, strict=True)
+        ]
+
     def _cost(
         self, inputs: Float[NDArray[np.float64], "row target"]
     ) -> Float[NDArray[np.float64], "row target"]:
         if self.is_free:
             return np.zeros_like(inputs)
         prices = np.array([(t.input_price, t.output_price) for t in self.pool], dtype=np.float64)
-        cost = (inputs * prices[:, 0] + self.median_output * prices[:, 1]) / _MILLION
+        output = np.where(prices[:, 1] == 0, 0, self.median_output * prices[:, 1])
+        cost = (inputs * prices[:, 0] + output) / _MILLION
         return np.where(np.isnan(cost), self.fixed, cost)
 
 

@@ -20,7 +20,7 @@ from prefill_router.data import RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.features import FeatureExtractor, Mode
-from prefill_router.layers import Method, Scope
+from prefill_router.layers import Method, Pinned, Scope
 from prefill_router.predictors import TrunkConfig, TrunkFit, fit_trunk
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import Interval, Record, Router, TrainedOn
@@ -38,7 +38,7 @@ class FitConfig:
         dim: Components of each block, unless the grid search chooses.
         poolings: Candidates.
         all_layers: Whether layers below ceil(L/2) are candidates too.
-        pinned: The site, for `pinned`.
+        pinned: The site, or that of each target by its name, for `pinned`.
         assignments: For `per_model`: the name of each target's encoder.
         trunk: Options of the training.
         assumed_output_tokens: Stands in for targets of which no output count is known.
@@ -52,7 +52,7 @@ class FitConfig:
     dim: int = 100
     poolings: Sequence[Pooling] = POOLINGS
     all_layers: bool = False
-    pinned: Site | None = None
+    pinned: Pinned | None = None
     assignments: Mapping[str, str] = field(default_factory=dict)
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     assumed_output_tokens: float | None = None
@@ -70,7 +70,7 @@ class FitConfig:
         """Plain values for the record."""
         special = {
             "poolings": list(self.poolings),
-            "pinned": None if self.pinned is None else self.pinned.name,
+            "pinned": _plain(self.pinned),
             "assignments": dict(self.assignments),
             "trunk": self.trunk.to_dict(),
         }
@@ -136,6 +136,12 @@ def fit_router(
     predictions = router.predict(test, stores=used, progress=shown)
     judged = evaluate(predictions, test, resamples=config.resamples, progress=shown)
     return RouterFit(_with_metrics(router, judged), judged, trunk)
+
+
+def _plain(pinned: Pinned | None) -> str | dict[str, str] | None:
+    if pinned is None or isinstance(pinned, Site):
+        return None if pinned is None else pinned.name
+    return {target: site.name for target, site in pinned.items()}
 
 
 def _features(

@@ -204,7 +204,8 @@ def read_pool(path: Path) -> Pool:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
-        raise FormatError(f"not YAML: {error}", file=path, line=line) from None
+        problem = getattr(error, "problem", None) or "malformed"  # without the text around it
+        raise FormatError(f"not YAML: {problem}", file=path, line=line) from None
     except (ValueError, AttributeError) as error:  # such as 0b_, a number by its pattern alone
         raise FormatError(f"not a pool, a value is malformed: {error}", file=path) from None
     return pool_from_dict(value, source=path)

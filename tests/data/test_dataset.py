@@ -134,3 +134,8 @@ def test_the_text_of_a_chat() -> None:
     chat = (Message("system", "Be brief."), Message("user", "Why?"))
     assert prompt_text(chat) == "Be brief.\n\nWhy?"
     assert prompt_text("Why?") == "Why?"
+
+
+def test_a_chat_without_messages_is_refused() -> None:
+    with pytest.raises(DataError, match="chat without messages"):
+        Query("q", ())

@@ -152,6 +152,18 @@ def test_a_pinned_site_is_taken(dataset: RoutingDataset, states: MemoryActivatio
         select(states, dataset, method="fisher", pinned=site)
 
 
+def test_each_target_can_have_a_pinned_site(
+    dataset: RoutingDataset, states: MemoryActivations
+) -> None:
+    one, two, three = dataset.pool.names
+    sites = {two: Site(2, "last"), one: Site(1, "mean"), three: Site(1, "mean")}
+    found = select(states, dataset, method="pinned", pinned=sites, dim=5)
+    assert [choice.site for choice in found.choices] == [sites[n] for n in dataset.pool.names]
+    for wrong in ({one: Site(1, "mean")}, {**sites, "nobody": Site(1, "mean")}):
+        with pytest.raises(ConfigError, match="pin one site for each"):
+            select(states, dataset, method="pinned", pinned=wrong)
+
+
 def test_candidates_are_the_upper_half_unless_asked(states: MemoryActivations) -> None:
     names = [site.name for site in candidate_sites(states)]
     assert names == ["last.2", "mean.2", "last.3", "mean.3", "last.4", "mean.4"]

@@ -77,7 +77,7 @@ def evaluate(
     facts = {
         "dataset": str(data),
         "part": part,
-        "queries": f"{len(dataset):,}",
+        "queries": f"{len(dataset):,}, {_trained_on(dataset, router.split):,} of them trained on",
         "router": str(folder),
         "fitted": router.record.created,
         "prices": router.pool.prices_date or "undated",
@@ -93,15 +93,19 @@ def evaluate(
 def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
     """The queries that are judged: those of a part of the router's split, or all."""
     if part == "all":
-        seen = set(dataset.query_ids) & set(drawn["train"])
+        seen = _trained_on(dataset, drawn)
         if seen:
-            err.print(f"note: the router was trained on {len(seen):,} of these queries")
+            err.print(f"note: the router was trained on {seen:,} of these queries")
         return dataset
     for name in PARTS:
         if name == part:
             _check_held(dataset, drawn[name], part)
             return dataset.select(drawn[name])
     raise ConfigError(f"--split is {part!r}; it must be one of {[*PARTS, 'all']}")
+
+
+def _trained_on(dataset: RoutingDataset, drawn: Split) -> int:
+    return len(set(dataset.query_ids) & set(drawn["train"]))
 
 
 def _check_held(dataset: RoutingDataset, ids: Sequence[str], part: str) -> None:

@@ -13,6 +13,7 @@ from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.fitting import FitConfig, RouterFit
+    from prefill_router.layers import Pinned
 
 
 @app.command()
@@ -26,6 +27,10 @@ def fit(
     select: Annotated[
         str, typer.Option(help="fisher, grid, or a site such as mean.5 for all targets.")
     ] = "fisher",
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(help="TARGET=SITE, for each target; instead of --select."),
+    ] = None,
     scope: Annotated[
         str, typer.Option(help="A site for each target, or one for the pool.")
     ] = "target",
@@ -57,7 +62,7 @@ def fit(
 
     check_replaceable(to)
     config = _config(
-        mode, select, scope, dim, pooling, all_layers, assign, seed, assume_output_tokens
+        mode, select, pin, scope, dim, pooling, all_layers, assign, seed, assume_output_tokens
     )
     drawn = None if split_file is None else load_split(split_file)
     stores = [ActivationStore.open(path) for path in store]
@@ -76,6 +81,7 @@ def fit(
 def _config(
     mode: str,
     select: str,
+    pin: list[str] | None,
     scope: str,
     dim: int,
     pooling: str,
@@ -84,18 +90,17 @@ def _config(
     seed: int,
     assume_output_tokens: float | None,
 ) -> "FitConfig":
-    from prefill_router.activations import Site
     from prefill_router.fitting import FitConfig
     from prefill_router.predictors import TrunkConfig
 
-    pinned = Site.parse(select) if select not in ("fisher", "grid") else None
+    pinned = _pinned(select, pin)
     pairs = [pair.rpartition("=") for pair in assign or ()]
     return FitConfig(
         mode=cast(
             Literal["single", "per_model", "auto"],
             _one_of(mode, "mode", "single", "per_model", "auto"),
         ),
-        method="pinned" if pinned else cast(Literal["fisher", "grid"], select),
+        method="pinned" if pinned is not None else cast(Literal["fisher", "grid"], select),
         scope=cast(Literal["target", "pool"], _one_of(scope, "scope", "target", "pool")),
         dim=dim,
         poolings=parse_poolings(pooling),
@@ -106,6 +111,18 @@ def _config(
         assumed_output_tokens=assume_output_tokens,
         seed=seed,
     )
+
+
+def _pinned(select: str, pin: list[str] | None) -> "Pinned | None":
+    """The site of all targets, or of each; None where they are selected."""
+    from prefill_router.activations import Site
+
+    if not pin:
+        return None if select in ("fisher", "grid") else Site.parse(select)
+    if select != "fisher":  # the default
+        raise ConfigError(f"--pin and --select {select} are both given; give one of them")
+    pairs = [pair.rpartition("=") for pair in pin]
+    return {target: Site.parse(site) for target, _, site in pairs}
 
 
 def _one_of(value: str, option: str, *choices: str) -> str:

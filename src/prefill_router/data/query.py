@@ -46,6 +46,8 @@ class Query:
     def __post_init__(self) -> None:
         if not self.id:
             raise DataError("a query has an empty id; give each query an id of its own")
+        if isinstance(self.prompt, tuple) and not self.prompt:
+            raise DataError(f"query {self.id!r} is a chat without messages; give at least one")
 
 
 def prompt_key(prompt: Prompt) -> str:

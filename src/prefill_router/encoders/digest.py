@@ -1,8 +1,8 @@
 """What identifies an encoder's files: the content, not the name.
 
-A local folder's revision is the SHA-256 of its configuration, tokenizer and weights. Weights of
-more than a gibibyte would take seconds each time, so of those the size, the first mebibyte (which
-holds the names and shapes of safetensors) and 64 mebibytes spread evenly are taken, and the
+A local folder's revision is the SHA-256 of its configuration, tokenizer, code and weights. Weights
+of more than a gibibyte would take seconds each time, so of those the size, the first mebibyte
+(which holds the names and shapes of safetensors) and 64 mebibytes spread evenly are taken, and the
 revision says `sampled`: it tells fine-tunings apart, but is no proof against somebody who changes
 single weights on purpose.
 """
@@ -33,7 +33,8 @@ TOKENIZER_FILES = (
 def folder_revision(folder: Path) -> str:
     """Digest of a local encoder: `sha256:...`, or `sampled:...` for big ones."""
     weights = [path for pattern in _WEIGHTS for path in sorted(folder.glob(pattern))]
-    small = [folder / name for name in ("config.json", *TOKENIZER_FILES)]
+    code = sorted(folder.glob("*.py"))  # may run where the caller trusts it
+    small = [*(folder / name for name in ("config.json", *TOKENIZER_FILES)), *code]
     is_whole = sum(path.stat().st_size for path in weights) <= _WHOLE_BYTES
     digest = hashlib.sha256()
     for path in [*small, *weights]:

@@ -14,7 +14,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, ProvenanceError
 from prefill_router.features.block import Block, EncoderStates
 from prefill_router.features.modes import Assignment, Mode, assign
-from prefill_router.layers import Method, Scope, fit_reducer
+from prefill_router.layers import Method, Pinned, Scope, fit_reducer
 from prefill_router.progress import Progress
 
 
@@ -59,7 +59,7 @@ class FeatureExtractor:
         dim: int = 100,
         poolings: Sequence[Pooling] = POOLINGS,
         all_layers: bool = False,
-        pinned: Site | None = None,
+        pinned: Pinned | None = None,
         assignments: Mapping[str, Activations] | None = None,
         seed: int = 0,
         progress: Progress | None = None,
@@ -76,7 +76,7 @@ class FeatureExtractor:
             dim: Components of each block, unless the grid search chooses.
             poolings: Candidates.
             all_layers: Whether layers below ceil(L/2) are candidates too.
-            pinned: The site, for the method `pinned`.
+            pinned: The site, or that of each target, for the method `pinned`.
             assignments: For `per_model`: the store of each target, among `stores`.
             seed: Of the folds, where cross-validation is used.
             progress: Shows how far it is.

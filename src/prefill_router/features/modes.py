@@ -8,12 +8,13 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.activations import Activations, Pooling, Site
+from prefill_router.activations import Activations, Pooling
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.layers import (
     Choice,
     Method,
+    Pinned,
     Scope,
     Selection,
     auc_of_selection,
@@ -52,7 +53,7 @@ def assign(
     dim: int,
     poolings: Sequence[Pooling],
     all_layers: bool,
-    pinned: Site | None,
+    pinned: Pinned | None,
     assignments: Mapping[str, Activations] | None,
     seed: int,
     progress: Progress | None,

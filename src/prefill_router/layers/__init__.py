@@ -2,7 +2,7 @@
 
 from prefill_router.layers.ablation import Ablation, Selector, ablation
 from prefill_router.layers.candidates import candidate_sites
-from prefill_router.layers.choice import Choice, Method, Scope, Selection
+from prefill_router.layers.choice import Choice, Method, Pinned, Scope, Selection
 from prefill_router.layers.grid import GRID_DIMS, Grid, search
 from prefill_router.layers.selection import enough_labels, select
 from prefill_router.layers.survey import Survey, fit_reducer, survey
@@ -14,6 +14,7 @@ __all__ = [
     "Choice",
     "Grid",
     "Method",
+    "Pinned",
     "Scope",
     "Selection",
     "Selector",

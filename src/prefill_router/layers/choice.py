@@ -1,5 +1,6 @@
 """What a selection comes to: a site and a dimension for every target, and why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -12,6 +13,8 @@ from prefill_router.errors import FitError
 
 Method = Literal["fisher", "grid", "pinned"]
 Scope = Literal["target", "pool"]
+Pinned = Site | Mapping[str, Site]
+"""One site for all targets, or one for each by its name."""
 LEAST = 10
 """A target with fewer labels of either class than this isn't asked for a choice of its own."""
 

@@ -9,7 +9,7 @@ from prefill_router.activations import Activations, Site
 from prefill_router.data import RoutingDataset, binary
 from prefill_router.errors import ConfigError
 from prefill_router.layers.candidates import candidate_sites
-from prefill_router.layers.choice import LEAST, Choice, Method, Scope, Selection, choose
+from prefill_router.layers.choice import LEAST, Choice, Method, Pinned, Scope, Selection, choose
 from prefill_router.layers.grid import GRID_DIMS, search
 from prefill_router.layers.survey import survey
 from prefill_router.progress import Progress
@@ -24,7 +24,7 @@ def select(
     dim: int = 100,
     sites: Sequence[Site] | None = None,
     dims: Sequence[int] = GRID_DIMS,
-    pinned: Site | None = None,
+    pinned: Pinned | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Selection:
@@ -36,18 +36,18 @@ def select(
         activations: The states of all train queries.
         train: The train part.
         method: `fisher` takes the site of greatest J; `grid` the site and dimension of greatest
-            five-fold probe AUC; `pinned` the given site.
+            five-fold probe AUC; `pinned` the given ones.
         scope: Whether each target has a site of its own, or the pool has one for all, by the mean
             of the criterion over targets.
         dim: Components, for `fisher` and `pinned`.
         sites: The candidates; `candidate_sites` of what is held unless given.
         dims: The candidate dimensions, for `grid`.
-        pinned: The site, for `pinned`.
+        pinned: The site, or that of each target by its name, for `pinned`.
         seed: Of the folds, for `grid`.
         progress: Shows how far it is.
 
     Raises:
-        ConfigError: `pinned` is missing, or given to another method.
+        ConfigError: `pinned` is missing, given to another method, or doesn't name every target.
         FitError: No target can be judged.
         StoreError: States are missing.
     """
@@ -57,7 +57,7 @@ def select(
             "method 'pinned', and only with it"
         )
     if pinned is not None:
-        return _pin(activations, train, scope, Choice(pinned, dim))
+        return _pin(activations, train, scope, pinned, dim)
     wanted = candidate_sites(activations) if sites is None else sites
     if method == "fisher":
         found = survey(activations, train, sites=wanted, dim=dim, progress=progress)
@@ -78,11 +78,19 @@ def select(
 
 
 def _pin(
-    activations: Activations, train: RoutingDataset, scope: Scope, choice: Choice
+    activations: Activations, train: RoutingDataset, scope: Scope, pinned: Pinned, dim: int
 ) -> Selection:
-    activations.require(choice.site, train.prompt_keys)
     names = train.pool.names
-    return Selection("pinned", scope, names, (choice,) * len(names), choice)
+    site_of = dict.fromkeys(names, pinned) if isinstance(pinned, Site) else dict(pinned)
+    if set(site_of) != set(names):
+        raise ConfigError(
+            f"sites are pinned for {sorted(site_of)}; the targets are {sorted(names)}: pin one "
+            "site for each of them, or one for all"
+        )
+    for site in set(site_of.values()):
+        activations.require(site, train.prompt_keys)
+    choices = tuple(Choice(site_of[name], dim) for name in names)
+    return Selection("pinned", scope, names, choices, choices[0])
 
 
 def enough_labels(train: RoutingDataset) -> NDArray[np.bool_]:

@@ -25,7 +25,7 @@ def card(
     record: Record,
     pool: Pool,
     selection: Sequence[Sequence[str]],
-    provenance: dict[str, Any],
+    encoders: Sequence[dict[str, Any]],
     *,
     version: int,
 ) -> str:
@@ -35,7 +35,7 @@ def card(
         record: How the router came to be.
         pool: Its targets and prices.
         selection: Rows of target, encoder, site and dimension.
-        provenance: What each encoder was, by name.
+        encoders: What each encoder was.
         version: Of the folder's format.
     """
     parts = [
@@ -46,7 +46,7 @@ def card(
         "## How well it does, on queries it has not seen\n\n" + _metrics(record.metrics),
         "## Targets and prices\n\n" + _prices(pool),
         "## What it reads\n\n" + _table(("target", "encoder", "site", "PCA"), selection),
-        "## Encoders\n\n" + _encoders(provenance),
+        "## Encoders\n\n" + _encoders(encoders),
         "## Notes\n\n" + ("".join(f"- {note}\n" for note in record.notes) or "None.\n"),
     ]
     return "\n".join(parts)
@@ -84,10 +84,12 @@ def _prices(pool: Pool) -> str:
     return _table(("target", "$ per million tokens in", "out"), rows)
 
 
-def _encoders(provenance: dict[str, Any]) -> str:
+def _encoders(encoders: Sequence[dict[str, Any]]) -> str:
     return "".join(
-        f"- {name}: " + ", ".join(f"{k} `{v}`" for k, v in facts.items() if k != "encoder") + "\n"
-        for name, facts in provenance.items()
+        f"- {facts['encoder']}: "
+        + ", ".join(f"{key} `{value}`" for key, value in facts.items() if key != "encoder")
+        + "\n"
+        for facts in encoders
     )
 
 

@@ -185,5 +185,5 @@ def _card(router: "Router") -> str:
         (n, b.provenance.encoder, b.site.name, str(b.dim))
         for n, b in zip(names, blocks, strict=True)
     ]
-    provenance = {p.encoder: p.to_dict() for p in router.features.provenances}
-    return card(router.record, router.pool, rows, provenance, version=FORMAT)
+    encoders = [p.to_dict() for p in router.features.provenances]
+    return card(router.record, router.pool, rows, encoders, version=FORMAT)
