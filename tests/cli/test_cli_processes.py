@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from commands import Job
 
 PROGRAM = [sys.executable, "-c", "from prefill_router.cli import main; main()"]
@@ -100,3 +101,35 @@ def test_reader_that_has_seen_enough(job: Job) -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(60) in (0, 1)
+
+
+FULL = """
+import resource, signal
+from prefill_router.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+main()
+"""
+"""A process that may write no file of more than 600 bytes, as on a full disk."""
+
+
+@pytest.mark.parametrize("command", ["import", "split", "encode", "sweep", "fit", "evaluate"])
+def test_disk_without_room(job: Job, tmp_path: Path, command: str) -> None:
+    table = tmp_path / "answers.csv"
+    table.write_text("prompt,target,correct\n" + "".join(f"{i}?,a,1\n" for i in range(900)))
+    arguments: dict[str, tuple[object, ...]] = {
+        "import": ("import", "long", table),
+        "split": ("split", job.answers),
+        "encode": ("encode", job.answers, "--encoder", job.tiny),
+        "sweep": ("sweep", job.answers, "--store", job.states, "--dim", 4),
+        "fit": ("fit", job.answers, "--store", job.states, "--dim", 4),
+        "evaluate": ("evaluate", job.router, "--data", job.answers, "--store", job.states),
+    }
+    out = tmp_path / "out" / "put"
+    program = [sys.executable, "-c", FULL]
+    code, _, err = finish(start(*arguments[command], "--out", out, program=program))
+    assert code == 1, err
+    assert b"Traceback" not in err
+    assert b"error: " in err
+    left = [path for path in out.parent.rglob("*") if path.is_file()]
+    assert [path for path in left if path.suffix != ".lock" and path.name != "manifest.json"] == []

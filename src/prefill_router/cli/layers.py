@@ -86,8 +86,7 @@ def _draw(found: "Survey", to: Path | None, encoder: str, ablations: "list[Ablat
         {"poolings": "+".join(a.poolings), **{s.name: s.auc for s in a.selectors}}
         for a in ablations
     ]
-    with files.replacing_file(to / "ablation.csv") as temporary:
-        pl.DataFrame(rows).write_csv(temporary)
+    files.write_text(to / "ablation.csv", pl.DataFrame(rows).write_csv())
 
 
 def _print_geometry(found: "Survey") -> None:

@@ -10,6 +10,7 @@
     See `prefill_router.targets`. Without either, the pool is the targets seen, without prices.
 """
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,8 @@ def write_dataset(dataset: RoutingDataset, folder: Path | str) -> None:
     check_replaceable(folder)
     _refuse_unwritable(dataset)
     with files.replacing_folder(folder) as temporary:
-        _queries_frame(dataset).write_parquet(temporary / QUERIES)
-        _outcomes_frame(dataset).write_parquet(temporary / OUTCOMES)
+        _write_parquet(_queries_frame(dataset), temporary / QUERIES)
+        _write_parquet(_outcomes_frame(dataset), temporary / OUTCOMES)
         write_pool(dataset.pool, temporary / POOL_FILES[0])
 
 
@@ -237,6 +238,12 @@ def _refuse_unwritable(dataset: RoutingDataset) -> None:
             raise PromptError(
                 "holds a lone surrogate, which no encoding has; replace it", query_id=query.id
             ) from None
+
+
+def _write_parquet(frame: pl.DataFrame, path: Path) -> None:
+    content = io.BytesIO()
+    frame.write_parquet(content)
+    path.write_bytes(content.getbuffer())  # by Python, so that a full disk is an OSError
 
 
 def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:

@@ -61,7 +61,7 @@ def write_report(
         head = {"format": FORMAT, "title": title, "facts": facts}
         files.write_json(temporary / METRICS, head | evaluation.to_dict())
         for name, frame in tables(evaluation).items():
-            frame.write_csv(temporary / f"{name}.csv")
+            (temporary / f"{name}.csv").write_text(frame.write_csv(), encoding="utf-8")
         _write_figures(evaluation, temporary, title, facts)
 
 
@@ -117,7 +117,7 @@ def _write_figures(
         path.with_suffix(".png").write_bytes(figures.png(figure))
         path.with_suffix(".svg").write_text(figures.svg(figure), encoding="utf-8")
         rows = pl.DataFrame(what.rows(), infer_schema_length=None).fill_nan(None)
-        rows.write_csv(path.with_suffix(".csv"))
+        path.with_suffix(".csv").write_text(rows.write_csv(), encoding="utf-8")
         inline[view] = figures.inline_svg(figure, label=what.title)
     text = page.render(evaluation, title=title, facts=facts, figures=inline)
     (folder / PAGE).write_text(text, encoding="utf-8")

@@ -147,5 +147,5 @@ def _save(figure: Figure, stem: Path, data: pl.DataFrame) -> list[Path]:
     with files.replacing_file(paths[1]) as temporary:
         figure.savefig(temporary, format="svg", metadata={"Date": None})
     with files.replacing_file(paths[2]) as temporary:
-        data.write_csv(temporary)
+        temporary.write_text(data.write_csv(), encoding="utf-8")
     return paths

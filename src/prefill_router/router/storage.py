@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from prefill_router import files
 from prefill_router.cost import CostEstimator
@@ -54,7 +54,7 @@ def save_router(router: "Router", folder: Path) -> None:
     check_replaceable(folder)
     with files.replacing_folder(folder) as temporary:
         files.write_json(temporary / "router.json", _to_dict(router))
-        save_file(_tensors(router), temporary / "weights.safetensors")
+        (temporary / "weights.safetensors").write_bytes(save(_tensors(router)))
         files.write_json(temporary / "split.json", router.split.to_dict())
         files.write_json(temporary / "record.json", router.record.model_dump(mode="json"))
         files.write_text(temporary / "README.md", _card(router))
