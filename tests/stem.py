@@ -7,6 +7,7 @@ signal, seconds]; the line printed then is what came of it, [exit code, seconds]
 seconds the signal is sent; signal 0 lets the command end.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -23,11 +24,16 @@ from prefill_router.cli import encode, main
 from prefill_router.encoders import assemble, plan_encoding  # noqa: F401
 from prefill_router.evaluation import figures, page  # noqa: F401
 
+HANGS_AFTER = 100
+"""Seconds."""
+
 
 def work(arguments: list[str]) -> None:
-    """The command, in a fork; never returns."""
+    """The command, in a fork; never returns, and says where it is should it hang."""
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
         sys.argv = ["prefill-router", *arguments]
         sys.stdout = sys.stderr
         main()
@@ -39,12 +45,14 @@ def work(arguments: list[str]) -> None:
         traceback.print_exc()
         raise
     finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         sys.stderr.flush()
         os._exit(code)
 
 
 def run(arguments: list[str], number: int, seconds: float) -> tuple[int, float]:
     begin = time.perf_counter()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # until the fork is set up
     child = os.fork()
     if not child:
         work(arguments)
