@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+
 from commands import Job, flip, refused, run, succeeded, truncate
 
 Breaking = Callable[[Path], object]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Job, flip, refused, run, succeeded, truncate
 
+from commands import Job, flip, refused, run, succeeded, truncate
 from prefill_router.data import write_dataset
 from prefill_router.router.storage import CHECKED
 from prefill_router.testing import make_routing_dataset

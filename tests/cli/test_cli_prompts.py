@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from commands import Done, Job, refused, succeeded
 
+from commands import Done, Job, refused, succeeded
 from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
 
