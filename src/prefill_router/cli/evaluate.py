@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.data import PARTS, RoutingDataset, Split, read_dataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.router import Router
 
 
 @app.command()
@@ -74,7 +77,24 @@ def evaluate(
         axis="linear" if linear else "inverse",
         progress=bar,
     )
-    facts = {
+    write_report(
+        result,
+        report,
+        title=f"{folder.name} on {data.name}",
+        facts=_facts(router, dataset, folder, data, part),
+    )
+    if as_json:
+        print_json(result.to_dict())
+        return
+    show_headline(result)
+    out.print(f"report: {report / 'index.html'}", soft_wrap=True)
+
+
+def _facts(
+    router: "Router", dataset: RoutingDataset, folder: Path, data: Path, part: str
+) -> dict[str, str]:
+    """What the report's page says of the evaluation."""
+    return {
         "dataset": str(data),
         "part": part,
         "queries": f"{len(dataset):,}, {_trained_on(dataset, router.split):,} of them trained on",
@@ -82,12 +102,6 @@ def evaluate(
         "fitted": router.record.created,
         "prices": router.pool.prices_date or "undated",
     }
-    write_report(result, report, title=f"{folder.name} on {data.name}", facts=facts)
-    if as_json:
-        print_json(result.to_dict())
-        return
-    show_headline(result)
-    out.print(f"report: {report / 'index.html'}", soft_wrap=True)
 
 
 def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
