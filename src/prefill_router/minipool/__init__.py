@@ -1,0 +1,1 @@
+"""A pool of tiny language models that ships with the package."""

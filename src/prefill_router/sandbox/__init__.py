@@ -1,0 +1,1 @@
+"""Runs untrusted programs where they can harm nothing."""

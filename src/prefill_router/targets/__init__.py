@@ -1,0 +1,22 @@
+"""Targets, the language models that are routed to, and pools of them.
+
+On disk a pool is `pool.yaml`, or, where only prices are known, `prices.csv`; see `targets.storage`.
+"""
+
+from prefill_router.targets.pool import Pool
+from prefill_router.targets.provider import DIALECTS, Dialect, Provider
+from prefill_router.targets.request import RequestOptions
+from prefill_router.targets.storage import pool_from_dict, read_pool, write_pool
+from prefill_router.targets.target import Target
+
+__all__ = [
+    "DIALECTS",
+    "Dialect",
+    "Pool",
+    "Provider",
+    "RequestOptions",
+    "Target",
+    "pool_from_dict",
+    "read_pool",
+    "write_pool",
+]

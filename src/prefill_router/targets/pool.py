@@ -1,0 +1,113 @@
+"""A pool: the targets of a router, in their order, and who serves them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from prefill_router.errors import ConfigError
+from prefill_router.targets.provider import Provider
+from prefill_router.targets.target import Target
+
+
+@final
+@dataclass(frozen=True)
+class Pool:
+    """The targets of a router, in their order.
+
+    Attributes:
+        targets: At least one target, with distinct names.
+        prices_date: The day of the prices, as ISO 8601; None where unknown.
+        providers: Who serves them, where they are named.
+    """
+
+    targets: tuple[Target, ...]
+    prices_date: str | None = None
+    providers: tuple[Provider, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.targets:
+            raise ConfigError("the pool has no targets; name at least one")
+        repeated = sorted({n for n in self.names if self.names.count(n) > 1})
+        if repeated:
+            raise ConfigError(f"the pool names {repeated} more than once; keep one of each")
+        known = [provider.name for provider in self.providers]
+        twice = sorted({name for name in known if known.count(name) > 1})
+        if twice:
+            raise ConfigError(f"the pool has the providers {twice} twice; keep one of each")
+        unknown = sorted({t.provider for t in self.targets if t.provider} - set(known))
+        if unknown:
+            raise ConfigError(f"no such providers as {unknown}; the pool has {known}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The targets' names, in order."""
+        return tuple(target.name for target in self.targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __iter__(self) -> Iterator[Target]:
+        return iter(self.targets)
+
+    def __getitem__(self, name: str) -> Target:
+        return self.targets[self.indices([name])[0]]
+
+    def indices(self, names: Iterable[str]) -> list[int]:
+        """Positions of these targets.
+
+        Raises:
+            ConfigError: The pool has no such target.
+        """
+        place = {name: i for i, name in enumerate(self.names)}
+        wanted = list(names)
+        unknown = sorted(set(wanted) - set(place))
+        if unknown:
+            raise ConfigError(f"unknown targets {unknown}; the pool has {sorted(place)}")
+        return [place[name] for name in wanted]
+
+    def select(self, names: Iterable[str]) -> "Pool":
+        """The pool of these targets alone, in this order."""
+        chosen = tuple(self.targets[i] for i in self.indices(names))
+        serving = {target.provider for target in chosen}
+        return Pool(chosen, self.prices_date, tuple(p for p in self.providers if p.name in serving))
+
+    def provider_of(self, name: str) -> Provider:
+        """Who serves a target: the provider it names, or one made of its own endpoint.
+
+        Raises:
+            ConfigError: The pool has no such target, or it has no endpoint.
+        """
+        target = self[name]
+        if target.provider is not None:
+            return next(p for p in self.providers if p.name == target.provider)
+        if target.base_url is None:
+            raise ConfigError(
+                f"target {name!r} has no endpoint; give it a base_url or a provider in the pool "
+                "file"
+            )
+        return Provider(
+            name=target.base_url, base_url=target.base_url, api_key_env=target.api_key_env
+        )
+
+    def with_prices(
+        self, prices: Mapping[str, tuple[float, float]], *, date: str | None = None
+    ) -> "Pool":
+        """The same targets at other prices, (input, output) in dollars per million tokens."""
+        self.indices(prices)
+        targets = tuple(
+            replace(t, input_price=prices[t.name][0], output_price=prices[t.name][1])
+            if t.name in prices
+            else t
+            for t in self.targets
+        )
+        return replace(self, targets=targets, prices_date=date)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of plain values, without what isn't known."""
+        date = {} if self.prices_date is None else {"prices_date": self.prices_date}
+        served = {"providers": [_known(p) for p in self.providers]} if self.providers else {}
+        return {**date, **served, "targets": [target.to_dict() for target in self.targets]}
+
+
+def _known(provider: Provider) -> dict[str, Any]:
+    return {name: value for name, value in vars(provider).items() if value is not None}

@@ -1,0 +1,66 @@
+"""Providers: who serves targets, in which dialect, and how hard they may be asked."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+from prefill_router.errors import ConfigError
+
+Dialect = Literal[
+    "openai", "anthropic", "vllm", "sglang", "openrouter", "deepseek", "qwen", "nemotron"
+]
+"""How an OpenAI-compatible endpoint differs from OpenAI's own."""
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """An endpoint that serves targets; what is asked of all of them together is limited here.
+
+    Attributes:
+        name: Its name, unique in the pool.
+        base_url: Its OpenAI-compatible endpoint.
+        dialect: What it does differently.
+        api_key_env: The environment variable that holds its key; never the key.
+        concurrency: At most so many calls at once.
+        requests_per_minute: At most so many calls begin in a minute; None for no limit.
+        tokens_per_minute: At most so many tokens, in and out, in a minute; None for no limit.
+        connect_seconds: A connection that takes longer has failed.
+        first_token_seconds: An answer whose first token takes longer has failed.
+        answer_seconds: An answer that takes longer as a whole has failed.
+    """
+
+    name: str
+    base_url: str
+    dialect: Dialect = "openai"
+    api_key_env: str | None = None
+    concurrency: int = 16
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    connect_seconds: float = 10.0
+    first_token_seconds: float = 600.0
+    answer_seconds: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ConfigError("a provider has an empty name; give it one")
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"provider {self.name!r} has the base_url {self.base_url!r}; it begins with "
+                "http:// or https://"
+            )
+        if self.concurrency < 1:
+            raise ConfigError(
+                f"provider {self.name!r} has concurrency {self.concurrency}; at least 1 is needed"
+            )
+        for what in ("requests_per_minute", "tokens_per_minute"):
+            self._check_positive(what, getattr(self, what))
+        for what in ("connect_seconds", "first_token_seconds", "answer_seconds"):
+            self._check_positive(what, getattr(self, what))
+
+    def _check_positive(self, what: str, value: float | None) -> None:
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ConfigError(
+                f"provider {self.name!r} has {what} {value}; it must be a number above 0"
+            )

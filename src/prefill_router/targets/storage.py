@@ -1,0 +1,184 @@
+"""Pools on disk.
+
+`pool.yaml`::
+
+    prices_date: 2026-03-19
+    providers:                   # optional; who serves the targets, and how hard they may be asked
+      - name: local
+        base_url: http://127.0.0.1:8000/v1
+        dialect: vllm            # openai, anthropic, vllm, sglang, openrouter, deepseek, ...
+        api_key_env: LOCAL_KEY   # optional: the name of an environment variable
+        concurrency: 64
+    targets:
+      - name: gpt-oss-20b
+        input_price: 0.03        # US dollars per million tokens
+        output_price: 0.14
+        provider: local          # or, without providers: base_url and api_key_env
+        model: openai/gpt-oss-20b             # optional: the endpoint's own name for it
+        request:                              # optional: what it is asked with
+          reasoning_effort: high
+
+or, where only prices are known, `prices.csv` with the columns `target`,
+`usd_per_million_input_tokens`, `usd_per_million_output_tokens`. The fields are those of `Target`,
+`Provider` and `RequestOptions`.
+"""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from prefill_router import files
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router.targets.pool import Pool
+from prefill_router.targets.provider import Dialect, Provider
+from prefill_router.targets.request import RequestOptions
+from prefill_router.targets.target import Target
+
+_PRICE_COLUMNS = ("target", "usd_per_million_input_tokens", "usd_per_million_output_tokens")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _RequestModel(_Strict):
+    max_tokens: int | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    extra_body: dict[str, Any] | None = None
+
+
+class _TargetModel(_Strict):
+    name: str
+    input_price: float | None = None
+    output_price: float | None = None
+    cached_input_price: float | None = None
+    reasoning_price: float | None = None
+    provider: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    model: str | None = None
+    request: _RequestModel | None = None
+
+
+class _ProviderModel(_Strict):
+    name: str
+    base_url: str
+    dialect: Dialect | None = None
+    api_key_env: str | None = None
+    concurrency: int | None = None
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    connect_seconds: float | None = None
+    first_token_seconds: float | None = None
+    answer_seconds: float | None = None
+
+
+class _PoolModel(_Strict):
+    prices_date: str | None = None
+    providers: list[_ProviderModel] = Field(default_factory=list)
+    targets: list[_TargetModel] = Field(min_length=1)
+
+
+def _target(row: _TargetModel) -> Target:
+    asked = {} if row.request is None else row.request.model_dump(exclude_none=True)
+    known = row.model_dump(exclude={"request"})
+    return Target(**known, request=RequestOptions(**asked))
+
+
+def pool_from_dict(value: object, *, source: Path | str) -> Pool:
+    """A pool from plain values, as `Pool.to_dict` gives them.
+
+    Raises:
+        FormatError: A field is missing, unknown, or of the wrong type.
+    """
+    try:
+        model = _PoolModel.model_validate(value)
+        providers = [Provider(**p.model_dump(exclude_none=True)) for p in model.providers]
+        return Pool(tuple(map(_target, model.targets)), model.prices_date, tuple(providers))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise FormatError(f"{place}: {first['msg']}", file=source) from None
+    except ConfigError as error:
+        raise FormatError(str(error), file=source) from None
+
+
+def read_pool(path: Path) -> Pool:
+    """Read a pool from `pool.yaml` or `prices.csv`.
+
+    Raises:
+        FormatError: The file is missing, malformed, or names a target twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise FormatError(
+            "no such file; a pool is a pool.yaml or a prices.csv", file=path
+        ) from None
+    except UnicodeDecodeError:
+        raise FormatError("not a text file; a pool is YAML or CSV", file=path) from None
+    if path.suffix.lower() == ".csv":
+        try:
+            return _pool_from_csv(text, path)
+        except csv.Error as error:
+            raise FormatError(f"not CSV: {error}", file=path) from None
+    try:
+        value = yaml.load(text, Loader=_StringDates)
+    except RecursionError:
+        raise FormatError("not a pool: its YAML is nested too deeply", file=path) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        problem = getattr(error, "problem", None) or "malformed"  # without the text around it
+        raise FormatError(f"not YAML: {problem}", file=path, line=line) from None
+    except (ValueError, AttributeError) as error:  # such as 0b_, a number by its pattern alone
+        raise FormatError(f"not a pool, a value is malformed: {error}", file=path) from None
+    return pool_from_dict(value, source=path)
+
+
+def write_pool(pool: Pool, path: Path) -> None:
+    """Write `pool.yaml`, whole or not at all."""
+    value = pool.to_dict()
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if yaml.load(text, Loader=_StringDates) != value:  # odd ends of line in a name, such as \x85
+        text = yaml.safe_dump(value, sort_keys=False)
+    files.write_text(path, text)
+
+
+class _StringDates(yaml.SafeLoader):
+    """The safe loader, with dates left as the text they were written as."""
+
+
+_StringDates.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _pool_from_csv(text: str, path: Path) -> Pool:
+    reader = csv.DictReader(text.splitlines())
+    if not set(_PRICE_COLUMNS) <= set(reader.fieldnames or ()):
+        raise FormatError(
+            f"has the columns {reader.fieldnames}; needs {list(_PRICE_COLUMNS)}", file=path, line=1
+        )
+    targets = []
+    for row in reader:
+        try:
+            name, low, high = (row[column] for column in _PRICE_COLUMNS)
+            targets.append(Target(name=name, input_price=float(low), output_price=float(high)))
+        except (ValueError, TypeError, AttributeError, ConfigError) as error:
+            raise FormatError(
+                f"not a price row: {error}", file=path, line=reader.line_num
+            ) from None
+    try:
+        return Pool(tuple(targets))
+    except ConfigError as error:
+        raise FormatError(str(error), file=path) from None

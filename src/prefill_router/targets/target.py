@@ -1,0 +1,75 @@
+"""A target: one language model that requests can be routed to."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from prefill_router.errors import ConfigError
+from prefill_router.targets.request import RequestOptions
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One language model that requests can be routed to.
+
+    Attributes:
+        name: Its name, unique in the pool.
+        input_price: US dollars per million input tokens; None where unknown.
+        output_price: US dollars per million output tokens; None where unknown.
+        cached_input_price: The same of input tokens read from the provider's cache; None where
+            they cost what others do.
+        reasoning_price: The same of reasoning tokens; None where they cost what output does.
+        provider: The name of the pool's provider that serves it.
+        base_url: Its OpenAI-compatible endpoint, where the pool lists no provider for it.
+        api_key_env: The environment variable that holds the endpoint's key; never the key.
+        model: The endpoint's own name for it, where that differs from `name`.
+        request: What it is asked with.
+    """
+
+    name: str
+    input_price: float | None = None
+    output_price: float | None = None
+    cached_input_price: float | None = None
+    reasoning_price: float | None = None
+    provider: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    model: str | None = None
+    request: RequestOptions = field(default_factory=RequestOptions)
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ConfigError("a target has an empty name; give it one")
+        special = (self.cached_input_price, self.reasoning_price)
+        for price in (self.input_price, self.output_price, *special):
+            if price is not None and not (math.isfinite(price) and price >= 0):
+                raise ConfigError(
+                    f"target {self.name!r} has the price {price}; prices are US dollars per "
+                    "million tokens, finite and not negative"
+                )
+        if (self.input_price is None) != (self.output_price is None):
+            raise ConfigError(
+                f"target {self.name!r} has one price of two; give both the input and the output "
+                "price, or neither"
+            )
+        if any(price is not None for price in special) and self.input_price is None:
+            raise ConfigError(
+                f"target {self.name!r} has a cached or reasoning price alone; give its input and "
+                "output price too"
+            )
+        if self.provider is not None and (self.base_url or self.api_key_env):
+            raise ConfigError(
+                f"target {self.name!r} has a provider and an endpoint of its own; keep one of them"
+            )
+
+    @property
+    def has_price(self) -> bool:
+        """Whether its prices are known."""
+        return self.input_price is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of plain values, without what isn't known."""
+        known = {k: v for k, v in vars(self).items() if v is not None and k != "request"}
+        asked = {} if self.request == RequestOptions() else {"request": self.request.to_dict()}
+        return {**known, **asked}
