@@ -1,0 +1,105 @@
+"""Providers and request options of a pool, in memory and on disk."""
+
+from pathlib import Path
+
+import pytest
+
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router.targets import (
+    DIALECTS,
+    Pool,
+    Provider,
+    RequestOptions,
+    Target,
+    pool_from_dict,
+    read_pool,
+    write_pool,
+)
+
+LOCAL = Provider(name="local", base_url="http://127.0.0.1:1/v1", dialect="vllm", concurrency=64)
+PAID = Provider(name="paid", base_url="https://api.example/v1", api_key_env="PAID_KEY")
+ASKED = RequestOptions(
+    max_tokens=9, reasoning_effort="high", enable_thinking=False, top_k=20, extra_body={"a": [1]}
+)
+POOL = Pool(
+    (
+        Target(name="small", provider="local", model="org/small", request=ASKED),
+        Target(
+            name="large",
+            provider="paid",
+            input_price=2,
+            output_price=8,
+            cached_input_price=0.5,
+            reasoning_price=4,
+        ),
+        Target(name="alone", base_url="http://127.0.0.1:2/v1", api_key_env="ALONE_KEY"),
+    ),
+    "2026-11-21",
+    (LOCAL, PAID),
+)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    assert pool_from_dict(POOL.to_dict(), source="memory") == POOL
+    write_pool(POOL, tmp_path / "pool.yaml")
+    assert read_pool(tmp_path / "pool.yaml") == POOL
+    assert hash(read_pool(tmp_path / "pool.yaml")) == hash(POOL)
+
+
+def test_who_serves_what() -> None:
+    assert POOL.provider_of("small") is LOCAL
+    alone = POOL.provider_of("alone")
+    assert (alone.base_url, alone.api_key_env) == ("http://127.0.0.1:2/v1", "ALONE_KEY")
+    with pytest.raises(ConfigError, match="'x' has no endpoint; give it a base_url"):
+        Pool((Target(name="x"),)).provider_of("x")
+
+
+def test_a_part_of_a_pool_keeps_its_providers_alone() -> None:
+    assert POOL.select(["large", "alone"]).providers == (PAID,)
+    assert POOL.with_prices({"small": (1, 2)}).providers == POOL.providers
+
+
+def test_the_papers_maximum_is_the_default() -> None:
+    assert RequestOptions().max_tokens == 128_000
+    assert RequestOptions().to_dict() == {"max_tokens": 128_000}
+    assert "openrouter" in DIALECTS
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Provider(name=" ", base_url="http://x"), "empty name"),
+        (lambda: Provider(name="p", base_url="x"), "begins with http"),
+        (lambda: Provider(name="p", base_url="http://x", concurrency=0), "at least 1"),
+        (lambda: Provider(name="p", base_url="http://x", requests_per_minute=0), "above 0"),
+        (lambda: Provider(name="p", base_url="http://x", answer_seconds=float("nan")), "above 0"),
+        (lambda: RequestOptions(max_tokens=0), "at least 1"),
+        (lambda: RequestOptions(temperature=-1), "not negative"),
+        (lambda: RequestOptions(extra_body={"messages": []}), "which asking sets itself"),
+        (lambda: RequestOptions(extra_body={"a": float("nan")}), "isn't JSON"),
+        (lambda: Target(name="a", reasoning_price=1), "reasoning price alone"),
+        (lambda: Target(name="a", provider="p", base_url="http://x"), "endpoint of its own"),
+        (lambda: Pool((Target(name="a", provider="p"),)), "no such providers"),
+        (lambda: Pool((Target(name="a"),), None, (LOCAL, LOCAL)), "twice"),
+    ],
+)
+def test_what_can_not_be(make, words: str) -> None:  # noqa: ANN001
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{name: p, base_url: 'http://x', dialect: klingon}", r"providers\.0\.dialect"),
+        ("{name: p, base_url: 'http://x', api_key: sk-1}", r"providers\.0\.api_key: Extra"),
+        ("{name: p}", r"providers\.0\.base_url: Field required"),
+        ("{name: p, base_url: ftp}", "begins with http"),
+    ],
+)
+def test_providers_in_files_that_can_not_be(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "pool.yaml"
+    path.write_text(f"providers: [{text}]\ntargets: [{{name: a}}]\n")
+    with pytest.raises(FormatError, match=words) as caught:
+        read_pool(path)
+    assert "sk-1" not in str(caught.value)
