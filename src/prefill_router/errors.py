@@ -11,10 +11,32 @@ Every one says what was got, what would do, and how to mend it.
     ├── StoreError         a store of activations can't be used
     │   ├── CorruptError   what is on disk isn't what was written (also used for routers)
     │   └── ProvenanceError     states of another encoder, template, revision, layer or pooling
-    └── FitError           fitting has nothing to learn from, or didn't converge
+    ├── FitError           fitting has nothing to learn from, or didn't converge
+    └── UpstreamError      an endpoint gave no answer (carries why; never the prompt or the key)
 """
 
 from pathlib import Path
+from typing import Any, Literal, get_args
+
+FailureKind = Literal[
+    "connect",
+    "connect_timeout",
+    "first_token_timeout",
+    "answer_timeout",
+    "rate_limited",
+    "overloaded",
+    "server_error",
+    "broken_off",
+    "malformed",
+    "unauthorised",
+    "unknown_model",
+    "context_too_long",
+    "content_filter",
+    "refused",
+    "empty",
+]
+"""Why an endpoint gave no answer; the guide on endpoints tells them apart."""
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 
 class PrefillRouterError(Exception):
@@ -78,3 +100,36 @@ class ProvenanceError(StoreError):
 
 class FitError(PrefillRouterError):
     """Fitting has nothing to learn from, or didn't converge."""
+
+
+class UpstreamError(PrefillRouterError):
+    """An endpoint gave no answer, or only a part of one.
+
+    Attributes:
+        failure: Why.
+        status: Of the HTTP reply; None where none came.
+        retry_after: Seconds after which to ask again, as the endpoint said; None where it didn't.
+        retriable: Whether the same call may succeed later.
+        billed: Whether it may have cost something: not where the endpoint refused before its first
+            byte of an answer, or was never reached.
+        partial: The `Reply` as far as it came; None where nothing did.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        failure: FailureKind,
+        status: int | None = None,
+        retry_after: float | None = None,
+        retriable: bool = False,
+        billed: Literal["no", "perhaps"] = "perhaps",
+        partial: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.status = status
+        self.retry_after = retry_after
+        self.retriable = retriable
+        self.billed = billed
+        self.partial = partial
