@@ -22,7 +22,7 @@ Values = Float[NDArray[np.float64], " point"]
 Singles = Float[NDArray[np.float64], " target"]
 # Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
 _ROUTER, _SINGLE, _ORACLE, _MARK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-_INK = "#010203"
+INK = "#010203"
 """Black for the eye; `inline_svg` makes it the page's text colour."""
 _MOST = 4000
 """Points drawn of a curve; more can't be seen."""
@@ -119,25 +119,21 @@ def draw(what: Drawing) -> Figure:
     axes = figure.add_subplot()
     x, y = what.curve
     if not np.isfinite(x * y).any():
-        axes.text(
-            0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=_INK
-        )
+        axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
         axes.set_axis_off()
         return figure
     order, shown = np.argsort(x, kind="stable"), max(1, len(x) // _MOST)
     axes.plot(x[order][::shown], y[order][::shown], color=_ROUTER, lw=1.8, label="router", zorder=3)
     _draw_band(axes, what.band)
-    _draw_singles(axes, what)
+    draw_singles(axes, what)
     axes.plot(*what.best, "D", color=_MARK, ms=7, label="highest accuracy", zorder=5)
-    _frame(axes, what)
-    figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=8, labelcolor=_INK)
+    frame(axes, what)
+    figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=8, labelcolor=INK)
     finite = np.isfinite(what.singles[0]) & np.isfinite(what.singles[1])
     at = [(float(a), float(b)) for a, b in zip(*what.singles, strict=True)]
     keep = [i for i in range(len(at)) if finite[i]]
     line = [(float(x[i]), float(y[i])) for i in order[:: max(1, len(x) // 60)]]
-    place_labels(
-        axes, [at[i] for i in keep], [what.names[i] for i in keep], avoid=line, colour=_INK
-    )
+    place_labels(axes, [at[i] for i in keep], [what.names[i] for i in keep], avoid=line, colour=INK)
     return figure
 
 
@@ -163,7 +159,7 @@ def svg(figure: Figure, *, background: str = "white") -> str:
 def inline_svg(figure: Figure, *, label: str) -> str:
     """The figure as an element of a page, in the page's text colour, on its background."""
     text = svg(figure, background="none")
-    text = text[text.index("<svg") :].replace(_INK, "currentColor")
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
@@ -201,7 +197,8 @@ def _draw_band(axes: Axes, band: Band) -> None:
         )
 
 
-def _draw_singles(axes: Axes, what: Drawing) -> None:
+def draw_singles(axes: Axes, what: Drawing) -> None:
+    """Draw the single targets and their frontier."""
     x, y = what.singles
     on = np.array(what.frontier)
     axes.plot(x[~on], y[~on], "o", color=_SINGLE, mfc="none", ms=6, label="single target", zorder=4)
@@ -218,7 +215,8 @@ def _draw_singles(axes: Axes, what: Drawing) -> None:
     )
 
 
-def _frame(axes: Axes, what: Drawing) -> None:
+def frame(axes: Axes, what: Drawing) -> None:
+    """Draw the oracle, the scales and what is written at them."""
     if what.log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -229,11 +227,11 @@ def _frame(axes: Axes, what: Drawing) -> None:
     else:
         axes.axhline(what.oracle, color=_ORACLE, lw=1.2, ls=":", label="oracle accuracy")
     axes.margins(x=0.09, y=0.07)
-    axes.set_title(what.title, color=_INK, fontsize=11, loc="left")
-    axes.set_xlabel(what.x_label, color=_INK)
-    axes.set_ylabel(what.y_label, color=_INK)
-    axes.tick_params(which="both", colors=_INK, labelsize=8)
+    axes.set_title(what.title, color=INK, fontsize=11, loc="left")
+    axes.set_xlabel(what.x_label, color=INK)
+    axes.set_ylabel(what.y_label, color=INK)
+    axes.tick_params(which="both", colors=INK, labelsize=8)
     axes.grid(visible=True, color="#888888", alpha=0.25, lw=0.5)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_INK)
+    axes.spines[["left", "bottom"]].set_color(INK)
     axes.set_facecolor("none")

@@ -1,0 +1,116 @@
+"""Several systems on the same queries, in one accuracy-cost figure with its data beside it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from prefill_router import files
+from prefill_router.errors import DataError
+from prefill_router.evaluation.evaluation import Evaluation
+from prefill_router.evaluation.figures import (
+    INK,
+    Drawing,
+    draw_singles,
+    drawing,
+    frame,
+    png,
+    svg,
+)
+from prefill_router.evaluation.labels import place_labels
+
+# Okabe and Ito's colours that the targets and the oracle leave free; the strokes differ as well.
+_STROKES = (("#0072B2", "-"), ("#CC79A7", "--"), ("#000000", "-."), ("#56B4E9", ":"))
+
+
+def write_side_by_side(systems: Mapping[str, Evaluation], path: Path, *, title: str) -> list[Path]:
+    """Write the figure as PNG and SVG, and its data as CSV, each whole or not at all.
+
+    Args:
+        systems: By name, at most four, evaluated on the same queries and targets.
+        path: Where to, without a suffix.
+        title: Of the figure.
+
+    Returns:
+        The files.
+
+    Raises:
+        DataError: There is no system, there are more than four, or they were evaluated on
+            different targets or numbers of queries.
+    """
+    figure = draw_side_by_side(systems, title=title)
+    written = [path.with_suffix(suffix) for suffix in (".png", ".svg", ".csv")]
+    with files.replacing_file(written[0]) as temporary:
+        temporary.write_bytes(png(figure))
+    files.write_text(written[1], svg(figure))
+    files.write_text(written[2], pl.DataFrame(rows(systems)).fill_nan(None).write_csv())
+    return written
+
+
+def draw_side_by_side(systems: Mapping[str, Evaluation], *, title: str) -> Figure:
+    """Draw every system's curve among the single targets, under the oracle.
+
+    Raises:
+        DataError: As `write_side_by_side`.
+    """
+    what = _drawings(systems)
+    first = next(iter(what.values()))
+    figure = Figure(figsize=(9.4, 6.0), layout="constrained")
+    axes = figure.add_subplot()
+    for (name, shown), (colour, style) in zip(what.items(), _STROKES, strict=False):
+        _draw_curve(axes, shown, name, colour, style)
+    draw_singles(axes, first)
+    frame(axes, first)
+    axes.set_title(title, color=INK, fontsize=11, loc="left")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
+    _name_targets(axes, what)
+    return figure
+
+
+def rows(systems: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
+    """The data of the figure: the first system's rows, and the others' curves, bands and bests."""
+    table = []
+    for place, (name, shown) in enumerate(_drawings(systems).items()):
+        own = ("router", "band", "max-lam")
+        table += [
+            {"system": name if row["series"] in own else "", **row}
+            for row in shown.rows()
+            if place == 0 or row["series"] in own
+        ]
+    return table
+
+
+def _drawings(systems: Mapping[str, Evaluation]) -> dict[str, Drawing]:
+    if not 0 < len(systems) <= len(_STROKES):
+        raise DataError(f"{len(systems)} systems were given; 1 to {len(_STROKES)} can be drawn")
+    if len({(one.targets, one.queries, one.labels) for one in systems.values()}) > 1:
+        raise DataError(
+            "the systems were evaluated on different queries or targets; evaluate them on the same"
+        )
+    return {name: drawing(one, "raw") for name, one in systems.items()}
+
+
+def _draw_curve(axes: Axes, what: Drawing, name: str, colour: str, style: str) -> None:
+    x, y = what.curve
+    order = np.argsort(x, kind="stable")
+    axes.plot(x[order], y[order], style, color=colour, lw=1.8, label=name, zorder=3)
+    if np.isfinite(what.band.lower).any():
+        bounds = (what.band.lower, what.band.upper)
+        axes.fill_between(what.band.x, *bounds, color=colour, alpha=0.12, lw=0)
+
+
+def _name_targets(axes: Axes, what: Mapping[str, Drawing]) -> None:
+    first = next(iter(what.values()))
+    at = [(float(x), float(y)) for x, y in zip(*first.singles, strict=True)]
+    known = [i for i, point in enumerate(at) if np.isfinite(point).all()]
+    line = [
+        (float(x), float(y))
+        for shown in what.values()
+        for x, y in list(zip(*shown.curve, strict=True))[:: max(1, len(shown.curve[0]) // 60)]
+    ]
+    names = [first.names[i] for i in known]
+    place_labels(axes, [at[i] for i in known], names, avoid=line, colour=INK)
