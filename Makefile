@@ -1,7 +1,6 @@
 # The four jobs of the project. The first run of each makes the environment .venv.
 PYTHON ?= python3
 VENV ?= .venv
-DATA ?= ../shared/data/mmlu_pro
 DEMO ?= demo
 
 BIN := $(VENV)/bin
@@ -16,13 +15,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-# The main job, from scored answers to a routed request.
+# The whole job on a pool of tiny language models: no key, no download, no GPU.
 demo: install
-	$(ROUTE) describe $(DATA)
-	$(ROUTE) encode $(DATA) --encoder minilm --out $(DEMO)/states
-	$(ROUTE) fit $(DATA) --store $(DEMO)/states --out $(DEMO)/router
-	$(ROUTE) evaluate $(DEMO)/router --data $(DATA) --store $(DEMO)/states --out $(DEMO)/report
-	$(ROUTE) route $(DEMO)/router "A ball is thrown upward at 12 m/s. How high does it rise?" --lam 0.5
+	$(ROUTE) demo --out $(DEMO)
 
 check: install
 	$(BIN)/ruff format --check

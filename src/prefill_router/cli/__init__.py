@@ -18,6 +18,7 @@ from prefill_router.cli import (  # noqa: F401
     route as _route,
     reprice as _reprice,
     show as _show,
+    demo as _demo,
 )
 
 # isort: on

@@ -41,14 +41,15 @@ def show_headline(result: "Evaluation") -> None:
         )
         table.add_row(title, value, f"{low} to {high}")
     out.print(table)
-    out.print("\n" + _picture(result) + "\n")
+    out.print("\n" + picture(result) + "\n")
 
 
 def _text(value: float, digits: int, unit: str) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}{unit}"
 
 
-def _picture(result: "Evaluation") -> str:
+def picture(result: "Evaluation") -> str:
+    """The accuracy-cost plane in characters."""
     curve = [
         Mark(cost, accuracy, "*")
         for cost, accuracy in zip(result.curve.mean_cost, result.curve.accuracy, strict=True)

