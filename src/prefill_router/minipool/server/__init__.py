@@ -1,0 +1,53 @@
+"""Serving language models over the OpenAI protocol, on loopback, and breaking on purpose.
+
+For tests, a model without weights says what it is told to say::
+
+    from prefill_router.minipool.server import Faults, Persona, Rule, ScriptedModel, serve
+
+    models = [
+        ScriptedModel("small", {"What is 2 + 2?": "4"}, otherwise="I do not know."),
+        ScriptedModel("large", lambda question: question.upper()),
+    ]
+    faults = Faults(
+        rules=[
+            Rule(kind="rate_limit", share=0.1, retry_after=0.05, form="ms"),
+            Rule(kind="status", model="large", status=503, attempts=1),
+            Rule(kind="break", contains="2 + 2", after=1, times=1),
+        ],
+        seed=0,
+        personas={"large": Persona(style="deepseek", reasoning=5)},
+    )
+    with serve(models, faults=faults) as server:
+        ...  # ask server.base_url, such as http://127.0.0.1:40001/v1
+    for record in server.log:
+        record.model, record.prompt_tokens, record.completion_tokens, record.fault
+
+A record holds what was really read and generated, and so what is billed, whatever the reply told;
+it is added when the request has ended, which may be shortly after its client has left.
+`server.stats()` gives sums. Nothing in it is shared with another server, so tests can run several.
+"""
+
+from prefill_router.minipool.server.faults import Faults, Rule, read_faults
+from prefill_router.minipool.server.log import Record, Stats
+from prefill_router.minipool.server.model import Job, Message, Model, Prompt, Sampling
+from prefill_router.minipool.server.personas import Persona
+from prefill_router.minipool.server.running import LOOPBACK, Server, serve
+from prefill_router.minipool.server.scripted import ScriptedModel
+
+__all__ = [
+    "LOOPBACK",
+    "Faults",
+    "Job",
+    "Message",
+    "Model",
+    "Persona",
+    "Prompt",
+    "Record",
+    "Rule",
+    "Sampling",
+    "ScriptedModel",
+    "Server",
+    "Stats",
+    "read_faults",
+    "serve",
+]

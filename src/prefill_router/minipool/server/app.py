@@ -1,0 +1,211 @@
+"""The application: paths, keys, and one task for each request (ASGI)."""
+
+import asyncio
+import dataclasses
+import hmac
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, final
+
+from prefill_router.minipool.server.answering import Answer
+from prefill_router.minipool.server.client import Client, CutError, GoneError, Receive, Send
+from prefill_router.minipool.server.faults import Faults, Mischief
+from prefill_router.minipool.server.log import Log, Record, Stats
+from prefill_router.minipool.server.model import Model
+from prefill_router.minipool.server.request import ApiError, Endpoint, read_request
+from prefill_router.minipool.server.worker import Delivery, Worker
+
+_ENDPOINTS: dict[str, Endpoint] = {"/v1/chat/completions": "chat", "/v1/completions": "text"}
+
+
+@final
+class App:
+    """Serves models over the OpenAI protocol.
+
+    Args:
+        models: With distinct names.
+        faults: What goes wrong, and how each model replies.
+        api_key: The key that requests must bear; None asks for none.
+        max_batch: At most so many answers in one batch.
+    """
+
+    def __init__(
+        self, models: Sequence[Model], *, faults: Faults, api_key: str | None, max_batch: int
+    ) -> None:
+        self._models = {model.name: model for model in models}
+        self._faults = faults
+        self._mischief = Mischief(faults)
+        self._key = None if api_key is None else f"Bearer {api_key}".encode()
+        self._numbers = itertools.count()
+        self._clients: set[Client] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = time.monotonic()
+        self.log = Log()
+        self.worker = Worker(
+            models, max_batch=max_batch, deliver=self._pass_on, ended=self._leave_all
+        )
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        self._loop = asyncio.get_running_loop()
+        client = Client(receive, send)
+        try:
+            await self._route(scope, client)
+        except ApiError as error:
+            await client.reply(error.status, error.body, error.headers)
+
+    def stats(self) -> Stats:
+        """The sums so far."""
+        return Stats(
+            requests=len(self.log.records),
+            answers=self.log.answers,
+            prompt_tokens=self.log.prompt_tokens,
+            completion_tokens=self.log.completion_tokens,
+            generated_tokens=self.worker.tokens,
+            busy_seconds=self.worker.busy_seconds,
+            batches=self.worker.batches,
+            in_flight=len(self._clients),
+            waiting=self.worker.waiting,
+            faults=dict(self.log.faults),
+            seconds=time.monotonic() - self._started,
+        )
+
+    async def _route(self, scope: dict[str, Any], client: Client) -> None:
+        path, method = scope["path"], scope["method"]
+        if endpoint := _ENDPOINTS.get(path):
+            _allow(method, "POST")
+            self._check_key(scope)
+            await self._answer(client, endpoint)
+            return
+        _allow(method, "GET")
+        if path == "/health":
+            await self._tell_health(client)
+        elif path == "/stats":
+            await client.reply(200, dataclasses.asdict(self.stats()))
+        elif path == "/v1/models":
+            self._check_key(scope)
+            rows = [_described(model) for model in self._models.values()]
+            await client.reply(200, {"object": "list", "data": rows})
+        elif path.startswith("/v1/models/"):
+            self._check_key(scope)
+            await client.reply(200, _described(self._model(path.removeprefix("/v1/models/"))))
+        else:
+            raise ApiError(f"no such path; there are {', '.join(_ENDPOINTS)}", status=404)
+
+    async def _tell_health(self, client: Client) -> None:
+        well = self.worker.alive
+        status = "ok" if well else "the worker has stopped"
+        await client.reply(200 if well else 503, {"status": status, "models": list(self._models)})
+
+    def _check_key(self, scope: dict[str, Any]) -> None:
+        if self._key is None:
+            return
+        given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
+        if not hmac.compare_digest(given, self._key):
+            raise ApiError(
+                "Incorrect API key provided.",
+                status=401,
+                kind="authentication_error",
+                code="invalid_api_key",
+            )
+
+    def _model(self, name: str) -> Model:
+        if name not in self._models:
+            raise ApiError(
+                f"The model `{name}` does not exist; there are {', '.join(self._models)}.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+        return self._models[name]
+
+    async def _answer(self, client: Client, endpoint: Endpoint) -> None:
+        started = time.monotonic()
+        try:
+            asked = read_request(await client.body(), endpoint)
+        except GoneError:
+            return
+        model = self._model(asked.model)
+        if not self.worker.alive:
+            raise ApiError("the worker has stopped", status=503, kind="server_error")
+        effects, wait = self._mischief.next(model.name, asked.text, asked.options)
+        answer = Answer(
+            asked=asked,
+            model=model,
+            persona=self._faults.persona_of(model.name),
+            effects=effects,
+            wait=wait,
+            submit=self.worker.submit,
+            number=next(self._numbers),
+        )
+        self._clients.add(client)
+        try:
+            await self._give(answer, client)
+        finally:
+            self._clients.discard(client)
+            answer.end()
+            self._keep(answer, client, time.monotonic() - started)
+
+    async def _give(self, answer: Answer, client: Client) -> None:
+        """Answer, or refuse; where a reply is cut off, the connection is closed by the frame."""
+        try:
+            await answer.give(client)
+        except ApiError as error:
+            await client.reply(error.status, error.body, error.headers)
+        except (CutError, GoneError):
+            return
+
+    def _keep(self, answer: Answer, client: Client, seconds: float) -> None:
+        asked = answer.asked
+        self.log.add(
+            Record(
+                model=asked.model,
+                prompt=asked.text,
+                prompt_tokens=answer.prompt_tokens,
+                completion_tokens=answer.completion_tokens,
+                reasoning_tokens=answer.thoughts,
+                faults=tuple(answer.effects),
+                status=client.status,
+                complete=client.complete,
+                stream=asked.stream,
+                options=asked.options,
+                seconds=seconds,
+            )
+        )
+
+    def _pass_on(self, delivery: Delivery) -> None:
+        """Bring a step's tokens from the worker's thread into the event loop's."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(_hand_out, delivery)
+
+    def _leave_all(self) -> None:
+        """The worker has ended: nobody will get any more."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
+        for client in list(self._clients):
+            client.leave()
+
+
+def _hand_out(delivery: Delivery) -> None:
+    for job, piece, last in delivery:
+        job.deliver(piece, last)
+
+
+def _allow(method: str, allowed: str) -> None:
+    if method != allowed and not (allowed == "GET" and method == "HEAD"):
+        raise ApiError(
+            f"this path takes {allowed}", status=405, headers=[(b"allow", allowed.encode())]
+        )
+
+
+def _described(model: Model) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "minipool",
+        "context_length": model.context,
+    }

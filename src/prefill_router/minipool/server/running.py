@@ -1,0 +1,118 @@
+"""Running the server in a thread of this process, on loopback unless told otherwise."""
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+from prefill_router.errors import ConfigError
+from prefill_router.minipool.server.app import App
+from prefill_router.minipool.server.faults import Faults
+from prefill_router.minipool.server.log import Record, Stats
+from prefill_router.minipool.server.model import Model
+
+LOOPBACK = "127.0.0.1"
+_KEEP_ALIVE = 300  # seconds; longer than clients keep idle connections, so that they close them
+_PATIENCE = 3  # seconds for replies to end when the server is stopped
+
+
+@final
+class Server:
+    """A server that runs.
+
+    Attributes:
+        base_url: What clients are given, such as `http://127.0.0.1:8123/v1`.
+        url: The same without `/v1`; `/health` and `/stats` are there.
+    """
+
+    def __init__(self, app: App, *, host: str, port: int) -> None:
+        self._app = app
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{port}"
+        self.base_url = f"{self.url}/v1"
+
+    @property
+    def log(self) -> list[Record]:
+        """Every request that has ended, in that order; refused ones too."""
+        return list(self._app.log.records)
+
+    def stats(self) -> Stats:
+        """The sums so far."""
+        return self._app.stats()
+
+
+@contextmanager
+def serve(
+    models: Sequence[Model],
+    *,
+    faults: Faults | None = None,
+    port: int = 0,
+    host: str = LOOPBACK,
+    api_key: str | None = None,
+    max_batch: int = 64,
+) -> Iterator[Server]:
+    """Serve models until the block ends.
+
+    Args:
+        models: With distinct names.
+        faults: What goes wrong, and how each model replies; by default nothing, and as OpenAI.
+        port: 0 takes a free one.
+        host: The address to listen on.
+        api_key: The key that requests must bear; None asks for none.
+        max_batch: At most so many answers are generated at once.
+
+    Raises:
+        ConfigError: There is no model, two have one name, or the port can't be had.
+    """
+    names = [model.name for model in models]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"models named {names} can't be served; give one or more, all different")
+    listening = _listen(host, port)
+    app = App(models, faults=faults or Faults(), api_key=api_key, max_batch=max_batch)
+    runner = _runner(app)
+    thread = threading.Thread(
+        target=runner.run, kwargs={"sockets": [listening]}, name="minipool-server", daemon=True
+    )
+    app.worker.start()
+    thread.start()
+    try:
+        yield Server(app, host=host, port=listening.getsockname()[1])
+    finally:
+        app.worker.stop()
+        runner.should_exit = True
+        thread.join()
+        listening.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; requests that come before the server has started wait in its queue."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise ConfigError(
+            f"can't listen on {host} port {port}: {error}; name another with --port, or 0 for a "
+            "free one"
+        ) from None
+    return listening
+
+
+def _runner(app: App) -> Any:
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="critical",  # replies that are cut off on purpose would be told as errors
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=_PATIENCE,
+    )
+    return uvicorn.Server(config)
