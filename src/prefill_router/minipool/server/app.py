@@ -154,7 +154,7 @@ class App:
         except ApiError as error:
             await client.reply(error.status, error.body, error.headers)
         except (CutError, GoneError):
-            return
+            client.complete = False
 
     def _keep(self, answer: Answer, client: Client, seconds: float) -> None:
         asked = answer.asked

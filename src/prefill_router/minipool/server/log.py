@@ -19,7 +19,7 @@ class Record:
         reasoning_tokens: Those of them that were reasoning.
         faults: What went wrong on purpose, in the order of the rules.
         status: The HTTP status; 0 where the client left before there was one.
-        complete: Whether the reply was sent to its end.
+        complete: Whether all of the reply was sent; not where it was cut off, even politely.
         stream: Whether it was streamed.
         options: The request's other fields.
         seconds: From the request to the end of the reply.

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import final
 
-from prefill_router.minipool.server.client import JSON_TYPE, Client, CutError
+from prefill_router.minipool.server.client import JSON_TYPE, Client, CutError, Header
 from prefill_router.minipool.server.faults import CUTS, Effects, Rule
 from prefill_router.minipool.server.replies import error_value
 
@@ -78,20 +78,26 @@ class Sender:
         slow = self._slow.seconds * max(0, chunks - 1) if self._slow else 0.0
         if stall + slow:
             await self._client.pause(stall + slow)
-        if self._cut and self._cut.kind == "error_event":
-            await self._client.reply(200, _BROKEN)
-            return
-        half = content[: len(content) // 2]
+        if self._cut:
+            await self._cut_whole(content, self._cut)
         if self._bad:
+            half = content[: len(content) // 2]
             content = half if self._bad.kind == "bad_json" else b"\xff\xfe" + content
-        if self._cut and self._cut.kind == "truncate":
-            content = half
-        length = (b"content-length", str(len(content)).encode())
-        await self._client.start(200, [JSON_TYPE, length])
-        if self._cut and self._cut.kind != "truncate":
-            await self._client.write(half)
-            await self._end_badly(self._cut)
+        await self._client.start(200, _document(content))
         await self._client.end(content)
+
+    async def _cut_whole(self, content: bytes, rule: Rule) -> None:
+        half = content[: len(content) // 2]
+        if rule.kind == "error_event":
+            await self._client.reply(200, _BROKEN)
+        elif rule.kind == "truncate":
+            await self._client.start(200, _document(half))
+            await self._client.end(half)
+        else:
+            await self._client.start(200, _document(content))
+            await self._client.write(half)
+            await self._end_badly(rule)
+        raise CutError
 
     async def _trouble(self, *, last: bool) -> None:
         """What comes before a chunk."""
@@ -116,3 +122,8 @@ class Sender:
         if self._bad.kind == "bad_json":
             return event[: len(event) // 2] + b"\n\n"
         return b"data: \xff\xfe" + event[6:]
+
+
+def _document(content: bytes) -> list[Header]:
+    """The headers of a document."""
+    return [JSON_TYPE, (b"content-length", str(len(content)).encode())]
