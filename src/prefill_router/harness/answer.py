@@ -20,6 +20,7 @@ class Attempt:
         failure: Why there is no answer of it, such as `rate_limited`; None where there is one.
         detail: The error, without prompt and key.
         cost: US dollars that it cost, as far as known.
+        at_risk: US dollars that it may have cost beyond that, at most.
     """
 
     began: str
@@ -27,6 +28,7 @@ class Attempt:
     failure: str | None = None
     detail: str = ""
     cost: float = 0.0
+    at_risk: float = 0.0
 
 
 @final
@@ -58,3 +60,8 @@ class Answer:
     cost: float | None = None
     cost_source: CostSource = "none"
     note: str = ""
+
+    @property
+    def charged(self) -> float:
+        """US dollars that it counts against a spending limit: its cost, and what is at risk."""
+        return (self.cost or 0.0) + sum(attempt.at_risk for attempt in self.attempts)

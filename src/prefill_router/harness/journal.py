@@ -1,0 +1,246 @@
+"""Adds to a run: tasks at the start, then answers by one thread, in groups.
+
+Whatever waits goes into one transaction at once, and an answer is told to be recorded when its
+transaction is on the disk. So a flush of the disk serves many answers, and none waits for others.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import NamedTuple, final
+from uuid import uuid4
+
+from prefill_router.activations.lock import only_writer
+from prefill_router.errors import ConfigError, DataError, StoreError
+from prefill_router.harness import codec, schema
+from prefill_router.harness.answer import Answer
+from prefill_router.harness.records import checksum
+from prefill_router.harness.runs import LOCK, Run, refuse_second
+from prefill_router.harness.task import Task
+
+Recorded = Callable[[StoreError | None], None]
+"""Told, in the journal's thread, that something is on the disk, or why it isn't."""
+_TASKS_AT_ONCE = 500
+_BYTES_AT_ONCE = 16_000_000
+_LARGEST = 2**63 - 1
+_COLUMNS = 17
+
+
+class _Waiting(NamedTuple):
+    what: Answer | float
+    told: Recorded
+
+
+@final
+class Journal:
+    """Adds to a run; only one process at a time can.
+
+    Example:
+        with Journal(run) as journal:
+            journal.add_tasks(tasks)
+            journal.record(answer, told)
+
+    Leaving the block waits until everything is on the disk.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._lock = only_writer(run.folder, LOCK, wait=False)
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._session = uuid4().hex
+        self._error: StoreError | None = None
+
+    def __enter__(self) -> "Journal":
+        alone = self._lock.__enter__()
+        try:
+            refuse_second(self._run.folder, alone=alone)
+            self._database = schema.open_to_write(self._run.folder)
+        except BaseException as error:
+            self._lock.__exit__(type(error), error, None)
+            raise
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        self._database.close()
+        self._lock.__exit__(kind, error, trace)
+
+    def add_tasks(self, tasks: Iterable[Task]) -> list[str]:
+        """Add those that the run lacks; to be done before the first answer is recorded.
+
+        Returns:
+            The ids of all of them, in order.
+
+        Raises:
+            ConfigError: The run has a task of the same id and other content, or there are none.
+            DataError: Two of them have the same id, or an id can't be written.
+            StoreError: They can't be written; those of earlier transactions are kept.
+        """
+        ids: dict[str, None] = {}
+        rows: list[tuple[str, str, str | bytes, str | bytes]] = []
+        size = 0
+        for task in tasks:
+            row = self._row_of(task, ids)
+            if row:
+                rows.append(row)
+                size += len(row[2]) + len(row[3])
+            if len(rows) >= _TASKS_AT_ONCE or size > _BYTES_AT_ONCE:
+                self._insert_tasks(rows)
+                rows, size = [], 0
+        self._insert_tasks(rows)
+        if not ids:
+            raise ConfigError("there are no tasks to ask; name tasks, or a larger sample")
+        return list(ids)
+
+    def record(self, answer: Answer, told: Recorded) -> None:
+        """Add an answer; `told` is called once it is on the disk, or can't be."""
+        self._queue.put(_Waiting(answer, told))
+
+    def expose(self, dollars: float, told: Recorded) -> None:
+        """Note how much may be billed for calls that aren't recorded, from now on."""
+        self._queue.put(_Waiting(dollars, told))
+
+    def _row_of(
+        self, task: Task, ids: dict[str, None]
+    ) -> tuple[str, str, str | bytes, str | bytes] | None:
+        name = task.query.id
+        if name in ids:
+            raise DataError(f"two tasks have the id {name!r}; give each an id of its own")
+        if not _is_writable(name):
+            raise DataError(
+                f"the id {name!r} has characters without an encoding; name it otherwise"
+            )
+        ids[name] = None
+        texts = codec.task_texts(task)
+        digest, before = codec.digest(texts), self._run.digest_of(name)
+        if before is not None and before != digest:
+            raise ConfigError(
+                f"task {name!r} differs from the one of this id in {self._run.folder}; give it "
+                "another id, or collect into another folder"
+            )
+        return None if before else (name, digest, codec.pack(texts[0]), codec.pack(texts[1]))
+
+    def _insert_tasks(self, rows: list[tuple[str, str, str | bytes, str | bytes]]) -> None:
+        if rows:
+            with _Transaction(self._database, self._run) as database:
+                database.executemany(
+                    "INSERT INTO tasks (id, digest, body, options) VALUES (?, ?, ?, ?)", rows
+                )
+
+    def _work(self) -> None:
+        open_ = True
+        while open_:
+            group = [self._queue.get()]
+            try:
+                while group[-1] is not None:
+                    group.append(self._queue.get_nowait())
+            except Empty:
+                pass
+            open_ = group[-1] is not None
+            self._commit([waiting for waiting in group if waiting is not None])
+
+    def _commit(self, group: list[_Waiting]) -> None:
+        if group and self._error is None:
+            try:
+                with _Transaction(self._database, self._run) as database:
+                    for what, _ in group:
+                        self._insert(database, what)
+            except StoreError as error:
+                self._error = error
+            except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+                self._error = StoreError(f"{self._run.folder}: an answer can't be written: {error}")
+        for waiting in group:
+            waiting.told(self._error)
+
+    def _insert(self, database: sqlite3.Connection, what: Answer | float) -> None:
+        if isinstance(what, Answer):
+            values = ",".join("?" * _COLUMNS)
+            made = database.execute(f"INSERT INTO answers VALUES (NULL,{values})", _columns(what))
+            body = codec.pack(codec.answer_text(what))
+            database.execute(
+                "INSERT INTO records VALUES (?,?,?)", (made.lastrowid, checksum(body), body)
+            )
+        else:
+            query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
+            database.execute(query, (self._session, what))
+
+
+@final
+class _Transaction:
+    """All or nothing; on the disk when it is left."""
+
+    def __init__(self, database: sqlite3.Connection, run: Run) -> None:
+        self._database, self._run = database, run
+
+    def __enter__(self) -> sqlite3.Connection:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise schema.told(error, self._run.folder) from None
+        return self._database
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._database.execute("COMMIT")
+        except sqlite3.Error as failed:
+            error = failed
+        if error is not None and self._database.in_transaction:
+            self._database.rollback()
+        if isinstance(error, sqlite3.Error):
+            raise schema.told(error, self._run.folder) from None
+
+
+def _columns(answer: Answer) -> tuple[object, ...]:
+    reply, usage = answer.reply, answer.reply and answer.reply.usage
+    return (
+        answer.target,
+        answer.query_id,
+        answer.missing,
+        answer.cost,
+        answer.charged,
+        len(answer.attempts),
+        answer.cost_source,
+        _text(reply and reply.finish_reason),
+        _text(reply and reply.served_by),
+        _count(usage and usage.input_tokens),
+        _count(usage and usage.cached_tokens),
+        _count(usage and usage.output_tokens),
+        _count(usage and usage.reasoning_tokens),
+        reply and reply.first_token_seconds,
+        reply and reply.first_answer_seconds,
+        reply and reply.seconds,
+        answer.attempts[-1].began if answer.attempts else None,
+    )
+
+
+def _text(value: str | None) -> str | None:
+    """What an endpoint said, as a database takes it; the record has it word for word."""
+    return None if value is None else value.encode("utf-8", "replace").decode()
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and abs(value) <= _LARGEST else None
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

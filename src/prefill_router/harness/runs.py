@@ -1,0 +1,296 @@
+"""A run on disk: what was asked, and every answer, as it came.
+
+A folder `RUN/` of `run.json` (format, pool, options) and `run.sqlite` (see `harness.schema`).
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, final
+
+from prefill_router import files
+from prefill_router.activations.lock import only_writer
+from prefill_router.data import Query
+from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
+from prefill_router.harness import codec, schema
+from prefill_router.harness.answer import Answer
+from prefill_router.harness.records import read_records
+from prefill_router.harness.task import Task
+from prefill_router.targets import Pool, pool_from_dict
+
+MANIFEST = "run.json"
+LOCK = "run"
+Retry = Literal["failed", "all", "none"]
+"""Which missing answers are asked for again: those that may come, all, or none."""
+PERMANENT = frozenset({"context_too_long", "content_filter", "refused"})
+"""Reasons that the same request will meet again."""
+_LATEST = "SELECT query_id, target, MAX(seq), missing FROM answers GROUP BY query_id, target"
+
+
+@final
+class Run:
+    """What a run holds, to read; others may be adding to it meanwhile.
+
+    Attributes:
+        folder: Where it is.
+        pool: The targets, as they were asked last.
+        options: What it was collected with last.
+        created: When, as ISO 8601 in UTC.
+    """
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.pool: Pool = pool_from_dict(manifest["pool"], source=folder / MANIFEST)
+        self.options: Mapping[str, Any] = manifest["options"]
+        self.created: str = manifest["created"]
+        self._database = schema.open_to_read(folder)
+
+    @classmethod
+    def create(
+        cls, folder: Path | str, pool: Pool, *, options: Mapping[str, Any] | None = None
+    ) -> "Run":
+        """Make a run without tasks and answers, in an empty or a new folder.
+
+        Raises:
+            ConfigError: The folder holds something else, or another process works on it.
+        """
+        folder = Path(folder)
+        _check_place(folder)
+        with only_writer(folder, LOCK, wait=False) as alone:
+            refuse_second(folder, alone=alone)
+            if is_run(folder):
+                raise ConfigError(f"{folder} is a run already; open it, or name another folder")
+            schema.create(folder)
+            write_manifest(folder, pool, options or {}, created=_now())
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Run":
+        """Open a run to read it.
+
+        Raises:
+            FormatError: It is no run, or one of a newer version.
+            CorruptError: It isn't what was written.
+        """
+        folder = Path(folder)
+        return cls(folder, _read_manifest(folder))
+
+    def __len__(self) -> int:
+        """How many tasks it has."""
+        return int(self._one("SELECT COUNT(*) FROM tasks"))
+
+    def tasks(self) -> Iterator[Task]:
+        """The tasks in the order in which they were added, one by one."""
+        for position, _ in self._rows("SELECT position, id FROM tasks ORDER BY position"):
+            found = self._rows("SELECT body, options FROM tasks WHERE position = ?", position)
+            yield self._task(*next(found))
+
+    def task(self, query_id: str) -> Task:
+        """One task.
+
+        Raises:
+            DataError: The run has no such task.
+        """
+        for row in self._rows("SELECT body, options FROM tasks WHERE id = ?", query_id):
+            return self._task(*row)
+        raise DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")
+
+    def query(self, query_id: str) -> Query:
+        """What one task asks, without what grading it needs.
+
+        Raises:
+            DataError: The run has no such task.
+        """
+        for (body,) in self._rows("SELECT body FROM tasks WHERE id = ?", query_id):
+            return self._task(body, "{}").query
+        raise DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")
+
+    def answers(self, *, targets: Collection[str] | None = None) -> Iterator[Answer]:
+        """The latest answer of each (target, task), missing ones included.
+
+        They come task by task, in the order of the tasks and then of the pool.
+
+        Args:
+            targets: Of these alone; by default of all.
+
+        Raises:
+            ConfigError: The pool has no such target.
+            CorruptError: A record isn't what was written.
+        """
+        column = {name: place for place, name in enumerate(self.pool.names)}
+        if targets is not None:
+            self.pool.indices(targets)
+        position = dict(self._rows("SELECT id, position FROM tasks"))
+        found = [
+            (position[query_id], column.get(target, len(column)), seq)
+            for query_id, target, seq, _ in self._rows(_LATEST)
+            if targets is None or target in targets
+        ]
+        yield from read_records(self._database, self.folder, [seq for *_, seq in sorted(found)])
+
+    def outcomes(self) -> Iterator[tuple[str, str, str | None]]:
+        """(target, id, why it is missing or None) of each latest answer, without reading them."""
+        for query_id, target, _, missing in self._rows(_LATEST):
+            yield target, query_id, missing
+
+    def finished(self, *, retry: Retry = "failed") -> set[tuple[str, str]]:
+        """The (target, id) that need no asking.
+
+        Args:
+            retry: Which of the missing ones do.
+        """
+        return {
+            (target, query_id)
+            for target, query_id, missing in self.outcomes()
+            if is_finished(missing, retry)
+        }
+
+    @property
+    def attempts_total(self) -> int:
+        """How many calls were made."""
+        return int(self._one("SELECT COALESCE(SUM(attempts), 0) FROM answers"))
+
+    @property
+    def spent(self) -> float:
+        """US dollars of all calls, as far as known."""
+        return float(self._one("SELECT COALESCE(SUM(cost), 0) FROM answers"))
+
+    @property
+    def at_risk(self) -> float:
+        """US dollars that may have been billed beyond that, at most.
+
+        They are of calls whose bill is unknown: broken off, timed out, with usage that can't be
+        true, or under way when a process was killed.
+        """
+        beyond = "SELECT COALESCE(SUM(charged), 0) - COALESCE(SUM(cost), 0) FROM answers"
+        last = "SELECT dollars, MAX(seq) FROM exposure GROUP BY session"
+        exposed = f"SELECT COALESCE(SUM(dollars), 0) FROM ({last})"
+        return max(float(self._one(beyond)), 0.0) + float(self._one(exposed))
+
+    def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
+        """This figure of all recorded answers of a target that have it."""
+        rows = self._rows(f"SELECT {what} FROM answers WHERE target = ?", target)
+        return [value for (value,) in rows if value is not None]
+
+    def asked_targets(self) -> set[str]:
+        """The targets with any record."""
+        return {target for (target,) in self._rows("SELECT DISTINCT target FROM answers")}
+
+    def digest_of(self, query_id: str) -> str | None:
+        """The digest of a task's content; None where the run has no such task."""
+        rows = self._rows("SELECT digest FROM tasks WHERE id = ?", query_id)
+        return next((str(value) for (value,) in rows), None)
+
+    def close(self) -> None:
+        """Close its files."""
+        self._database.close()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _rows(self, query: str, *values: object) -> Iterator[Any]:
+        try:
+            yield from self._database.execute(query, values)
+        except sqlite3.Error as error:
+            raise schema.told(error, self.folder) from None
+
+    def _one(self, query: str) -> Any:
+        return next(self._rows(query))[0]
+
+    def _task(self, body: str | bytes, options: str | bytes) -> Task:
+        try:
+            return codec.task_from_texts(codec.unpack(body), codec.unpack(options))
+        except (ValueError, KeyError, TypeError, DataError) as error:
+            raise CorruptError(
+                f"a task in {self.folder / schema.DATABASE} isn't what was written ({error}); "
+                "copy the run again, or begin a new one"
+            ) from None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    return (folder / MANIFEST).is_file()
+
+
+def is_finished(missing: str | None, retry: Retry) -> bool:
+    """Whether a recorded answer needs no asking, by the reason why it is missing."""
+    return missing is None or retry == "none" or (retry == "failed" and missing in PERMANENT)
+
+
+def refuse_second(folder: Path, *, alone: bool) -> None:
+    """Check that this process alone works on a run.
+
+    Raises:
+        ConfigError: Another does.
+    """
+    if not alone:
+        raise ConfigError(
+            f"another process is collecting into {folder}; wait until it has ended, or name "
+            "another folder"
+        )
+
+
+def write_manifest(folder: Path, pool: Pool, options: Mapping[str, Any], *, created: str) -> None:
+    """Write `run.json`, whole or not at all."""
+    from prefill_router import __version__
+
+    manifest = {
+        "format": schema.VERSION,
+        "package": __version__,
+        "created": created,
+        "options": dict(options),
+        "pool": pool.to_dict(),
+    }
+    files.write_json(folder / MANIFEST, manifest)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+        version, _ = manifest["format"], (manifest["pool"], manifest["options"])
+        made = str(manifest["created"])
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(
+            f"no run: it lacks the file {MANIFEST}; name a folder that collect has made",
+            file=folder,
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CorruptError(f"{path} isn't what was written; copy the run again") from None
+    if not isinstance(version, int) or version > schema.VERSION:
+        raise FormatError(
+            f"a run of format {version}; this version reads up to {schema.VERSION}: install a "
+            "newer one",
+            file=path,
+        )
+    return {**manifest, "created": made}
+
+
+def _check_place(folder: Path) -> None:
+    files.check_place(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; name a folder for the run")
+    ours = (schema.DATABASE, f".{LOCK}.", MANIFEST)  # of a process that was killed at the start
+    others = (
+        [p.name for p in folder.iterdir() if not p.name.startswith(ours)] if folder.exists() else []
+    )
+    if others:
+        raise ConfigError(
+            f"{folder} is no run and isn't empty (it holds {sorted(others)[0]!r}); name another "
+            "folder"
+        )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
