@@ -22,8 +22,8 @@ For tests, a model without weights says what it is told to say::
     for record in server.log:
         record.model, record.prompt_tokens, record.completion_tokens, record.fault
 
-A record holds what was really read and generated, and so what is billed, whatever the reply told;
-it is added when the request has ended, which may be shortly after its client has left.
+A record holds what was really read and generated, and so what is billed, whatever the reply told.
+It is there before the end of the reply is; where a client has left or was cut off, shortly after.
 `server.stats()` gives sums. Nothing in it is shared with another server, so tests can run several.
 """
 

@@ -140,23 +140,19 @@ class App:
             number=next(self._numbers),
         )
         self._clients.add(client)
-        try:
-            await self._give(answer, client)
-        finally:
-            self._clients.discard(client)
-            answer.end()
-            self._keep(answer, client, time.monotonic() - started)
-
-    async def _give(self, answer: Answer, client: Client) -> None:
-        """Answer, or refuse; where a reply is cut off, the connection is closed by the frame."""
+        client.at_end(lambda: self._close(answer, client, time.monotonic() - started))
         try:
             await answer.give(client)
         except ApiError as error:
             await client.reply(error.status, error.body, error.headers)
         except (CutError, GoneError):
-            client.complete = False
+            return  # the frame closes the connection of a reply that isn't complete
+        finally:
+            client.close()
 
-    def _keep(self, answer: Answer, client: Client, seconds: float) -> None:
+    def _close(self, answer: Answer, client: Client, seconds: float) -> None:
+        answer.end()
+        self._clients.discard(client)
         asked = answer.asked
         self.log.add(
             Record(

@@ -11,7 +11,6 @@ Received = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Received]]
 Send = Callable[[Received], Awaitable[None]]
 Header = tuple[bytes, bytes]
-JSON_TYPE: Header = (b"content-type", b"application/json")
 _MOST_BYTES = 32 * 2**20
 
 
@@ -35,6 +34,7 @@ class Client:
         self._gone = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._wakes: list[Callable[[], None]] = []
+        self._at_end: list[Callable[[], None]] = []
         self.status = 0
         self.complete = False
 
@@ -52,6 +52,15 @@ class Client:
     def on_gone(self, wake: Callable[[], None]) -> None:
         """Call this when it leaves."""
         self._wakes.append(wake)
+
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Do this once, right before the end of the reply is sent, or when there will be none."""
+        self._at_end.append(act)
+
+    def close(self) -> None:
+        """Nothing more will be sent."""
+        while self._at_end:
+            self._at_end.pop()()
 
     async def body(self) -> bytes:
         """The request's body; from then on its leaving is noticed.
@@ -102,20 +111,25 @@ class Client:
             raise GoneError
         await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
-    async def end(self, part: bytes = b"") -> None:
-        """Send the last part of the body."""
+    async def end(self, part: bytes = b"", *, complete: bool = True) -> None:
+        """Send the last part of the body; `complete` says whether it is all that was to come."""
+        self.complete = complete and not self.gone
+        self.close()
         await self._send({"type": "http.response.body", "body": part, "more_body": False})
-        self.complete = not self.gone
 
     async def reply(self, status: int, value: Any, headers: Sequence[Header] = ()) -> None:
         """Send a JSON document."""
         content = json.dumps(value).encode()
-        length = (b"content-length", str(len(content)).encode())
-        await self.start(status, [JSON_TYPE, length, *headers])
+        await self.start(status, [*document_headers(content), *headers])
         await self.end(content)
 
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        if not self.complete:
-            self.leave()
+        self.leave()
+
+
+def document_headers(content: bytes) -> list[Header]:
+    """The headers of a JSON document."""
+    length = str(len(content)).encode()
+    return [(b"content-type", b"application/json"), (b"content-length", length)]

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import final
 
-from prefill_router.minipool.server.client import JSON_TYPE, Client, CutError, Header
+from prefill_router.minipool.server.client import Client, CutError, document_headers
 from prefill_router.minipool.server.faults import CUTS, Effects, Rule
 from prefill_router.minipool.server.replies import error_value
 
@@ -83,18 +83,18 @@ class Sender:
         if self._bad:
             half = content[: len(content) // 2]
             content = half if self._bad.kind == "bad_json" else b"\xff\xfe" + content
-        await self._client.start(200, _document(content))
+        await self._client.start(200, document_headers(content))
         await self._client.end(content)
 
     async def _cut_whole(self, content: bytes, rule: Rule) -> None:
         half = content[: len(content) // 2]
         if rule.kind == "error_event":
-            await self._client.reply(200, _BROKEN)
-        elif rule.kind == "truncate":
-            await self._client.start(200, _document(half))
-            await self._client.end(half)
+            half = json.dumps(_BROKEN).encode()
+        if rule.kind in ("error_event", "truncate"):
+            await self._client.start(200, document_headers(half))
+            await self._client.end(half, complete=False)
         else:
-            await self._client.start(200, _document(content))
+            await self._client.start(200, document_headers(content))
             await self._client.write(half)
             await self._end_badly(rule)
         raise CutError
@@ -110,9 +110,11 @@ class Sender:
         if rule.kind == "hang":
             await self._client.pause(None)
         if rule.kind == "truncate":
-            await self._client.end()
+            await self._client.end(complete=False)
         if rule.kind == "error_event":
-            await self._client.end(b"data: " + json.dumps(_BROKEN).encode() + b"\n\n")
+            await self._client.end(
+                b"data: " + json.dumps(_BROKEN).encode() + b"\n\n", complete=False
+            )
         await asyncio.sleep(0)  # what was written goes out before the connection is closed
         raise CutError
 
@@ -122,8 +124,3 @@ class Sender:
         if self._bad.kind == "bad_json":
             return event[: len(event) // 2] + b"\n\n"
         return b"data: \xff\xfe" + event[6:]
-
-
-def _document(content: bytes) -> list[Header]:
-    """The headers of a document."""
-    return [JSON_TYPE, (b"content-length", str(len(content)).encode())]
