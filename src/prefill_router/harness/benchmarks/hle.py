@@ -1,0 +1,77 @@
+"""Humanity's Last Exam (cais/hle): hard questions of experts, graded by a judge.
+
+Questions that come with an image are left out and counted: prompts are text here. The repository's
+canary, by which the questions can be recognised in training data, stays with each task.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from prefill_router.data import Query
+from prefill_router.harness.benchmarks.base import LoadReport, Placed
+from prefill_router.harness.benchmarks.copies import Copy
+from prefill_router.harness.benchmarks.rows import rows
+from prefill_router.harness.task import Task
+from prefill_router.importers import values
+from prefill_router.importers.base import Collector
+from prefill_router.importers.tables import Record
+
+REPOSITORY: Final = "cais/hle"
+OPTIONS: Final[frozenset[str]] = frozenset()
+IMAGE: Final = "has an image, and prompts are text"
+_NEEDS = ("id", "question", "answer")
+_KEPT = ("answer_type", "raw_subject", "canary")
+_WANTS = ("image", "category", *_KEPT)
+_TEST = ("test*.parquet", "test*.jsonl", "test*.json")
+_ASKED = (
+    "Answer in this form:\n"
+    "Explanation: how you come to the answer\n"
+    "Answer: the answer alone, short and exact\n"
+    "Confidence: how sure you are of it, from 0% to 100%"
+)
+
+
+def read(copy: Copy, options: Mapping[str, str], report: LoadReport) -> Iterator[Placed]:
+    """The questions without an image.
+
+    Raises:
+        FormatError: A file or a row isn't as expected.
+    """
+    del options
+    return _read(copy, report)
+
+
+def _read(copy: Copy, report: LoadReport) -> Iterator[Placed]:
+    one = copy.one_file()
+    paths = copy.need(_TEST) if one is None else [one]
+    report.source = copy.name
+    strict = Collector(strict=True)
+    for path in paths:
+        for place, record in rows(path, needs=_NEEDS, wants=_WANTS):
+            if _has_image(record.get("image")):
+                report.skipped[IMAGE] += 1
+                continue
+            with strict.row(place):
+                yield Placed(place, _task(record))
+
+
+def _has_image(image: object) -> bool:
+    """Whether there is one: its data as text, or bytes or a path in an object."""
+    return any(image.values()) if isinstance(image, Mapping) else bool(image)
+
+
+def _task(record: Record) -> Task:
+    question = values.filled_text(record["question"], "question").strip()
+    query = Query(
+        f"hle-{values.identifier(record['id'], 'id')}",
+        f"{question}\n\n{_ASKED}",
+        benchmark="hle",
+        domain=values.label_text(record.get("category"), "category"),
+    )
+    known = {name: values.label_text(record.get(name), name) for name in _KEPT}
+    return Task(
+        query=query,
+        grader="hle",
+        answer=(values.filled_text(record["answer"], "answer"),),
+        options={"question": question, **{name: text for name, text in known.items() if text}},
+    )

@@ -1,0 +1,167 @@
+"""A user's own questions: JSON Lines, a JSON list, CSV or Parquet.
+
+A row has `prompt` (text) or `messages` (a list of {role, content}); `answer`, one that is right or
+a list of such; `grader`, else `exact`; and if it likes `id` (or `query_id`), `domain` and
+`benchmark`. Every other field goes to the grader as it is. In CSV, where all is text, the cells of
+`messages`, `tests`, `choices` and `tolerance` hold JSON. An empty cell of a table is no field.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from prefill_router.data import Prompt, Query, prompt_key
+from prefill_router.errors import DataError, FormatError
+from prefill_router.harness.benchmarks.base import LoadReport, Placed
+from prefill_router.harness.benchmarks.rows import SUFFIXES, rows
+from prefill_router.harness.task import Task
+from prefill_router.importers import tables, values
+from prefill_router.importers.base import Collector
+from prefill_router.importers.tables import Record
+
+GRADERS: Final = (
+    *("exact", "normalised", "mmlu_pro", "number", "math"),
+    *("python", "judge", "hle", "code"),
+)
+"""The graders that a task can name."""
+FIELDS: Final = ("id", "prompt", "messages", "answer", "grader", "domain", "benchmark")
+_ID = ("id", "query_id")
+_COMPARING = frozenset({"exact", "normalised", "mmlu_pro", "number", "math", "hle"})
+_TABLES = (".csv", ".parquet")
+_JSON_CELLS = ("messages", "tests", "choices", "tolerance")
+_TEST_FIELDS = ("input", "output", "type")
+
+
+def read(path: Path, report: LoadReport) -> Iterator[Placed]:
+    """The tasks of a file.
+
+    Raises:
+        FormatError: It isn't such a file, or a row is malformed.
+    """
+    suffix = path.suffix.lower()
+    is_table = suffix in _TABLES
+    wants = tables.columns_of(path) if is_table else ()
+    report.source = str(path)
+    strict = Collector(strict=True)
+    for place, record in rows(path, needs=(), wants=wants):
+        with strict.row(place):
+            yield Placed(place, _task(_from_table(record, suffix) if is_table else record))
+
+
+def check_file(path: Path) -> None:
+    """Check that a file can hold tasks, before any is read.
+
+    Raises:
+        FormatError: It doesn't exist, or its name ends otherwise.
+    """
+    if not path.is_file():
+        raise FormatError(
+            "is a folder; name a file" if path.is_dir() else "no such file", file=path
+        )
+    if path.suffix.lower() not in SUFFIXES:
+        raise FormatError(
+            f"can't hold tasks; their files' names end in {', '.join(SUFFIXES)}", file=path
+        )
+
+
+def _from_table(record: Record, suffix: str) -> Record:
+    """A row without its empty cells, which a table has for what others of its rows have."""
+    is_csv = suffix == ".csv"
+    filled = {
+        name: cell
+        for name, cell in record.items()
+        if cell is not None and not (is_csv and not cell)
+    }
+    for name in _JSON_CELLS:
+        if is_csv and name in filled:
+            try:
+                filled[name] = json.loads(str(filled[name]))
+            except (ValueError, RecursionError):
+                raise DataError(f"{name} isn't JSON; in CSV its cells must be") from None
+    return filled
+
+
+def _task(record: Record) -> Task:
+    grader = record.get("grader")
+    name = "exact" if grader is None else values.filled_text(grader, "grader")
+    if name not in GRADERS:
+        raise DataError(f"grader is {values.show(name)}; the graders are {', '.join(GRADERS)}")
+    answer = _answers(record.get("answer"))
+    options = {field: value for field, value in record.items() if field not in (*FIELDS, *_ID)}
+    _check_options(options)
+    _check_needs(name, answer, options)
+    return Task(query=_query(record), grader=name, answer=answer, options=options)
+
+
+def _query(record: Record) -> Query:
+    prompt = _prompt(record)
+    given = next((record[name] for name in _ID if record.get(name) is not None), None)
+    query_id = f"q-{prompt_key(prompt)[:12]}" if given is None else values.identifier(given, "id")
+    return Query(
+        query_id,
+        prompt,
+        values.label_text(record.get("benchmark"), "benchmark"),
+        values.label_text(record.get("domain"), "domain"),
+    )
+
+
+def _prompt(record: Record) -> Prompt:
+    """The messages, or the prompt; where both are there, it is a chat."""
+    chat = record.get("messages")
+    if chat is not None:
+        if not isinstance(chat, list):
+            raise DataError("messages must be a list of {role, content}")
+        return values.prompt(chat, "messages")
+    if record.get("prompt") is None:
+        raise DataError("has neither a prompt nor messages")
+    return values.prompt(record["prompt"], "prompt")
+
+
+def _answers(value: object) -> tuple[str, ...]:
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    return tuple(_answer(item) for item in found)
+
+
+def _answer(value: object) -> str:
+    if isinstance(value, bool):
+        raise DataError("answer is true or false; write it as the text that is expected")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DataError(f"answer is {value}; write a number, or a text")
+    if isinstance(value, int | float):
+        return values.identifier(value, "answer") if isinstance(value, int) else repr(value)
+    return values.filled_text(value, "answer")
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Check that they are JSON, and so can be kept with a run."""
+    for name, value in options.items():
+        try:
+            json.dumps([name, value], allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            raise DataError(f"{values.show(name)} isn't a JSON value in UTF-8") from None
+
+
+def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    if grader in _COMPARING and not answer:
+        raise DataError(f"lacks an answer, with which the grader {grader} compares")
+    if grader == "judge" and not answer and "rubric" not in options:
+        raise DataError("lacks both an answer and a rubric; the grader judge needs one of them")
+    if grader == "code":
+        _check_tests(options.get("tests"))
+        kinds = {test["type"] for test in options["tests"]}
+        if "functional" in kinds and not isinstance(options.get("function"), str):
+            raise DataError("has functional tests; name the function that they call in function")
+
+
+def _check_tests(tests: object) -> None:
+    if not isinstance(tests, list) or not tests:
+        raise DataError("lacks tests, a list, which the grader code runs")
+    for test in tests:
+        if not isinstance(test, dict) or not all(
+            isinstance(test.get(f), str) for f in _TEST_FIELDS
+        ):
+            raise DataError(f"a test must have the texts {', '.join(_TEST_FIELDS)}")
+        if test["type"] not in ("stdin", "functional"):
+            raise DataError("a test's type must be stdin or functional")
