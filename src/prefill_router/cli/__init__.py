@@ -7,6 +7,8 @@ matplotlib) belong inside the command's function, so that `--help` answers at on
 
 # isort: off
 from prefill_router.cli import (  # noqa: F401
+    tasks as _tasks,
+    prices as _prices,
     import_ as _import,
     describe as _describe,
     split as _split,

@@ -1,0 +1,132 @@
+"""`prefill-router prices`: a pool's prices, refreshed."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.errors import ConfigError
+from prefill_router.files import check_place
+from prefill_router.harness.pricelist import OPENROUTER, PRICES, Change, Refreshed, refresh_prices
+from prefill_router.targets import read_pool, write_pool
+
+_HEADS = ("input", "output", "cached input", "reasoning")
+
+
+@app.command()
+def prices(
+    pool: Annotated[Path, typer.Option(help="The pool file.")],
+    to: Annotated[
+        Path | None, typer.Option("--out", help="Write here and leave the pool file as it is.")
+    ] = None,
+    source: Annotated[
+        str, typer.Option("--from", help="OpenRouter's list, at an address or in a file.")
+    ] = OPENROUTER,
+    provider: Annotated[
+        list[str] | None,
+        typer.Option(help="Take this provider's prices; TARGET=NAME for one target."),
+    ] = None,
+    map_: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="TARGET=MODEL", help="The list's name of a target."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Refresh a pool's prices from OpenRouter's list of models, and date them.
+
+    A target is looked up by its model, then by its name. Targets that aren't listed keep their
+    prices. Comments in the pool file aren't kept.
+
+    Example: prefill-router prices --pool pool.yaml --map fast=openai/gpt-oss-20b
+    """
+    place = to or pool
+    check_place(place)
+    if place.suffix.lower() not in (".yaml", ".yml"):
+        raise ConfigError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
+    general, by_target = _providers(provider or [])
+    before = read_pool(pool)
+    with err.status(f"reading {source}"):
+        found = refresh_prices(
+            before,
+            date=datetime.now(UTC).date().isoformat(),
+            source=source,
+            models=dict(_pair("--map", text) for text in map_ or []),
+            provider=general,
+            providers=by_target,
+        )
+    write_pool(found.pool, place)
+    if json:
+        print_json(_summary(found, place))
+    else:
+        _show(found, place)
+
+
+def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """The provider of all targets, and those of single ones."""
+    general = [text for text in given if "=" not in text]
+    if len(general) > 1:
+        raise ConfigError(
+            f"--provider names {' and '.join(general)}; name one, and others as TARGET=NAME"
+        )
+    by_target = dict(_pair("--provider", text) for text in given if "=" in text)
+    return (general[0] if general else None), by_target
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, _, value = text.rpartition("=")
+    if not name or not value:
+        raise ConfigError(f"{option} is {text!r}; write it as TARGET=NAME")
+    return name, value
+
+
+def _show(found: Refreshed, place: Path) -> None:
+    table = Table("target", "listed as", *_HEADS, box=None, pad_edge=False)
+    for change in found.found:
+        at = "" if change.provider is None else f" at {change.provider}"
+        pairs = zip(change.before, change.after, strict=True)
+        table.add_row(change.target, f"{change.model}{at}", *(_moved(b, a) for b, a in pairs))
+    out.print(table, soft_wrap=True)
+    out.print(
+        f"US dollars per million tokens, {found.pool.prices_date}; written to {place}",
+        soft_wrap=True,
+    )
+    for name, reason in found.kept.items():
+        err.print(f"{name} keeps its prices: {reason}", soft_wrap=True)
+    for note in found.notes:
+        err.print(f"note: {note}", soft_wrap=True)
+
+
+def _moved(before: float | None, after: float | None) -> str:
+    if before == after:
+        return _price(after)
+    return f"{_price(before)} -> {_price(after)}"
+
+
+def _price(price: float | None) -> str:
+    return "-" if price is None else f"{price:.10g}"
+
+
+def _summary(found: Refreshed, place: Path) -> dict[str, Any]:
+    return {
+        "out": str(place),
+        "source": found.source,
+        "prices_date": found.pool.prices_date,
+        "found": [_change(change) for change in found.found],
+        "kept": dict(found.kept),
+        "notes": list(found.notes),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "target": change.target,
+        "model": change.model,
+        "provider": change.provider,
+        "before": dict(zip(PRICES, change.before, strict=True)),
+        "after": dict(zip(PRICES, change.after, strict=True)),
+        "changed": change.before != change.after,
+    }
