@@ -87,6 +87,7 @@ def read_request(body: bytes, endpoint: Endpoint) -> Asked:
         raise ApiError("the body isn't a JSON object; send one")
     if value.get("n") not in (None, 1):
         raise ApiError("only n=1 is served; ask several times", param="n")
+    _check_text(value)
     stream_options = _of(value, "stream_options", dict) or {}
     limits = [_of(value, key, int) for key in ("max_completion_tokens", "max_tokens")]
     limit = next((number for number in limits if number is not None), None)
@@ -104,6 +105,14 @@ def read_request(body: bytes, endpoint: Endpoint) -> Asked:
         thinks=_thinks(value),
         options={key: kept for key, kept in value.items() if key not in _NOT_KEPT},
     )
+
+
+def _check_text(value: Mapping[str, Any]) -> None:
+    """JSON can write halves of characters, which are no text."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ApiError("the body holds a lone surrogate; send whole characters") from None
 
 
 def _of(value: Mapping[str, Any], key: str, kind: type) -> Any:
