@@ -31,7 +31,7 @@ _ID = ("id", "query_id")
 _COMPARING = frozenset({"exact", "normalised", "mmlu_pro", "number", "math", "hle"})
 _TABLES = (".csv", ".parquet")
 _JSON_CELLS = ("messages", "tests", "choices", "tolerance")
-_TEST_FIELDS = ("input", "output", "type")
+_TEXTS = ("input", "output")
 
 
 def read(path: Path, report: LoadReport) -> Iterator[Placed]:
@@ -84,6 +84,7 @@ def _from_table(record: Record, suffix: str) -> Record:
 
 
 def _task(record: Record) -> Task:
+    query = _query(record)
     grader = record.get("grader")
     name = "exact" if grader is None else values.filled_text(grader, "grader")
     if name not in GRADERS:
@@ -92,7 +93,7 @@ def _task(record: Record) -> Task:
     options = {field: value for field, value in record.items() if field not in (*FIELDS, *_ID)}
     _check_options(options)
     _check_needs(name, answer, options)
-    return Task(query=_query(record), grader=name, answer=answer, options=options)
+    return Task(query=query, grader=name, answer=answer, options=options)
 
 
 def _query(record: Record) -> Query:
@@ -146,22 +147,32 @@ def _check_options(options: Mapping[str, Any]) -> None:
 def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
     if grader in _COMPARING and not answer:
         raise DataError(f"lacks an answer, with which the grader {grader} compares")
-    if grader == "judge" and not answer and "rubric" not in options:
-        raise DataError("lacks both an answer and a rubric; the grader judge needs one of them")
+    if grader == "judge":
+        values.filled_text(options.get("rubric"), "rubric, by which the grader judge goes,")
+    if grader == "number" and not _is_tolerance(options.get("tolerance", 0)):
+        raise DataError("tolerance must be a number, finite and not negative")
     if grader == "code":
-        _check_tests(options.get("tests"))
-        kinds = {test["type"] for test in options["tests"]}
+        kinds = _kinds(options.get("tests"))
         if "functional" in kinds and not isinstance(options.get("function"), str):
             raise DataError("has functional tests; name the function that they call in function")
 
 
-def _check_tests(tests: object) -> None:
+def _is_tolerance(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < math.inf
+
+
+def _kinds(tests: object) -> set[str]:
+    """The types of a task's tests; `stdin` where a test names none."""
     if not isinstance(tests, list) or not tests:
         raise DataError("lacks tests, a list, which the grader code runs")
+    kinds: set[str] = set()
     for test in tests:
-        if not isinstance(test, dict) or not all(
-            isinstance(test.get(f), str) for f in _TEST_FIELDS
-        ):
-            raise DataError(f"a test must have the texts {', '.join(_TEST_FIELDS)}")
-        if test["type"] not in ("stdin", "functional"):
+        if not isinstance(test, dict) or not all(isinstance(test.get(f), str) for f in _TEXTS):
+            raise DataError(f"a test must have the texts {' and '.join(_TEXTS)}")
+        kind = test.get("type", "stdin")
+        if kind not in ("stdin", "functional"):
             raise DataError("a test's type must be stdin or functional")
+        kinds.add(kind)
+    return kinds
