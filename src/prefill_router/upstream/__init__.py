@@ -1,5 +1,33 @@
-"""A client of OpenAI-compatible endpoints: one request gives one reply, or the reason for none."""
+"""A client of OpenAI-compatible endpoints: one request gives one reply, or the reason for none.
 
+async with Upstream(pool) as upstream:
+    reply = await upstream.ask("gpt-oss-20b", "What is 17 * 23?")
+"""
+
+from prefill_router.upstream.client import Upstream, ask_once
+from prefill_router.upstream.dialects import request_parameters
+from prefill_router.upstream.failures import RETRIABLE
+from prefill_router.upstream.pricing import (
+    Bound,
+    bound,
+    cost_of,
+    estimated_usage,
+    plausible,
+    reported_cost,
+)
 from prefill_router.upstream.reply import Reply, Usage
 
-__all__ = ["Reply", "Usage"]
+__all__ = [
+    "RETRIABLE",
+    "Bound",
+    "Reply",
+    "Upstream",
+    "Usage",
+    "ask_once",
+    "bound",
+    "cost_of",
+    "estimated_usage",
+    "plausible",
+    "reported_cost",
+    "request_parameters",
+]

@@ -1,0 +1,135 @@
+"""Asks the targets of a pool, each at its provider's endpoint."""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, final
+
+from prefill_router.data import Prompt, prompt_text
+from prefill_router.errors import ConfigError
+from prefill_router.targets import Pool, Provider
+from prefill_router.upstream.dialects import request_messages, request_parameters
+from prefill_router.upstream.failures import failed
+from prefill_router.upstream.reading import Reading
+from prefill_router.upstream.reply import Reply
+
+if TYPE_CHECKING:
+    from prefill_router.upstream.calling import Caller
+
+_NO_KEY = "none"  # servers without keys want some word
+_KEY = re.compile(r"[!-~]+")
+
+
+@final
+class Upstream:
+    """A client of a pool's endpoints; open it with `async with`.
+
+    No more than a provider's `concurrency` calls of it are under way at once; the others wait.
+
+    Args:
+        pool: The targets.
+        environment: Where the keys are; by default the process's environment.
+
+    Raises:
+        ConfigError: A key isn't set or is none, a target has no endpoint, or its options hold what
+            its dialect has no field for.
+    """
+
+    def __init__(self, pool: Pool, *, environment: Mapping[str, str] | None = None) -> None:
+        self._pool = pool
+        self._providers = {name: pool.provider_of(name) for name in pool.names}
+        self._parameters = {
+            name: request_parameters(pool[name], provider.dialect)
+            for name, provider in self._providers.items()
+        }
+        known = os.environ if environment is None else environment
+        self._keys = _keys(set(self._providers.values()), known)
+        self._callers: dict[Provider, Caller] = {}
+        self._gates: dict[Provider, asyncio.Semaphore] = {}
+
+    async def __aenter__(self) -> "Upstream":
+        from prefill_router.upstream.calling import Caller
+
+        for provider, key in self._keys.items():
+            self._callers[provider] = Caller(provider, key)
+            self._gates[provider] = asyncio.Semaphore(provider.concurrency)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        callers, self._callers = self._callers, {}
+        for caller in callers.values():
+            await caller.close()
+
+    def parameters(self, target: str) -> dict[str, Any]:
+        """What a target is asked with, beside the messages, as it goes over the wire.
+
+        Raises:
+            ConfigError: The pool has no such target.
+        """
+        self._pool.indices([target])
+        return dict(self._parameters[target])
+
+    async def ask(self, target: str, prompt: Prompt) -> Reply:
+        """Ask a target, once.
+
+        Raises:
+            UpstreamError: It gave no answer, or only a part of one.
+            ConfigError: The pool has no such target, or the client isn't open.
+        """
+        self._pool.indices([target])
+        provider = self._providers[target]
+        caller = self._callers.get(provider)
+        if caller is None:
+            raise ConfigError("the client isn't open; ask within: async with Upstream(pool) as ...")
+        from prefill_router.upstream.calling import Question
+
+        question = Question(target, self._body(target, prompt), prompt_text(prompt))
+        async with self._gates[provider]:
+            return await caller.call(question, Reading(provider.dialect))
+
+    def _body(self, target: str, prompt: Prompt) -> bytes:
+        messages = request_messages(self._pool[target], self._providers[target].dialect, prompt)
+        body = {"messages": messages, **self._parameters[target]}
+        try:
+            return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:  # a lone surrogate: no Unicode text has one
+            raise failed(target, "refused", billed="no") from None
+
+
+def ask_once(pool: Pool, target: str, prompt: Prompt) -> Reply:
+    """Ask one target and wait for its answer; not to be called where an event loop runs.
+
+    Raises:
+        UpstreamError: It gave no answer, or only a part of one.
+        ConfigError: The pool has no such target, or it can't be asked as it is.
+    """
+
+    async def ask() -> Reply:
+        async with Upstream(pool.select([target])) as upstream:
+            return await upstream.ask(target, prompt)
+
+    return asyncio.run(ask())
+
+
+def _keys(providers: set[Provider], environment: Mapping[str, str]) -> dict[Provider, str]:
+    """Each provider's key."""
+    named = {p: p.api_key_env for p in providers}
+    lacking = sorted({n for n in named.values() if n is not None and not environment.get(n)})
+    if lacking:
+        raise ConfigError(
+            f"the environment variables {lacking} aren't set; they hold the keys of "
+            f"{sorted(p.name for p, n in named.items() if n in lacking)}"
+        )
+    keys = {p: _NO_KEY if n is None else environment[n].strip() for p, n in named.items()}
+    odd = sorted(str(named[p]) for p, key in keys.items() if not _KEY.fullmatch(key))
+    if odd:
+        raise ConfigError(f"the environment variables {odd} hold what can't be a key; set them")
+    return keys

@@ -1,0 +1,167 @@
+"""Requests in each provider's dialect: one table, and what its cells mean.
+
+Sources, as of November 2026: OpenAI's API reference; Anthropic's pages on OpenAI SDK compatibility
+and on adaptive thinking; vLLM's and SGLang's pages on reasoning outputs and their chat completion
+protocols; OpenRouter's pages on reasoning tokens and usage accounting; DeepSeek's page on thinking
+mode; Alibaba Model Studio's page on deep thinking; NVIDIA NIM's page on reasoning models.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from prefill_router.data import Message, Prompt
+from prefill_router.errors import ConfigError
+from prefill_router.targets import Dialect, RequestOptions, Target
+from prefill_router.upstream import claude, families
+
+Fields = dict[str, Any]
+MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Traits:
+    """One row of the table.
+
+    Attributes:
+        max_tokens: The field for the most output tokens.
+        effort: Fields for a reasoning effort; None where there is no such thing.
+        thinking: Fields that switch reasoning on or off; None where there is no such switch.
+        top_k: Whether it takes `top_k`.
+        seed: Whether it takes `seed`; elsewhere none is sent.
+        recommends: Whether sampling that is left open is the model's recommended one. The other
+            servers apply their models' own defaults themselves (`generation_config.json`).
+        always: Fields of every request.
+    """
+
+    max_tokens: str = "max_tokens"
+    effort: Callable[[str], Fields] | None = None
+    thinking: Callable[[bool], Fields] | None = None
+    top_k: bool = False
+    seed: bool = True
+    recommends: bool = False
+    always: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _plain_effort(effort: str) -> Fields:
+    return {"reasoning_effort": effort}
+
+
+def _template_switch(on: bool) -> Fields:
+    """Chat templates know the switch by one of two names, and ignore the other."""
+    return {"chat_template_kwargs": {"enable_thinking": on, "thinking": on}}
+
+
+_TABLE: dict[Dialect, _Traits] = {
+    "openai": _Traits(max_tokens="max_completion_tokens", effort=_plain_effort),
+    "anthropic": _Traits(seed=False),  # reasoning depends on the model: `claude`
+    "vllm": _Traits(effort=_plain_effort, thinking=_template_switch, top_k=True),
+    "sglang": _Traits(effort=_plain_effort, thinking=_template_switch, top_k=True),
+    "openrouter": _Traits(
+        effort=lambda effort: {"reasoning": {"effort": effort}},
+        thinking=lambda on: {"reasoning": {"enabled": on}},
+        top_k=True,
+        always={"usage": {"include": True}},
+    ),
+    "deepseek": _Traits(
+        effort=_plain_effort,
+        thinking=lambda on: {"thinking": {"type": "enabled" if on else "disabled"}},
+        seed=False,
+    ),
+    "qwen": _Traits(thinking=lambda on: {"enable_thinking": on}, top_k=True, recommends=True),
+    "nemotron": _Traits(
+        thinking=lambda on: {"chat_template_kwargs": {"enable_thinking": on}},
+        top_k=True,
+        recommends=True,
+    ),
+}
+
+
+def request_parameters(target: Target, dialect: Dialect) -> Fields:
+    """What a target is asked with beside the messages; `extra_body` wins over everything else.
+
+    Raises:
+        ConfigError: The target's options hold something that the dialect has no field for.
+    """
+    traits, options = _TABLE[dialect], target.request
+    model = target.model or target.name
+    found: Fields = {"model": model, **_limit(traits, options)}
+    found |= _reasoning(traits, target, dialect) | _sampling(traits, target, dialect)
+    found |= {"stream": True, "stream_options": {"include_usage": True}, **traits.always}
+    return _merged(found, options.extra_body)
+
+
+def request_messages(target: Target, dialect: Dialect, prompt: Prompt) -> list[dict[str, str]]:
+    """The messages of a request: a plain prompt is one message of the user.
+
+    Older Nemotron models are switched by their system prompt, which must come first.
+    """
+    turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+    plain = [{"role": m.role, "content": m.content} for m in turns]
+    switch = _system_switch(target) if dialect == "nemotron" else None
+    if switch is None:
+        return plain
+    if plain[0]["role"] == "system":
+        return [{"role": "system", "content": f"{switch}\n{plain[0]['content']}"}, *plain[1:]]
+    return [{"role": "system", "content": switch}, *plain]
+
+
+def _system_switch(target: Target) -> str | None:
+    on = target.request.enable_thinking
+    return None if on is None else families.system_switch(target.model or target.name, on)
+
+
+def _limit(traits: _Traits, options: RequestOptions) -> Fields:
+    if any(name in options.extra_body for name in MAX_TOKENS_FIELDS):
+        return {}
+    return {traits.max_tokens: options.max_tokens}
+
+
+def _reasoning(traits: _Traits, target: Target, dialect: Dialect) -> Fields:
+    options = target.request
+    if dialect == "anthropic":
+        return claude.reasoning(target)
+    if dialect == "nemotron" and _system_switch(target) is not None:
+        return {}
+    found: Fields = {}
+    if options.enable_thinking is not None:
+        if traits.thinking is None:
+            raise _lacks(target, dialect, "enable_thinking")
+        found |= traits.thinking(options.enable_thinking)
+    if options.reasoning_effort is not None:
+        if traits.effort is None:
+            raise _lacks(target, dialect, "reasoning_effort")
+        for name, value in traits.effort(options.reasoning_effort).items():
+            both = isinstance(value, dict) and isinstance(found.get(name), dict)
+            found[name] = {**found[name], **value} if both else value
+    return found
+
+
+def _sampling(traits: _Traits, target: Target, dialect: Dialect) -> Fields:
+    options = target.request
+    if options.top_k is not None and not traits.top_k:
+        raise _lacks(target, dialect, "top_k")
+    chosen = {n: getattr(options, n) for n in ("temperature", "top_p", "top_k")}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if traits.recommends and not chosen and options.enable_thinking is not None:
+        chosen = families.recommended_sampling(
+            target.model or target.name, thinking=options.enable_thinking
+        )
+    return chosen | ({"seed": options.seed} if traits.seed and options.seed is not None else {})
+
+
+def _merged(found: Fields, extra: Mapping[str, Any]) -> Fields:
+    """Fields of the user win; those for the chat template are joined with ours."""
+    merged = {**found, **extra}
+    ours, theirs = found.get("chat_template_kwargs"), extra.get("chat_template_kwargs")
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        merged["chat_template_kwargs"] = {**ours, **theirs}
+    return merged
+
+
+def _lacks(target: Target, dialect: Dialect, option: str) -> ConfigError:
+    return ConfigError(
+        f"target {target.name!r} sets {option}, for which the dialect {dialect!r} has no field; "
+        "leave it out, or give the endpoint's own field in extra_body"
+    )

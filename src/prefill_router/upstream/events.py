@@ -1,0 +1,105 @@
+"""Server-sent events, each of which holds one JSON object, from the bytes of a stream.
+
+Comments and other fields are skipped. Data that is spread over several lines is joined, as the
+specification says; an object that ends with its line needs no blank line after it.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NoReturn, final
+
+DONE = b"[DONE]"
+_LONGEST = 16 * 2**20  # bytes of one event; chunks of an answer have a few hundred
+
+
+class MalformedError(ValueError):
+    """The bytes aren't what the protocol has them be; the message quotes none of them."""
+
+
+def _no_constant(_: str) -> NoReturn:
+    raise MalformedError("a number that JSON has not")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0:
+        raise MalformedError("a number too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """One JSON object.
+
+    Raises:
+        MalformedError: It isn't one.
+    """
+    try:
+        value = _DECODER.decode(data.decode())
+    except MalformedError:
+        raise
+    except (ValueError, RecursionError):  # also no UTF-8, and numbers of thousands of digits
+        raise MalformedError("no JSON") from None
+    if not isinstance(value, dict):
+        raise MalformedError("JSON that is no object")
+    return value
+
+
+@final
+class EventReader:
+    """Cuts a stream into events.
+
+    Attributes:
+        done: Whether the closing `[DONE]` has come.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._rest = b""
+        self._held: list[bytes] = []
+
+    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
+        """The events that these further bytes complete.
+
+        Raises:
+            MalformedError: An event isn't a JSON object, or has no end.
+        """
+        lines = (self._rest + piece if self._rest else piece).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > _LONGEST:
+            raise MalformedError("an event without an end")
+        for line in lines:
+            yield from self._line(line)
+
+    def close(self) -> Iterator[dict[str, Any]]:
+        """The event that the end of the stream completes, if any.
+
+        Raises:
+            MalformedError: What is left isn't a JSON object.
+        """
+        rest, self._rest = self._rest, b""
+        for line in (rest, b""):
+            yield from self._line(line)
+
+    def _line(self, line: bytes) -> Iterator[dict[str, Any]]:
+        line = line.rstrip(b"\r")
+        if not line:
+            held, self._held = self._held, []
+            if held:
+                yield parse_object(b"\n".join(held))
+        elif line.startswith(b"data:"):
+            data = line[5:].strip(b" ")
+            if data == DONE:
+                self.done = True
+            elif not self._held and data[-1:] == b"}":
+                yield from self._whole_or_held(data)
+            elif data or self._held:
+                self._held.append(data)
+
+    def _whole_or_held(self, data: bytes) -> Iterator[dict[str, Any]]:
+        try:
+            yield parse_object(data)
+        except MalformedError:  # it may go on in the next line
+            self._held.append(data)

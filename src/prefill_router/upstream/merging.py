@@ -1,0 +1,66 @@
+"""Joins the pieces of a stream to what a plain reply would have held."""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+_GROWING = frozenset(("arguments", "refusal", "summary", "text", "thinking"))
+"""Fields whose pieces follow on one another; of others the last word counts."""
+
+
+@final
+class Merged:
+    """An object that came in pieces.
+
+    Lists of objects with an `index`, such as tool calls, are joined by it; other lists grow.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self._objects: dict[str, Merged] = {}
+        self._indexed: dict[str, dict[int, Merged]] = {}
+        self._lists: dict[str, list[Any]] = {}
+        self._last: dict[str, Any] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Add one piece of a field; null says nothing."""
+        if isinstance(value, str) and name in _GROWING:
+            self._texts.setdefault(name, []).append(value)
+        elif isinstance(value, list):
+            for place, item in enumerate(value):
+                self._add_item(name, item, place)
+        elif isinstance(value, Mapping):
+            self._objects.setdefault(name, Merged()).add_all(value)
+        elif value is not None:
+            self._last[name] = value
+
+    def add_all(self, fields: Mapping[str, Any]) -> None:
+        """Add one piece of every field."""
+        for name, value in fields.items():
+            self.add(name, value)
+
+    def append(self, name: str, value: Any) -> None:
+        """Add one item to a list, as it is."""
+        self._lists.setdefault(name, []).append(value)
+
+    def plain(self) -> dict[str, Any]:
+        """The whole object."""
+        return {
+            **self._last,
+            **{name: "".join(pieces) for name, pieces in self._texts.items()},
+            **self._lists,
+            **{name: merged.plain() for name, merged in self._objects.items()},
+            **{
+                name: [merged.plain() for _, merged in sorted(items.items())]
+                for name, items in self._indexed.items()
+            },
+        }
+
+    def _add_item(self, name: str, item: Any, place: int) -> None:
+        index = item.get("index") if isinstance(item, Mapping) else None
+        if name == "tool_calls" and index is None and isinstance(item, Mapping):
+            index = place  # a plain reply numbers none
+        if isinstance(index, int):
+            items = self._indexed.setdefault(name, {})
+            items.setdefault(index, Merged()).add_all(item)
+        else:
+            self.append(name, item)

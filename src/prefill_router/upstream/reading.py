@@ -1,0 +1,206 @@
+"""Reads one answer, chunk by chunk or in one piece, whatever its dialect."""
+
+import json
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any, final
+
+from prefill_router.targets import Dialect
+from prefill_router.upstream.events import MalformedError
+from prefill_router.upstream.failures import ErrorBody, read_error
+from prefill_router.upstream.merging import Merged
+from prefill_router.upstream.reply import Reply, Usage
+from prefill_router.upstream.thinking import split_thinking
+from prefill_router.upstream.usage import read_usage
+
+_EVENT_FIELDS = frozenset(("choices", "model", "object", "usage"))
+_CHOICE_FIELDS = frozenset(("delta", "finish_reason", "index", "message", "usage"))
+_DELTA_FIELDS = frozenset(("content", "reasoning", "reasoning_content", "role"))
+_LONGEST = 2**26  # characters of one answer
+
+
+class ErrorEventError(Exception):
+    """The endpoint told of an error where it should have answered; carries what it told."""
+
+    def __init__(self, error: ErrorBody) -> None:
+        super().__init__("an error in place of an answer")
+        self.error = error
+
+
+@final
+class Reading:
+    """What has come of one answer so far.
+
+    Attributes:
+        finish_reason: As given.
+        is_empty: Whether nothing of an answer has come, not even reasoning.
+        first_token: The moment of the first token of any kind; None where they came in one piece.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.finish_reason: str | None = None
+        self.is_empty = True
+        self.first_token: float | None = None
+        self._dialect: Dialect = dialect
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._details: list[str] = []
+        self._length = 0
+        self._lengths, self._moments = array("q"), array("d")
+        self._model: str | None = None
+        self._usage: Mapping[str, Any] | None = None
+        self._kept = Merged()
+
+    def take(self, event: Mapping[str, Any], at: float) -> None:
+        """Take one chunk, or a plain reply.
+
+        Raises:
+            ErrorEventError: It tells of an error.
+            MalformedError: It isn't what chunks are like.
+        """
+        if event.get("error") or event.get("object") == "error" or event.get("type") == "error":
+            raise ErrorEventError(read_error(event))
+        self._model = _string(event.get("model")) or self._model
+        self._take_usage(event.get("usage"))
+        for name in event.keys() - _EVENT_FIELDS:
+            self._kept.add(name, event[name])
+        choices = event.get("choices")
+        if choices is not None and not isinstance(choices, list):
+            raise MalformedError("choices that are no list")
+        for choice in choices or ():
+            self._take_choice(_object(choice), at)
+
+    def reply(self, *, began: float, ended: float, request_id: str | None = None) -> Reply:
+        """The answer as far as it has come.
+
+        Args:
+            began: The moment of the request.
+            ended: The moment when the last of it came.
+            request_id: As the reply's headers have it.
+        """
+        text, reasoning, kept = "".join(self._text), self._thoughts(), self._kept.plain()
+        start = 0
+        split = None if reasoning else split_thinking(text, self._dialect)
+        if split is not None:
+            reasoning, text, start = split
+            kept["reasoning_was_inline"] = True
+        if request_id is not None:
+            kept["request_id"] = request_id
+        return Reply(
+            text=_sound(text),
+            reasoning=_sound(reasoning),
+            finish_reason=self.finish_reason,
+            served_by=self._model,
+            usage=Usage() if self._usage is None else read_usage(_sound(self._usage)),
+            first_token_seconds=None if self.first_token is None else self.first_token - began,
+            first_answer_seconds=self._since(began, start) if text else None,
+            seconds=ended - began,
+            response=_sound(kept),
+        )
+
+    def _take_choice(self, choice: Mapping[str, Any], at: float) -> None:
+        if choice.get("index"):  # only one answer is asked for; more are kept as they are
+            self._kept.append("other_choices", choice)
+            return
+        self.finish_reason = _string(choice.get("finish_reason")) or self.finish_reason
+        self._take_usage(choice.get("usage"))
+        for name in choice.keys() - _CHOICE_FIELDS:
+            self._kept.add(name, choice[name])
+        whole = choice.get("delta") is None and choice.get("message") is not None
+        delta = _object(choice.get("message" if whole else "delta") or {})
+        came = self._take_content(delta.get("content"), at)
+        came |= self._take_reasoning(delta)
+        for name in delta.keys() - _DELTA_FIELDS:
+            value = delta[name]
+            self._kept.add(name, value)
+            came |= bool(value) and name in ("tool_calls", "refusal", "audio", "function_call")
+        if came and self.is_empty:
+            self.is_empty = False
+            self.first_token = None if whole else at
+
+    def _take_content(self, content: object, at: float) -> bool:
+        if isinstance(content, str):
+            return self._add_text(content, at)
+        if content is None:
+            return False
+        if not isinstance(content, list):
+            raise MalformedError("content that is no text")
+        came = [self._take_part(_object(part), at) for part in content]
+        return any(came)
+
+    def _take_part(self, part: Mapping[str, Any], at: float) -> bool:
+        """One part of content that is a list: text, or reasoning, itself perhaps in parts."""
+        if part.get("type") == "text":
+            return self._add_text(_string(part.get("text")) or "", at)
+        thoughts = part.get("thinking")
+        if thoughts is None:
+            self._kept.append("content_parts", part)
+            return False
+        pieces = thoughts if isinstance(thoughts, list) else [{"text": thoughts}]
+        found = [_string(_object(piece).get("text")) or "" for piece in pieces]
+        self._reasoning += found
+        return any(found)
+
+    def _add_text(self, text: str, at: float) -> bool:
+        if not text:
+            return False
+        self._grow(text)
+        self._text.append(text)
+        self._lengths.append(len(text) + (self._lengths[-1] if self._lengths else 0))
+        self._moments.append(at)
+        return True
+
+    def _take_reasoning(self, delta: Mapping[str, Any]) -> bool:
+        """Reasoning under the first of its names that has some; some servers repeat it."""
+        text = _string(delta.get("reasoning_content")) or _string(delta.get("reasoning"))
+        if text:
+            self._grow(text)
+            self._reasoning.append(text)
+            return True
+        details = delta.get("reasoning_details")
+        if not details or not isinstance(details, list):
+            return False
+        parts = (_object(d) for d in details)
+        found = [_string(p.get("text")) or _string(p.get("summary")) or "" for p in parts]
+        self._details += found
+        return any(found)
+
+    def _thoughts(self) -> str:
+        return "".join(self._reasoning or self._details)
+
+    def _take_usage(self, usage: object) -> None:
+        if isinstance(usage, Mapping) and usage:
+            self._usage = usage
+
+    def _grow(self, text: str) -> None:
+        self._length += len(text)
+        if self._length > _LONGEST:
+            raise MalformedError("an answer without an end")
+
+    def _since(self, began: float, start: int) -> float | None:
+        """When the character at `start` came."""
+        if self.first_token is None:
+            return None
+        place = bisect_right(self._lengths, start)
+        return self._moments[place] - began if place < len(self._moments) else None
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise MalformedError("something that is no object")
+    return value
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _sound(value: Any) -> Any:
+    """The same without lone surrogates; pairs that came in two chunks are joined."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        return json.loads(whole.decode("utf-16", "replace"))
+    return value

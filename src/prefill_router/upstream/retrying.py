@@ -1,0 +1,95 @@
+"""How long an endpoint asks to be left alone, from the headers that are in use.
+
+`retry-after-ms`; `Retry-After` in seconds or as an HTTP date (RFC 9110, section 10.2.3);
+`x-ratelimit-reset-requests` and `-tokens` as durations such as `6m0s` (OpenAI);
+`x-ratelimit-reset` as seconds or as a moment (OpenRouter: milliseconds since 1970);
+`anthropic-ratelimit-*-reset` as RFC 3339.
+"""
+
+import email.utils
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+_DURATION = re.compile(
+    r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?"
+)
+_LENGTHS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
+_LONGEST = 86400.0  # what asks for more than a day is cut there
+_A_MOMENT = 1e9  # seconds; a number above it is a moment and no duration
+_IN_MILLISECONDS = 1e11
+_LIMITED = ("requests", "tokens", "input-tokens", "output-tokens")
+
+
+def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Seconds after which to ask again; None where nothing that can be read was said.
+
+    Args:
+        headers: Of the reply, with names in lower case.
+        now: The moment, in seconds since 1970.
+    """
+    said = _milliseconds(headers.get("retry-after-ms"))
+    if said is None:
+        said = _seconds_or_date(headers.get("retry-after"), now)
+    if said is None:
+        said = max(_resets(headers, now), default=None)
+    return None if said is None else min(max(said, 0.0), _LONGEST)
+
+
+def _milliseconds(text: str | None) -> float | None:
+    number = _number(text)
+    return None if number is None else number / 1000
+
+
+def _seconds_or_date(text: str | None, now: float) -> float | None:
+    number = _number(text)
+    if number is not None or text is None:
+        return number
+    try:
+        return email.utils.parsedate_to_datetime(text).timestamp() - now
+    except (ValueError, OverflowError):
+        return None
+
+
+def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
+    """When limits that are used up are lifted; one that has something left doesn't count."""
+    for prefix, place in (("x-ratelimit-reset", "x-ratelimit-remaining"),):
+        for kind in ("", *(f"-{name}" for name in _LIMITED)):
+            if _number(headers.get(place + kind)) not in (None, 0.0):
+                continue
+            found = _duration_or_moment(headers.get(prefix + kind), now)
+            if found is not None:
+                yield found
+    for kind in _LIMITED:
+        if _number(headers.get(f"anthropic-ratelimit-{kind}-remaining")) == 0.0:
+            found = _rfc3339(headers.get(f"anthropic-ratelimit-{kind}-reset"), now)
+            if found is not None:
+                yield found
+
+
+def _duration_or_moment(text: str | None, now: float) -> float | None:
+    number = _number(text)
+    if number is not None:
+        moment = number / 1000 if number > _IN_MILLISECONDS else number
+        return moment - now if moment > _A_MOMENT else moment
+    found = _DURATION.fullmatch(text.strip()) if text else None
+    if not found or not any(found.groups()):
+        return None
+    return sum(float(n) * length for n, length in zip(found.groups(), _LENGTHS, strict=True) if n)
+
+
+def _rfc3339(text: str | None, now: float) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
