@@ -24,8 +24,8 @@ from rich.progress import (
 class Advance(Protocol):
     """Reports that `amount` more units are done."""
 
-    def __call__(self, amount: float = 1) -> None:
-        """Report progress."""
+    def __call__(self, amount: float = 1, *, note: str = "") -> None:
+        """Report progress, and what else is worth showing beside it."""
 
 
 class Progress(ABC):
@@ -42,8 +42,8 @@ class SilentProgress(Progress):
 
     @contextmanager
     def _silent(self) -> Iterator[Advance]:
-        def advance(amount: float = 1) -> None:
-            del amount
+        def advance(amount: float = 1, *, note: str = "") -> None:
+            del amount, note
 
         yield advance
 
@@ -69,12 +69,13 @@ class BarProgress(Progress):
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
         )
         with RichProgress(*columns, console=self._console, refresh_per_second=4) as bar:
-            task = bar.add_task(label, total=total)
+            task = bar.add_task(label, total=total, note="")
 
-            def advance(amount: float = 1) -> None:
-                bar.advance(task, amount)
+            def advance(amount: float = 1, *, note: str = "") -> None:
+                bar.update(task, advance=amount, note=note)
 
             yield advance
 

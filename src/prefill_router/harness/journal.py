@@ -7,6 +7,7 @@ transaction is on the disk. So a flush of the disk serves many answers, and none
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import NamedTuple, final
@@ -20,7 +21,7 @@ from prefill_router.harness.records import checksum
 from prefill_router.harness.runs import LOCK, Run, refuse_second
 from prefill_router.harness.task import Task
 
-Recorded = Callable[[StoreError | None], None]
+Recorded = Callable[[StoreError | None], object]
 """Told, in the journal's thread, that something is on the disk, or why it isn't."""
 _TASKS_AT_ONCE = 500
 _BYTES_AT_ONCE = 16_000_000
@@ -160,7 +161,8 @@ class Journal:
             except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
                 self._error = StoreError(f"{self._run.folder}: an answer can't be written: {error}")
         for waiting in group:
-            waiting.told(self._error)
+            with suppress(RuntimeError):  # of an event loop that has ended
+                waiting.told(self._error)
 
     def _insert(self, database: sqlite3.Connection, what: Answer | float) -> None:
         if isinstance(what, Answer):

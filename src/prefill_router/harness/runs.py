@@ -27,6 +27,7 @@ Retry = Literal["failed", "all", "none"]
 """Which missing answers are asked for again: those that may come, all, or none."""
 PERMANENT = frozenset({"context_too_long", "content_filter", "refused"})
 """Reasons that the same request will meet again."""
+_DECIMALS = 12  # of US dollars; what is smaller is the rounding of sums
 _LATEST = "SELECT query_id, target, MAX(seq), missing FROM answers GROUP BY query_id, target"
 
 
@@ -148,6 +149,11 @@ class Run:
             if is_finished(missing, retry)
         }
 
+    def adopt(self, pool: Pool, options: Mapping[str, Any]) -> None:
+        """Go on with this pool and these options; for the process that holds its journal."""
+        write_manifest(self.folder, pool, options, created=self.created)
+        self.pool, self.options = pool, dict(options)
+
     @property
     def attempts_total(self) -> int:
         """How many calls were made."""
@@ -156,7 +162,7 @@ class Run:
     @property
     def spent(self) -> float:
         """US dollars of all calls, as far as known."""
-        return float(self._one("SELECT COALESCE(SUM(cost), 0) FROM answers"))
+        return round(self._one("SELECT COALESCE(SUM(cost), 0) FROM answers"), _DECIMALS)
 
     @property
     def at_risk(self) -> float:
@@ -168,7 +174,7 @@ class Run:
         beyond = "SELECT COALESCE(SUM(charged), 0) - COALESCE(SUM(cost), 0) FROM answers"
         last = "SELECT dollars, MAX(seq) FROM exposure GROUP BY session"
         exposed = f"SELECT COALESCE(SUM(dollars), 0) FROM ({last})"
-        return max(float(self._one(beyond)), 0.0) + float(self._one(exposed))
+        return round(max(self._one(beyond), 0.0) + self._one(exposed), _DECIMALS)
 
     def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
         """This figure of all recorded answers of a target that have it."""

@@ -1,0 +1,217 @@
+"""`prefill-router collect`: every target is asked every question, and each answer is kept."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.errors import ConfigError
+from prefill_router.targets import Pool, read_pool
+
+if TYPE_CHECKING:
+    from prefill_router.harness import Task
+    from prefill_router.harness.estimate import Estimate
+    from prefill_router.harness.runs import Retry
+    from prefill_router.harness.summary import Summary
+
+
+@app.command()
+def collect(
+    pool: Annotated[Path, typer.Option(help="The targets and who serves them, pool.yaml.")],
+    tasks: Annotated[
+        str, typer.Option(help="A benchmark such as mmlu_pro, or a JSONL file of your own.")
+    ],
+    run: Annotated[Path, typer.Option("--out", help="The run to make or to go on with.")],
+    limit: Annotated[
+        float | None,
+        typer.Option(help="US dollars that the whole run may cost, earlier times included."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Ask these targets alone, separated by commas.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Ask only so many tasks; a larger number adds to them.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the sample and of waits.")] = 0,
+    attempts: Annotated[int, typer.Option(help="Calls for one question, at most.")] = 5,
+    retry: Annotated[
+        str,
+        typer.Option(help="Missing answers to ask again: failed (those that may come), all, none."),
+    ] = "failed",
+    backoff: Annotated[
+        float, typer.Option(help="Seconds of the first wait before another call, at most.")
+    ] = 1.0,
+    patience: Annotated[
+        float, typer.Option(help="Leave providers that ask for a longer wait, in seconds.")
+    ] = 600.0,
+    assume_output_tokens: Annotated[
+        int, typer.Option(help="For the estimate, where no answer is recorded yet.")
+    ] = 1000,
+    assume_free: Annotated[
+        bool, typer.Option("--assume-free", help="With --limit: unpriced targets cost nothing.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would take.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Ask every target every question, and keep each answer as it arrives.
+
+    It can be interrupted at any moment; the same command goes on from there. A call that fails
+    leaves a missing answer with its reason, never a wrong one.
+
+    Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --limit 20 --out runs/mmlu_pro
+    """
+    from prefill_router.harness.benchmarks import LoadReport, load_tasks, sample_tasks
+    from prefill_router.harness.collect import collect, estimate_collection
+    from prefill_router.harness.options import CollectOptions
+    from prefill_router.progress import BarProgress
+    from prefill_router.upstream.client import Upstream
+
+    asked = _pool(pool, only)
+    options = CollectOptions(
+        limit=limit,
+        attempts=attempts,
+        retry=_retry(retry),
+        backoff_seconds=backoff,
+        patience_seconds=patience,
+        assume_output_tokens=assume_output_tokens,
+        assume_free=assume_free,
+        seed=seed,
+    )
+    report = LoadReport()
+    chosen: Iterable[Task] = load_tasks(tasks, report=report)
+    if sample is not None:
+        chosen = sample_tasks(chosen, sample, seed=seed)
+    if dry_run:
+        _tell_estimate(estimate_collection(run, asked, chosen, options=options), json=json)
+        return
+    summary = collect(
+        run,
+        asked,
+        chosen,
+        asker=Upstream(asked),
+        options=options,
+        progress=BarProgress(console=err),
+        tell=_show_estimate,
+    )
+    for reason, left_out in report.skipped.items():
+        err.print(f"{left_out:,} tasks were left out: {reason}", soft_wrap=True)
+    if json:
+        print_json(summary.to_dict())
+    else:
+        _show(summary)
+    _check(summary)
+
+
+def _pool(path: Path, only: str | None) -> Pool:
+    pool = read_pool(path)
+    return pool if only is None else pool.select(dict.fromkeys(n.strip() for n in only.split(",")))
+
+
+def _retry(text: str) -> "Retry":
+    from prefill_router.harness.runs import Retry
+
+    choices: tuple[Retry, ...] = get_args(Retry)
+    for choice in choices:
+        if choice == text:
+            return choice
+    raise ConfigError(f"--retry is {text!r}; it must be one of {', '.join(choices)}")
+
+
+def _tell_estimate(found: "Estimate", *, json: bool) -> None:
+    if json:
+        print_json(found.to_dict())
+    else:
+        _show_estimate(found, to=out)
+
+
+def _show_estimate(found: "Estimate", to: Console = err) -> None:
+    """What asking will take: a line for each target, and sums."""
+    if not found.calls:
+        to.print("nothing is left to ask")
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("to ask")
+    for title in ("calls", "tokens in", "tokens out", "dollars", "at most"):
+        table.add_column(title, justify="right")
+    for row in found.targets:
+        table.add_row(
+            Text(row.target),
+            f"{row.calls:,}",
+            f"{row.input_tokens:,}",
+            f"{row.output_tokens:,}",
+            _dollars(row.dollars),
+            _dollars(row.most_dollars),
+        )
+    to.print(table)
+    time = "" if found.seconds is None else f", about {_duration(found.seconds)}"
+    to.print(
+        f"{found.calls:,} calls, {_dollars(found.dollars)} expected, "
+        f"{_dollars(found.most_dollars)} if every answer is as long as it may be{time}",
+        soft_wrap=True,
+    )
+
+
+def _show(summary: "Summary") -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("target")
+    for title in ("answered", "missing", "not asked"):
+        table.add_column(title, justify="right")
+    table.add_column("missing by reason")
+    for row in summary.targets:
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(row.missing.items()))
+        numbers = (row.answered, sum(row.missing.values()), row.not_asked)
+        table.add_row(Text(row.target), *(f"{n:,}" for n in numbers), Text(reasons))
+    out.print(table)
+    rate = summary.calls / max(summary.seconds, 1e-9)
+    out.print(
+        f"{summary.calls:,} calls in {_duration(summary.seconds)} ({rate:,.1f}/s), "
+        f"{_dollars(summary.cost)}; the run has cost {_dollars(summary.spent)}",
+        soft_wrap=True,
+    )
+    if summary.at_risk > 0:
+        out.print(
+            f"up to {_dollars(summary.at_risk)} more may have been billed, by calls whose bill is "
+            "unknown; it counts against a limit",
+            soft_wrap=True,
+        )
+    for why, number in summary.not_asked.items():
+        out.print(f"{number:,} questions were not asked: {why}", soft_wrap=True)
+    if summary.limit_that_would_do is not None:
+        enough = _rounded_up(summary.limit_that_would_do)
+        out.print(f"about --limit {enough} would do for all of them", soft_wrap=True)
+
+
+def _check(summary: "Summary") -> None:
+    """Fail where there was something to ask and nothing was answered."""
+    if summary.missing and not summary.answered:
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(summary.missing.items()))
+        raise ConfigError(
+            f"nothing was answered ({reasons}); see the attempts in the run, and check the pool's "
+            "endpoints, models and keys"
+        )
+
+
+def _dollars(value: float | None) -> str:
+    if value is None:
+        return "no price"
+    return f"${value:,.2f}" if value >= 100 or value == 0 else f"${value:,.4f}"
+
+
+def _rounded_up(dollars: float) -> str:
+    """To cents, or, where it is less, to two digits."""
+    step = 10.0 ** min(-2, math.floor(math.log10(max(dollars, 1e-9))) - 1)
+    return f"{math.ceil(dollars / step) * step:.{max(2, -round(math.log10(step)))}f}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"

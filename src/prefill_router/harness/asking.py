@@ -1,0 +1,321 @@
+"""Asks the questions of a plan: providers beside each other, each as hard as it may be asked."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import final
+
+from prefill_router.data import Prompt
+from prefill_router.errors import StoreError, UpstreamError
+from prefill_router.harness.answer import Answer, Attempt
+from prefill_router.harness.asker import Asker
+from prefill_router.harness.billing import Bill, bill_of_failure, bill_of_reply
+from prefill_router.harness.budget import Ledger
+from prefill_router.harness.circuit import Circuit
+from prefill_router.harness.estimate import Typical
+from prefill_router.harness.journal import Journal
+from prefill_router.harness.limits import Gate
+from prefill_router.harness.options import CollectOptions
+from prefill_router.harness.planning import Plan
+from prefill_router.harness.recording import answer_of
+from prefill_router.harness.retrying import Retrying
+from prefill_router.harness.schedule import Lane, Question
+from prefill_router.harness.tally import Tally
+from prefill_router.targets import Target
+from prefill_router.upstream import Reply, Usage
+from prefill_router.upstream.pricing import Bound, bound, cost_of
+
+_MOST_UNRECORDED = 1000
+_LIMITED = ("rate_limited", "overloaded")
+OVER_LIMIT = "the spending limit"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """One call that is about to be made."""
+
+    question: Question
+    target: Target
+    prompt: Prompt
+    most: Bound
+    expected: Usage
+
+    @property
+    def expected_tokens(self) -> int:
+        return (self.expected.input_tokens or 0) + (self.expected.output_tokens or 0)
+
+    @property
+    def expected_dollars(self) -> float:
+        return cost_of(self.expected, self.target) or 0.0
+
+    @property
+    def reserved(self) -> float:
+        return self.most.dollars or 0.0
+
+
+@final
+@dataclass
+class _Backlog:
+    """Answers on their way to the disk."""
+
+    waiting: int = 0
+    error: StoreError | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until_at_most(self, number: int) -> None:
+        while self.waiting > number:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+@final
+class Collector:
+    """Asks the questions of a plan; good for one time, in one event loop.
+
+    Args:
+        plan: What is asked.
+        prompt_of: A task's prompt.
+        asker: Who asks.
+        journal: Where the answers go.
+        charged: US dollars that count against the limit already.
+        typical: What to expect of answers.
+        options: Limits.
+        tally: Counts what comes of it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        prompt_of: Callable[[str], Prompt],
+        asker: Asker,
+        journal: Journal,
+        charged: float,
+        typical: Typical,
+        options: CollectOptions,
+        tally: Tally,
+    ) -> None:
+        self._plan, self._prompt_of, self._asker = plan, prompt_of, asker
+        self._journal, self._options, self._tally = journal, options, tally
+        self._typical = typical
+        self._ledger = Ledger(options.limit, charged=charged, expose=self._expose)
+        self._circuit = Circuit(plan.pool)
+        self._retrying = Retrying(options.attempts, options.backoff_seconds, options.chance())
+        self._backlog = _Backlog()
+        self._loop = asyncio.get_running_loop()
+        self._work: asyncio.Future[list[None]] | None = None
+
+    async def run(self) -> None:
+        """Ask everything; cancelled, it keeps what has arrived.
+
+        Raises:
+            StoreError: Answers can't be written; those that were are kept.
+        """
+        workers = [task for targets in self._plan.lanes().values() for task in self._staff(targets)]
+        self._work = asyncio.gather(*workers)
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self._backlog.error is None:
+                raise
+        finally:
+            await self._end(workers)
+        if self._backlog.error is not None:
+            raise self._backlog.error
+
+    async def _end(self, workers: list[asyncio.Task[None]]) -> None:
+        """Give up what is under way, and wait for what is on its way to the disk."""
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await self._backlog.until_at_most(0)
+        if self._backlog.error is None:
+            await self._ledger.close()
+
+    def _staff(self, targets: list[str]) -> list[asyncio.Task[None]]:
+        """As many workers as a provider takes calls at once, or has questions."""
+        provider = self._plan.pool.provider_of(targets[0])
+        width = min(provider.concurrency, self._plan.count(targets))
+        lane, gate = Lane(self._plan.questions(targets), width=width), Gate(provider)
+        return [asyncio.create_task(self._serve(lane, gate)) for _ in range(width)]
+
+    async def _serve(self, lane: Lane, gate: Gate) -> None:
+        while (question := await lane.next()) is not None:
+            if not self._skip(question, lane):
+                await self._ask(question, lane, gate)
+            await self._backlog.until_at_most(_MOST_UNRECORDED)
+
+    def _skip(self, question: Question, lane: Lane) -> bool:
+        """Finish a question to a target that isn't asked any more."""
+        reason = self._circuit.refused(question.target)
+        later = self._circuit.postponed(question.target)
+        if reason is not None:
+            self._missing(question, reason, lane)
+        elif later is not None:
+            self._leave(question, later, lane)
+        return reason is not None or later is not None
+
+    async def _ask(self, question: Question, lane: Lane, gate: Gate) -> None:
+        call = self._prepare(question)
+        await gate.enter()
+        try:
+            if self._skip(question, lane):
+                return
+            if not await self._ledger.reserve(call.reserved):
+                self._leave(question, OVER_LIMIT, lane)
+                return
+            await self._call(call, lane, gate)
+        finally:
+            gate.leave()
+
+    def _prepare(self, question: Question) -> _Call:
+        target, prompt = self._plan.pool[question.target], self._prompt_of(question.query_id)
+        return _Call(
+            question=question,
+            target=target,
+            prompt=prompt,
+            most=bound(target, prompt),
+            expected=self._typical.usage(target, prompt),
+        )
+
+    async def _call(self, call: _Call, lane: Lane, gate: Gate) -> None:
+        """Make one call; one that is given up may be billed, one that never began isn't."""
+        charged = 0.0
+        try:
+            await gate.pace(call.expected_tokens)
+            charged = call.reserved
+            began, start = datetime.now(UTC), gate.now()
+            outcome = await self._outcome(call)
+            took = gate.now() - start
+            bill = self._bill(call, outcome)
+            charged = bill.charged
+        finally:
+            self._ledger.settle(call.reserved, charged)
+        call.question.attempts.append(_attempt(began, took, outcome, bill))
+        call.question.bills.append(bill)
+        self._tally.called()
+        if isinstance(outcome, UpstreamError):
+            self._failed(call, outcome, lane, gate, start)
+        else:
+            self._answered(call, outcome, lane, gate)
+
+    async def _outcome(self, call: _Call) -> Reply | UpstreamError:
+        try:
+            return await self._asker.ask(call.target.name, call.prompt)
+        except UpstreamError as error:
+            return error
+
+    def _bill(self, call: _Call, outcome: Reply | UpstreamError) -> Bill:
+        if isinstance(outcome, UpstreamError):
+            return bill_of_failure(call.target, call.prompt, call.most, outcome)
+        return bill_of_reply(call.target, call.prompt, call.most, outcome)
+
+    def _answered(self, call: _Call, reply: Reply, lane: Lane, gate: Gate) -> None:
+        gate.widen()
+        used = (reply.usage.input_tokens or 0) + (reply.usage.output_tokens or 0)
+        most = call.most.input_tokens + call.most.output_tokens
+        if 0 < used <= most:
+            gate.correct(used - call.expected_tokens)
+        self._circuit.answered(call.target.name)
+        self._record(call.question, lane, reply=reply)
+
+    def _failed(
+        self, call: _Call, error: UpstreamError, lane: Lane, gate: Gate, start: float
+    ) -> None:
+        self._circuit.failed(call.target.name, error)
+        if error.failure in _LIMITED:
+            gate.narrow(start)
+            self._pause(call, error, gate)
+        wait = self._retrying.wait(error, len(call.question.attempts))
+        if wait is None or self._circuit.postponed(call.target.name) is not None:
+            self._missing(call.question, error.failure, lane)
+        else:
+            lane.again(call.question, wait)
+
+    def _pause(self, call: _Call, error: UpstreamError, gate: Gate) -> None:
+        """Leave a provider alone for as long as it says."""
+        if error.retry_after is None:
+            return
+        if error.retry_after > self._options.patience_seconds:
+            provider = self._plan.pool.provider_of(call.target.name).name
+            why = f"{provider} asks to be left alone for {error.retry_after:,.0f} s"
+            self._circuit.postpone(call.target.name, why)
+        else:
+            gate.pause(error.retry_after)
+
+    def _missing(self, question: Question, reason: str, lane: Lane) -> None:
+        if question.attempts or not self._plan.says(question, reason):
+            self._record(question, lane, missing=reason)
+        else:  # the run says so already
+            self._tally.repeated(question.target, reason)
+            lane.finish()
+
+    def _leave(self, question: Question, why: str, lane: Lane) -> None:
+        """Not ask a question; where it was asked before, its last failure is why it is missing."""
+        if question.attempts:
+            self._missing(question, str(question.attempts[-1].failure), lane)
+        else:
+            call = self._prepare(question)
+            self._tally.left(why, call.expected_dollars, call.reserved)
+            lane.finish()
+
+    def _record(
+        self,
+        question: Question,
+        lane: Lane,
+        *,
+        reply: Reply | None = None,
+        missing: str | None = None,
+    ) -> None:
+        target = self._plan.pool[question.target]
+        provider = self._plan.pool.provider_of(target.name)
+        answer = answer_of(question, target, provider, reply=reply, missing=missing)
+        self._backlog.waiting += 1
+        done = partial(self._recorded, answer, question.charged)
+        self._journal.record(answer, partial(self._loop.call_soon_threadsafe, done))
+        lane.finish()
+
+    def _recorded(self, answer: Answer, charged: float, error: StoreError | None) -> None:
+        self._backlog.waiting -= 1
+        self._backlog.changed.set()
+        if error is None:
+            self._ledger.recorded(charged)
+            self._tally.recorded(answer)
+        else:
+            self._give_up(error)
+
+    def _expose(self, dollars: float) -> asyncio.Future[None]:
+        noted: asyncio.Future[None] = self._loop.create_future()
+        done = partial(_tell, noted)
+        self._journal.expose(dollars, partial(self._loop.call_soon_threadsafe, done))
+        return noted
+
+    def _give_up(self, error: StoreError) -> None:
+        self._backlog.error = error
+        if self._work is not None:
+            self._work.cancel()
+
+
+def _tell(noted: asyncio.Future[None], error: StoreError | None) -> None:
+    if error is None:
+        noted.set_result(None)
+    else:
+        noted.set_exception(error)
+        noted.exception()  # nobody may be waiting; the answers' own records tell of it too
+
+
+def _attempt(
+    began: datetime, seconds: float, outcome: Reply | UpstreamError, bill: Bill
+) -> Attempt:
+    error = outcome if isinstance(outcome, UpstreamError) else None
+    return Attempt(
+        began=began.isoformat(timespec="milliseconds"),
+        seconds=seconds,
+        failure=None if error is None else error.failure,
+        detail=str(error or ""),
+        cost=bill.cost or 0.0,
+        at_risk=bill.at_risk,
+    )

@@ -1,0 +1,62 @@
+"""Targets that are not asked any more, because their provider refuses every call."""
+
+from collections import Counter
+from typing import final
+
+from prefill_router.errors import FailureKind, UpstreamError
+from prefill_router.targets import Pool
+
+_IN_A_ROW = 3
+_OF_THE_PROVIDER: tuple[FailureKind, ...] = ("unauthorised",)
+_OF_THE_TARGET: tuple[FailureKind, ...] = ("unknown_model",)
+
+
+@final
+class Circuit:
+    """Closes a target after a few refusals in a row that no other question would be spared.
+
+    A key that is refused is that of all targets of its provider; an unknown model is a target's
+    own matter.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._beside = {
+            target.name: [
+                other.name
+                for other in pool
+                if pool.provider_of(other.name).name == pool.provider_of(target.name).name
+            ]
+            for target in pool
+        }
+        self._refusals: Counter[str] = Counter()
+        self._closed: dict[str, FailureKind] = {}
+        self._postponed: dict[str, str] = {}
+
+    def refused(self, target: str) -> FailureKind | None:
+        """Why a target isn't asked any more; None where it is."""
+        return self._closed.get(target)
+
+    def postponed(self, target: str) -> str | None:
+        """Why a target isn't asked now but may be later; None where it is asked."""
+        return self._postponed.get(target)
+
+    def answered(self, target: str) -> None:
+        """A call was answered, so the key of the provider is a good one."""
+        for name in self._beside[target]:
+            self._refusals.pop(name, None)
+
+    def failed(self, target: str, error: UpstreamError) -> None:
+        """A call failed."""
+        if error.failure in _OF_THE_PROVIDER:
+            names = self._beside[target]
+        elif error.failure in _OF_THE_TARGET:
+            names = [target]
+        else:
+            return
+        self._refusals.update(names)
+        if self._refusals[target] >= _IN_A_ROW:
+            self._closed.update(dict.fromkeys(names, error.failure))
+
+    def postpone(self, target: str, why: str) -> None:
+        """Ask none of the provider's targets for now."""
+        self._postponed.update(dict.fromkeys(self._beside[target], why))

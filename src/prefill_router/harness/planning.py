@@ -1,0 +1,115 @@
+"""What there is to ask: the pool and the tasks now, less what the run holds."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+from prefill_router.errors import ConfigError
+from prefill_router.harness.runs import Retry, Run, is_finished
+from prefill_router.harness.schedule import Question
+from prefill_router.targets import Pool
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """The questions of one command.
+
+    Attributes:
+        ids: The tasks, in order.
+        pool: The targets that are asked.
+        finished: The (target, id) that need no asking.
+        missing: The other recorded ones, and why they are missing.
+    """
+
+    ids: Sequence[str]
+    pool: Pool
+    finished: Collection[tuple[str, str]] = field(repr=False)
+    missing: Mapping[tuple[str, str], str] = field(repr=False)
+
+    def says(self, question: Question, reason: str) -> bool:
+        """Whether the run says already that a question is missing for this reason."""
+        return self.missing.get((question.target, question.query_id)) == reason
+
+    def targets_of(self, query_id: str) -> list[str]:
+        """The targets that are to be asked this task."""
+        return [name for name in self.pool.names if (name, query_id) not in self.finished]
+
+    def lanes(self) -> dict[str, list[str]]:
+        """The targets of each provider, by its name."""
+        lanes: dict[str, list[str]] = {}
+        for name in self.pool.names:
+            lanes.setdefault(self.pool.provider_of(name).name, []).append(name)
+        return lanes
+
+    def questions(self, targets: Sequence[str]) -> Iterator[Question]:
+        """The questions to these targets, task by task."""
+        for query_id in self.ids:
+            for name in targets:
+                if (name, query_id) not in self.finished:
+                    yield Question(name, query_id)
+
+    def count(self, targets: Sequence[str]) -> int:
+        """How many questions these targets are to be asked."""
+        return sum(
+            (name, query_id) not in self.finished for query_id in self.ids for name in targets
+        )
+
+
+def make_plan(ids: Sequence[str], pool: Pool, run: Run | None, *, retry: Retry) -> Plan:
+    """The plan of asking these tasks of these targets; without a run nothing is finished."""
+    finished: set[tuple[str, str]] = set()
+    missing: dict[tuple[str, str], str] = {}
+    for target, query_id, reason in () if run is None else run.outcomes():
+        if is_finished(reason, retry):
+            finished.add((target, query_id))
+        elif reason is not None:
+            missing[target, query_id] = reason
+    return Plan(ids, pool, finished, missing)
+
+
+def adopted(run: Run, pool: Pool) -> Pool:
+    """The pool of a run that goes on with this pool: its targets first, then those of before.
+
+    Raises:
+        ConfigError: A target that has answered is asked with other parameters than before.
+    """
+    asked = run.asked_targets()
+    for name in set(pool.names) & set(run.pool.names) & asked:
+        now, before = _identity(pool, name), _identity(run.pool, name)
+        changed = [what for what in now if now[what] != before[what]]
+        if changed:
+            raise ConfigError(
+                f"target {name!r} was asked in {run.folder} with another {changed[0]}: "
+                f"{before[changed[0]]!r}, now {now[changed[0]]!r}; give it another name, or "
+                "collect into another folder"
+            )
+    rest = [t for t in run.pool if t.name not in pool.names and t.name in asked]
+    known = {provider.name for provider in pool.providers}
+    serving = {target.provider for target in rest}
+    others = [p for p in run.pool.providers if p.name in serving - known]
+    return replace(pool, targets=(*pool.targets, *rest), providers=(*pool.providers, *others))
+
+
+def check_askable(pool: Pool, *, limit: float | None, assume_free: bool) -> None:
+    """Check that every target has an endpoint and, where there is a limit, prices.
+
+    Raises:
+        ConfigError: One lacks them.
+    """
+    for target in pool:
+        pool.provider_of(target.name)
+        if limit is not None and not target.has_price and not assume_free:
+            raise ConfigError(
+                f"target {target.name!r} has no prices, so that a limit can't hold; give it "
+                "prices, or say --assume-free where it costs nothing"
+            )
+
+
+def _identity(pool: Pool, name: str) -> dict[str, object]:
+    target = pool[name]
+    return {
+        "model": target.model or name,
+        "dialect": pool.provider_of(name).dialect,
+        "request": target.request.to_dict(),
+    }

@@ -1,0 +1,104 @@
+"""What came of asking, and how the run stands."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from prefill_router.harness.asking import OVER_LIMIT
+from prefill_router.harness.options import CollectOptions
+from prefill_router.harness.planning import Plan
+from prefill_router.harness.runs import Run
+from prefill_router.harness.tally import Tally
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TargetSummary:
+    """How the tasks of this time stand with one target.
+
+    Attributes:
+        target: Its name.
+        answered: Tasks with an answer.
+        missing: Tasks without, by reason.
+        not_asked: Tasks that it wasn't asked yet.
+    """
+
+    target: str
+    answered: int
+    missing: dict[str, int] = field(hash=False)
+    not_asked: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What came of asking, and how the run stands.
+
+    Attributes:
+        calls: Calls that were made this time.
+        answered: Questions that were answered this time.
+        missing: Questions that stayed missing this time, by reason.
+        not_asked: Questions that were not asked, by why.
+        cost: US dollars of this time, as far as known.
+        spent: US dollars of the whole run, as far as known.
+        at_risk: US dollars that may have been billed for the run beyond that, at most.
+        limit: The spending limit, in US dollars; None for none.
+        limit_that_would_do: One that would let the rest be asked, as expected; None where nothing
+            was left for the limit's sake.
+        seconds: How long it took.
+        targets: How the tasks stand with each target.
+    """
+
+    calls: int
+    answered: int
+    missing: dict[str, int] = field(hash=False)
+    not_asked: dict[str, int] = field(hash=False)
+    cost: float
+    spent: float
+    at_risk: float
+    limit: float | None
+    limit_that_would_do: float | None
+    seconds: float
+    targets: tuple[TargetSummary, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**vars(self), "targets": [vars(target) for target in self.targets]}
+
+
+def summarise(
+    run: Run, plan: Plan, tally: Tally, options: CollectOptions, *, seconds: float
+) -> Summary:
+    """What came of asking, and how the run stands now."""
+    left, spent, at_risk = tally.not_asked(), run.spent, run.at_risk
+    enough = spent + at_risk + left.dollars + left.most_dollars
+    return Summary(
+        **tally.to_dict(),
+        spent=spent,
+        at_risk=at_risk,
+        limit=options.limit,
+        limit_that_would_do=enough if OVER_LIMIT in left.questions else None,
+        seconds=seconds,
+        targets=_targets(run, plan),
+    )
+
+
+def _targets(run: Run, plan: Plan) -> tuple[TargetSummary, ...]:
+    wanted = set(plan.ids)
+    missing: dict[str, Counter[str]] = {name: Counter() for name in plan.pool.names}
+    answered: Counter[str] = Counter()
+    for target, query_id, reason in run.outcomes():
+        if target in missing and query_id in wanted:
+            if reason is None:
+                answered[target] += 1
+            else:
+                missing[target][reason] += 1
+    return tuple(
+        TargetSummary(
+            target=name,
+            answered=answered[name],
+            missing=dict(missing[name]),
+            not_asked=len(wanted) - answered[name] - missing[name].total(),
+        )
+        for name in plan.pool.names
+    )

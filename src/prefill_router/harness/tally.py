@@ -1,0 +1,109 @@
+"""Counts what comes of asking, and says it while it goes on."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, final
+
+from prefill_router.harness.answer import Answer
+from prefill_router.progress import Advance
+
+_EVERY_SECONDS = 0.2
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """Questions that were not asked.
+
+    Attributes:
+        questions: How many, by why.
+        dollars: US dollars that they are expected to cost.
+        most_dollars: US dollars that the dearest of them can cost at most.
+    """
+
+    questions: dict[str, int]
+    dollars: float
+    most_dollars: float
+
+
+@final
+class Tally:
+    """Counts what comes of asking.
+
+    Args:
+        advance: Told of every question that is finished.
+    """
+
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
+        self._unsaid = 0
+        self._said = time.monotonic()
+        self._left: Counter[str] = Counter()
+        self._left_dollars = self._left_most = 0.0
+        self.calls = 0
+        self.answered: Counter[str] = Counter()
+        self.missing: Counter[tuple[str, str]] = Counter()
+        self.cost = 0.0
+
+    def called(self) -> None:
+        """A call has ended."""
+        self.calls += 1
+
+    def recorded(self, answer: Answer) -> None:
+        """An answer is on the disk."""
+        self.cost += answer.cost or 0.0
+        if answer.missing is None:
+            self.answered[answer.target] += 1
+        else:
+            self.missing[answer.target, answer.missing] += 1
+        self._step()
+
+    def repeated(self, target: str, reason: str) -> None:
+        """An answer is missing for the reason that the run names already."""
+        self.missing[target, reason] += 1
+        self._step()
+
+    def left(self, why: str, dollars: float, most_dollars: float) -> None:
+        """A question isn't asked.
+
+        Args:
+            why: The reason.
+            dollars: US dollars that it is expected to cost.
+            most_dollars: US dollars that it can cost at most.
+        """
+        self._left[why] += 1
+        self._left_dollars += dollars
+        self._left_most = max(self._left_most, most_dollars)
+        self._step()
+
+    def not_asked(self) -> Left:
+        """The questions that were not asked."""
+        return Left(
+            questions=dict(self._left), dollars=self._left_dollars, most_dollars=self._left_most
+        )
+
+    def say(self) -> None:
+        """Say how far it is."""
+        missing = f", {self.missing.total():,} missing" if self.missing else ""
+        left = f", {self._left.total():,} not asked" if self._left else ""
+        self._advance(self._unsaid, note=f"${self.cost:,.4f}{missing}{left}")
+        self._unsaid, self._said = 0, time.monotonic()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        reasons: Counter[str] = Counter()
+        for (_, reason), number in self.missing.items():
+            reasons[reason] += number
+        return {
+            "calls": self.calls,
+            "answered": self.answered.total(),
+            "missing": dict(reasons),
+            "not_asked": dict(self._left),
+            "cost": self.cost,
+        }
+
+    def _step(self) -> None:
+        self._unsaid += 1
+        if time.monotonic() - self._said > _EVERY_SECONDS:
+            self.say()
