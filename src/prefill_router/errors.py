@@ -133,3 +133,7 @@ class UpstreamError(PrefillRouterError):
         self.retriable = retriable
         self.billed = billed
         self.partial = partial
+
+
+class SandboxError(PrefillRouterError):
+    """Programs can't be run safely here; none is run without the sandbox."""

@@ -1,0 +1,54 @@
+"""The sandbox, and the same in the hands of an ordinary user."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runners import Elsewhere, Here, Runner, ordinary_runner
+
+from prefill_router.errors import SandboxError
+from prefill_router.sandbox import Sandbox
+
+READABLE = "/usr/bin:/usr/local/bin:/bin"
+NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed; apt-get install bubblewrap")
+    try:
+        return Sandbox.open()
+    except SandboxError as error:
+        pytest.skip(f"this machine has no sandbox: {error}")
+
+
+@pytest.fixture(scope="session")
+def ordinary() -> Iterator[Elsewhere]:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed; apt-get install bubblewrap")
+    if os.geteuid() != 0:
+        pytest.skip("the tests already run as an ordinary user")
+    python = shutil.which("python3", path=READABLE)
+    if python is None or subprocess.run([python, "-c", NEW_ENOUGH], check=False).returncode:
+        pytest.skip("no interpreter from 3.11 on that an ordinary user can read")
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        with ordinary_runner(Path(name), python) as runner:
+            try:
+                runner("pass")
+            except SandboxError as error:
+                pytest.skip(f"an ordinary user has no sandbox here: {error}")
+            yield runner
+
+
+@pytest.fixture(params=["as who runs the tests", "as an ordinary user"])
+def runner(request: pytest.FixtureRequest) -> Runner:
+    if request.param == "as an ordinary user":
+        other: Elsewhere = request.getfixturevalue("ordinary")
+        return other
+    return Here(request.getfixturevalue("sandbox"))

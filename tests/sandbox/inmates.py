@@ -1,0 +1,34 @@
+"""Finds the processes of sandboxes from outside, by a name that they give themselves."""
+
+import secrets
+import time
+from pathlib import Path
+
+
+def new_name() -> str:
+    return "inmate" + secrets.token_hex(4)
+
+
+def named(name: str, program: str) -> str:
+    """The same program, after it has given its process, and all that come of it, a name."""
+    return f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\n{program}"
+
+
+def alive(name: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "comm").read_text().strip() == name:
+                found.append(int(folder.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def wait_for(name: str, *, present: bool, seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while bool(alive(name)) != present:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,113 @@
+"""Runs programs in the sandbox: in this process, or in one of an ordinary user.
+
+Run as a program it is the ordinary user's part: each line of standard input is a run, as JSON;
+the line printed then is its outcome, or why there is no sandbox.
+"""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import prefill_router
+from prefill_router.errors import SandboxError
+from prefill_router.sandbox import Limits, Outcome, Sandbox
+
+ORDINARY = 1000
+QUICK = Limits(
+    cpu_seconds=1,
+    wall_seconds=3,
+    memory_bytes=256 << 20,
+    output_bytes=1 << 16,
+    file_bytes=4 << 20,
+    threads=16,
+    stack_bytes=1 << 20,
+)
+
+
+class Runner(Protocol):
+    def __call__(self, program: str, *, stdin: bytes = b"", limits: Limits = QUICK) -> Outcome: ...
+
+
+class Here:
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+
+    def __call__(self, program: str, *, stdin: bytes = b"", limits: Limits = QUICK) -> Outcome:
+        return replace(self.sandbox, limits=limits).run(program, stdin=stdin)
+
+
+class Elsewhere:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def __call__(self, program: str, *, stdin: bytes = b"", limits: Limits = QUICK) -> Outcome:
+        told = self.ask([program, base64.b64encode(stdin).decode(), asdict(limits)])
+        if "error" in told:
+            raise SandboxError(told["error"])
+        for name in ("stdout", "stderr"):
+            told[name] = base64.b64decode(told[name])
+        return Outcome(**told)
+
+    def ask(self, question: Any) -> dict[str, Any]:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        assert isinstance(answer, dict)
+        return answer
+
+
+@contextmanager
+def ordinary_runner(folder: Path, python: str) -> Iterator[Elsewhere]:
+    """A runner of another user; `folder` is one that everybody may read."""
+    package = Path(prefill_router.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "minipool", "assets")
+    shutil.copytree(package, folder / package.name, ignore=ignored)
+    script = folder / "ordinary.py"
+    shutil.copy(__file__, script)
+    with subprocess.Popen(
+        [python, "-B", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        user=ORDINARY,
+        group=ORDINARY,
+        extra_groups=[],
+        env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"},
+        cwd="/",
+    ) as process:
+        yield Elsewhere(process)
+        assert process.stdin
+        process.stdin.close()
+
+
+def answer_lines() -> None:
+    try:
+        sandbox = Sandbox.open()
+    except SandboxError as error:
+        for _ in sys.stdin:
+            sys.stdout.write(json.dumps({"error": str(error)}) + "\n")
+            sys.stdout.flush()
+        return
+    for line in sys.stdin:
+        program, stdin, limits = json.loads(line)
+        outcome = Here(sandbox)(program, stdin=base64.b64decode(stdin), limits=Limits(**limits))
+        told = asdict(outcome)
+        for name in ("stdout", "stderr"):
+            told[name] = base64.b64encode(told[name]).decode()
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    answer_lines()
