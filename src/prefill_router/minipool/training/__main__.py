@@ -1,0 +1,35 @@
+"""Trains the models of the tiny pool, each into a folder of its own."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prefill_router.minipool.training.profiles import PROFILES
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The folder of the models' folders.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="One model; may be given again. All by default.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(help="More than one is faster, and not the same bit for bit.")
+    ] = 1,
+    steps: Annotated[
+        int | None, typer.Option(help="Fewer steps than the models' own, to try it out.")
+    ] = None,
+) -> None:
+    """Train the tiny pool's models from their seeds.
+
+    Example: python -m prefill_router.minipool.training --out weights
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread is meant
+    from prefill_router.minipool.training.job import train_models
+
+    train_models(out, only or list(PROFILES), threads=threads, steps=steps)
+
+
+if __name__ == "__main__":
+    typer.run(main)
