@@ -21,20 +21,23 @@ class FakeHub:
 
     Attributes:
         url: Its address.
-        repositories: The files of each, by name.
+        repositories: The files of each, by name; datasets among them.
+        gated: Those that are given only to who has the token.
         blobs: What was uploaded as large files, by SHA-256.
         requests: Method and path of each request, in order.
     """
 
     url: str = ""
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    gated: set[str] = field(default_factory=set)
     blobs: dict[str, bytes] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
 
     def downloaded(self) -> set[str]:
         """The names of the files that were fetched."""
         found = (path for method, _, path in (r.partition(" ") for r in self.requests))
-        return {path.split("/", 5)[-1] for path in found if "/resolve/" in path}
+        resolved = (path.partition("/resolve/")[2] for path in found)
+        return {path.partition("/")[2] for path in resolved if path}
 
     def commit(self, name: str) -> str:
         """The commit of a repository's present content."""
@@ -48,7 +51,7 @@ def running_hub() -> Iterator[FakeHub]:
     hub = FakeHub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield hub
@@ -100,10 +103,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json({"url": f"{self.hub.url}/{name}", "name": name})
 
     def _of_repository(self, path: str, body: bytes) -> None:
-        parts = path.removeprefix("/api/models/").strip("/").split("/")
+        for kind in ("/api/models/", "/api/datasets/", "/datasets/"):
+            path = path.removeprefix(kind)
+        parts = path.strip("/").split("/")
         name, what = "/".join(parts[:2]).removesuffix(".git"), parts[2:]
         if name not in self.hub.repositories:
             self._refuse(404, "RepoNotFound", "Repository not found")
+        elif name in self.hub.gated and "Authorization" not in self.headers:
+            self._refuse(401, "GatedRepo", "Access is restricted")
         elif what and what[0] in ("revision", "tree", "resolve") and not self._is_known(name, what):
             self._refuse(404, "RevisionNotFound", "Invalid rev id")
         elif what and what[0] == "resolve":

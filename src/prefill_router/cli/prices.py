@@ -1,5 +1,6 @@
 """`prefill-router prices`: a pool's prices, refreshed."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from prefill_router.files import check_place
 from prefill_router.harness.pricelist import OPENROUTER, PRICES, Change, Refreshed, refresh_prices
 from prefill_router.targets import read_pool, write_pool
 
+_COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
 _HEADS = ("input", "output", "cached input", "reasoning")
 
 
@@ -58,6 +60,8 @@ def prices(
             provider=general,
             providers=by_target,
         )
+    if place == pool and _COMMENT.search(pool.read_text(encoding="utf-8-sig")):
+        err.print(f"note: the comments in {pool} aren't kept", soft_wrap=True)
     write_pool(found.pool, place)
     if json:
         print_json(_summary(found, place))

@@ -52,6 +52,11 @@ def _from_file(path: Path) -> bytes:
 def _from_address(address: str, seconds: float) -> bytes:
     import httpx2
 
+    if set("@?#") & set(address):  # a path is put after it, and it stands in messages
+        raise ConfigError(
+            "the address of the list has a name, a key or a query in it; none is needed, leave it "
+            "out"
+        )
     end = time.monotonic() + seconds
     limits = httpx2.Timeout(min(seconds, CONNECT_SECONDS * 2), connect=CONNECT_SECONDS)
     try:
