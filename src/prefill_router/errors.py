@@ -12,6 +12,7 @@ Every one says what was got, what would do, and how to mend it.
     │   ├── CorruptError   what is on disk isn't what was written (also used for routers)
     │   └── ProvenanceError     states of another encoder, template, revision, layer or pooling
     ├── FitError           fitting has nothing to learn from, or didn't converge
+    ├── SandboxError       programs can't be run safely here
     └── UpstreamError      an endpoint gave no answer (carries why; never the prompt or the key)
 """
 

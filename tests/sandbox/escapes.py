@@ -95,6 +95,10 @@ ESCAPES = [
         "made = libc.shmget(0, 4096, 0o1600)\n"
         "return made >= 0 and libc.shmctl(made, 0, None) == 0",
     ),
+    Escape(
+        "makes a buffer of the kernel larger",
+        "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)",
+    ),
     Escape("becomes root", "os.setuid(0)", "root"),
     Escape(
         "raises a limit",

@@ -63,6 +63,7 @@ REFUSED: Mapping[str, Mapping[str, Numbers]] = {
         "semget": (64, 190),
         "msgget": (68, 186),
         "mq_open": (240, 180),
+        "setsockopt": (54, 208),  # buffers of megabytes, for each of its sockets
     },
     "the machine itself": {
         "kexec_load": (246, 104),
