@@ -9,6 +9,8 @@ matplotlib) belong inside the command's function, so that `--help` answers at on
 from prefill_router.cli import (  # noqa: F401
     tasks as _tasks,
     prices as _prices,
+    collect as _collect,
+    grade as _grade,
     import_ as _import,
     describe as _describe,
     split as _split,
@@ -20,6 +22,7 @@ from prefill_router.cli import (  # noqa: F401
     route as _route,
     reprice as _reprice,
     show as _show,
+    minipool as _minipool,
     demo as _demo,
 )
 

@@ -18,7 +18,7 @@ For tests, a model without weights says what it is told to say::
         personas={"large": Persona(style="deepseek", reasoning=5)},
     )
     with serve(models, faults=faults) as server:
-        ...  # ask server.base_url, such as http://127.0.0.1:40001/v1
+        ...  # ask server.base_url, such as http://127.0.0.1:40001/v1; serve_pool() for real models
     for record in server.log:
         record.model, record.prompt_tokens, record.completion_tokens, record.fault
 
@@ -27,10 +27,12 @@ It is there before the end of the reply is; where a client has left or was cut o
 `server.stats()` gives sums. Nothing in it is shared with another server, so tests can run several.
 """
 
-from prefill_router.minipool.server.faults import Faults, Rule, read_faults
+from prefill_router.minipool.server.fault_files import parse_rule, read_faults
+from prefill_router.minipool.server.faults import Faults, Rule
 from prefill_router.minipool.server.log import Record, Stats
 from prefill_router.minipool.server.model import Job, Message, Model, Prompt, Sampling
 from prefill_router.minipool.server.personas import Persona
+from prefill_router.minipool.server.pool import serve_pool, served_pool
 from prefill_router.minipool.server.running import LOOPBACK, Server, serve
 from prefill_router.minipool.server.scripted import ScriptedModel
 
@@ -48,6 +50,9 @@ __all__ = [
     "ScriptedModel",
     "Server",
     "Stats",
+    "parse_rule",
     "read_faults",
     "serve",
+    "serve_pool",
+    "served_pool",
 ]

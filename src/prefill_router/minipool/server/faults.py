@@ -1,28 +1,15 @@
-"""Breaking on purpose: rules that say what goes wrong with which requests.
-
-A file of faults is YAML::
-
-    seed: 0
-    rules:
-      - {kind: rate_limit, share: 0.1, retry_after: 0.5, form: ms}
-      - {kind: status, status: 503, attempts: 1}         # the first attempt at every prompt
-      - {kind: break, model: mini-large, after: 2, requests: [0, 3]}
-    personas:
-      mini-large: {style: deepseek, reasoning: 12}
-"""
+"""Breaking on purpose: rules that say what goes wrong with which requests."""
 
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, ClassVar, Literal, final, get_args
 
-import yaml
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
-from prefill_router.errors import ConfigError, FormatError
+from prefill_router.errors import ConfigError
 from prefill_router.minipool.server.buckets import Bucket
 from prefill_router.minipool.server.personas import Persona
 
@@ -145,27 +132,6 @@ class Faults:
     def persona_of(self, model: str) -> Persona:
         """How a model replies."""
         return self.personas.get(model) or self.personas.get("*") or Persona()
-
-
-def read_faults(path: Path) -> Faults:
-    """Read a file of faults.
-
-    Raises:
-        FormatError: It is missing, no YAML, or holds a field or a value that isn't known.
-    """
-    try:
-        value: Any = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-        return TypeAdapter(Faults).validate_python(value or {})
-    except FileNotFoundError:
-        raise FormatError("no such file; faults are a YAML file with rules", file=path) from None
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        raise FormatError("not YAML; faults are a YAML file with rules", file=path) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "faults"
-        raise FormatError(f"{place}: {first['msg']}", file=path) from None
-    except ConfigError as error:
-        raise FormatError(str(error), file=path) from None
 
 
 Effects = dict[str, Rule]

@@ -1,0 +1,150 @@
+"""`prefill-router minipool`: tiny language models on loopback, and questions for them."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from prefill_router.cli.app import app, err, out
+from prefill_router.errors import ConfigError
+from prefill_router.files import check_place
+
+_LOOPBACK = "127.0.0.1"
+_minipool = typer.Typer(
+    help="Serve a pool of tiny language models, which needs no key and no download.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(_minipool, name="minipool")
+
+
+@_minipool.command()
+def serve(
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8123,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = _LOOPBACK,
+    only: Annotated[str | None, typer.Option(help="Targets, between commas.")] = None,
+    write_pool: Annotated[
+        Path | None, typer.Option(help="Write the pool file for collect here, once it serves.")
+    ] = None,
+    faults: Annotated[
+        Path | None, typer.Option(help="A YAML file that says what is to go wrong.")
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="One thing that is to go wrong, such as status,share=0.1,status=503."),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable of a key that is asked for.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Answers generated at once.", min=1)] = 64,
+    threads: Annotated[int, typer.Option(help="Processor threads to generate with.", min=1)] = 1,
+) -> None:
+    """Serve the tiny pool over the OpenAI protocol until it is interrupted.
+
+    It listens on this machine alone, unless --host says otherwise.
+
+    Example: prefill-router minipool serve --write-pool pool.yaml
+    """
+    import torch
+
+    from prefill_router import targets
+    from prefill_router.minipool.server import (
+        Faults,
+        parse_rule,
+        read_faults,
+        serve_pool,
+        served_pool,
+    )
+
+    if write_pool is not None:
+        check_place(write_pool)
+    names = None if only is None else [name.strip() for name in only.split(",")]
+    read = Faults() if faults is None else read_faults(faults)
+    rules = (*read.rules, *(parse_rule(text) for text in fault or ()))
+    wrong = Faults(rules=rules, seed=read.seed, personas=read.personas)
+    key = None if api_key_env is None else _key(api_key_env)
+    if host not in (_LOOPBACK, "::1", "localhost"):
+        err.print(f"warning: whoever reaches {host} can use it", style="yellow", soft_wrap=True)
+    torch.set_num_threads(threads)
+    serving = serve_pool(
+        names, faults=wrong, port=port, host=host, api_key=key, max_batch=max_batch
+    )
+    with _ended_by_signal() as ended, serving as server:
+        pool = served_pool(server, names=names, api_key_env=api_key_env)
+        if write_pool is not None:
+            targets.write_pool(pool, write_pool)
+        out.print(f"serving {', '.join(pool.names)} at {server.base_url}", soft_wrap=True)
+        _wait(ended)
+    stats = server.stats()
+    out.print(
+        f"{stats.requests:,} requests, {stats.answers:,} answers, "
+        f"{stats.generated_tokens:,} tokens in {stats.busy_seconds:,.1f} s of work"
+    )
+
+
+@_minipool.command()
+def tasks(
+    to: Annotated[Path, typer.Option("--out", help="The file to write, JSON Lines.")],
+    count: Annotated[int, typer.Option(help="How many.", min=1)] = 2000,
+    seed: Annotated[int, typer.Option(help="Another seed, other questions.")] = 0,
+    domains: Annotated[str | None, typer.Option(help="Families of tasks, between commas.")] = None,
+) -> None:
+    """Make questions that none of the tiny models was trained on, each with its answer.
+
+    Example: prefill-router minipool tasks --count 2000 --out tasks.jsonl
+    """
+    from prefill_router.data import Query
+    from prefill_router.harness.benchmarks import write_tasks
+    from prefill_router.harness.task import Task
+    from prefill_router.minipool import make_tasks
+
+    check_place(to)
+    names = None if domains is None else [name.strip() for name in domains.split(",")]
+    made = [
+        Task(
+            query=Query(task.id, task.prompt, domain=task.domain, benchmark="minipool"),
+            grader="exact",
+            answer=(task.answer,),
+        )
+        for task in make_tasks(count, seed=seed, domains=names)
+    ]
+    write_tasks(made, to)
+    families = len({task.query.domain for task in made})
+    out.print(f"{len(made):,} tasks of {families} families: {to}", soft_wrap=True)
+
+
+def _key(name: str) -> str:
+    key = os.environ.get(name)
+    if not key:
+        raise ConfigError(f"the environment variable {name} holds no key; set it")
+    return key
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[threading.Event]:
+    """Set when the process is asked to end."""
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        ended.set()
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _wait(ended: threading.Event) -> None:
+    """Wait until the process is asked to end, or is interrupted."""
+    try:
+        ended.wait()
+    except KeyboardInterrupt:
+        return
