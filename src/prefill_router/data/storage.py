@@ -11,6 +11,7 @@
 """
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +50,15 @@ def read_dataset(folder: Path | str) -> RoutingDataset:
     return RoutingDataset(queries, pool, **tables)
 
 
-def write_dataset(dataset: RoutingDataset, folder: Path | str) -> None:
+def write_dataset(
+    dataset: RoutingDataset, folder: Path | str, *, also: Callable[[Path], None] | None = None
+) -> None:
     """Write a dataset folder, whole or not at all; what stood there before is replaced.
+
+    Args:
+        dataset: The dataset.
+        folder: Where.
+        also: Writes further files into the folder, before it takes its place.
 
     Raises:
         DataError: The folder holds something else than a dataset, or a text can't be written.
@@ -62,6 +70,8 @@ def write_dataset(dataset: RoutingDataset, folder: Path | str) -> None:
         _write_parquet(_queries_frame(dataset), temporary / QUERIES)
         _write_parquet(_outcomes_frame(dataset), temporary / OUTCOMES)
         write_pool(dataset.pool, temporary / POOL_FILES[0])
+        if also is not None:
+            also(temporary)
 
 
 def check_replaceable(folder: Path) -> None:

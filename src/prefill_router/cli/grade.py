@@ -1,0 +1,117 @@
+"""`prefill-router grade`: a run's answers become a dataset."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.harness.grading import GRADERS, GradingReport, Settings, grade_run
+from prefill_router.harness.grading.letters import check_unextracted
+from prefill_router.harness.grading.tally import TargetSummary
+from prefill_router.harness.runs import Run
+from prefill_router.progress import BarProgress
+from prefill_router.targets import read_pool
+
+_LISTING = "  \n".join(f"{name}: {kind.summary}" for name, kind in GRADERS.items())
+
+
+@app.command(
+    help=(
+        "Grade a run's answers and write a dataset folder. Nobody is asked again, and answers are "
+        "never changed.\n\n"
+        f"Graders:\n\n{_LISTING}\n\n"
+        "It can be interrupted at any moment; the same command goes on from there.\n\n"
+        "Example: prefill-router grade runs/first --out answers"
+    )
+)
+def grade(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that collect has made.")],
+    to: Annotated[Path, typer.Option("--out", help="The dataset folder to write.")],
+    judge: Annotated[
+        Path | None, typer.Option(help="A pool.yaml of the one target that judges.")
+    ] = None,
+    soft: Annotated[
+        bool, typer.Option("--soft", help="Take the judge's score from 0 to 1, not its yes or no.")
+    ] = False,
+    judge_samples: Annotated[
+        int, typer.Option(help="Ask the judge so many times; the score is the mean.")
+    ] = 1,
+    judge_limit: Annotated[
+        float | None, typer.Option(help="Dollars that judging this run may cost in all.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Programs and calculations at once.")] = 2,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Leave this grader's answers ungraded; repeatable.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run programs and calculations again.")
+    ] = False,
+    unextracted: Annotated[
+        str, typer.Option(help="MMLU-Pro answers without a letter are wrong, missing or random.")
+    ] = "wrong",
+    grader_function: Annotated[
+        str | None, typer.Option(help="For the grader python: path/to/file.py:function.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Grade a run's answers and write a dataset folder."""
+    settings = Settings(
+        judge=None if judge is None else read_pool(judge),
+        soft=soft,
+        judge_samples=judge_samples,
+        judge_limit=judge_limit,
+        jobs=jobs,
+        skip=frozenset(skip or ()),
+        fresh=fresh,
+        unextracted=check_unextracted(unextracted),
+        function=grader_function,
+    )
+    with Run.open(run) as opened:
+        report = grade_run(opened, to, settings=settings, progress=BarProgress(console=err))
+    if as_json:
+        print_json({"out": str(to), "reused": report.reused, **report.to_dict()})
+        return
+    _show(report)
+    out.print(f"{to}: for more, prefill-router describe {to}", soft_wrap=True)
+
+
+def _show(report: GradingReport) -> None:
+    out.print(_table(report.targets))
+    for name in report.skipped:
+        out.print(f"left ungraded, as asked: answers for the grader {name}")
+    for target in report.targets:
+        if target.missing:
+            reasons = ", ".join(f"{n:,} {reason}" for reason, n in target.missing.items())
+            out.print(f"{target.target} lacks labels: {reasons}", soft_wrap=True)
+    if report.reused:
+        out.print(f"{report.reused:,} verdicts were kept from before")
+    if report.left_out:
+        out.print(f"{report.left_out:,} answers of targets that the pool no longer has")
+
+
+def _table(targets: tuple[TargetSummary, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("target", overflow="fold")
+    for title in ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost"):
+        table.add_column(title, justify="right")
+    table.add_column("median time", justify="right")
+    for target in targets:
+        table.add_row(*_cells(target))
+    return table
+
+
+def _cells(target: TargetSummary) -> tuple[str, ...]:
+    interval = target.interval
+    missing = sum(target.missing.values())
+    return (
+        target.target,
+        f"{target.graded:,}",
+        "?" if target.accuracy is None else f"{100 * target.accuracy:.1f} %",
+        "?" if interval is None else f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}",
+        f"{missing:,}" if missing else "-",
+        f"{target.truncated:,}" if target.truncated else "-",
+        "?" if target.mean_cost is None else f"${target.mean_cost:.6f}",
+        "?" if target.median_seconds is None else f"{target.median_seconds:.2f} s",
+    )

@@ -1,0 +1,94 @@
+"""A process that decides whether two pieces of mathematics are equal.
+
+It reads requests, one JSON document a line, and writes one a line. It is a process of its own since
+deciding can take for ever, or all memory, and can be stopped only with the process. It knows no
+time limit: whoever started it ends it.
+"""
+
+import importlib
+import json
+import logging
+import resource
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+MEMORY_BYTES = 3 * 2**30
+READY = {"ready": True}
+_BAD = (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, NotImplementedError)
+_TOO_MUCH = (MemoryError, RecursionError)
+
+
+def main() -> None:
+    """Answer requests until there are none."""
+    _limit_memory()
+    logging.disable()
+    _library()
+    sys.set_int_max_str_digits(100_000)
+    _read("$1$")  # what is loaded late is loaded now
+    _say(READY)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            _say(decide(request["right"], request["found"]))
+        except _TOO_MUCH:
+            _say({"equal": None, "read": ""})
+
+
+def decide(right: Sequence[str], found: str) -> dict[str, Any]:
+    """Whether an answer equals one of the right ones.
+
+    Returns:
+        `equal`: true or false, null where no right answer can be read; `read`: what was read out
+        of the answer.
+
+    Raises:
+        MemoryError: It takes too much memory.
+        RecursionError: It nests too deeply.
+    """
+    golds = [gold for gold in map(_gold, right) if gold]
+    said = _read(found)
+    if not golds:
+        return {"equal": None, "read": str(said[-1]) if said else ""}
+    equal = any(_equal(gold, said) for gold in golds)
+    return {"equal": equal, "read": str(said[-1])[:2000] if said else ""}
+
+
+def _gold(text: str) -> list[Any]:
+    """What a right answer says; where nothing in it is marked as mathematics, all of it is."""
+    marked = any(mark in text for mark in ("$", "\\boxed", "\\(", "\\["))
+    return _read(text if marked else f"${text}$")
+
+
+def _read(text: str) -> list[Any]:
+    try:
+        return list(_library().parse(text, parsing_timeout=None, raise_on_error=True))
+    except _BAD:
+        return []
+
+
+def _equal(gold: list[Any], said: list[Any]) -> bool:
+    verify = _library().verify
+    try:
+        return bool(verify(gold, said, timeout_seconds=None, raise_on_error=True))
+    except _BAD:  # of one of several readings; the others may do
+        return bool(verify(gold, said, timeout_seconds=None, raise_on_error=False))
+
+
+def _library() -> Any:
+    return importlib.import_module("math_verify")  # it has no types
+
+
+def _limit_memory() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    soft = MEMORY_BYTES if most == resource.RLIM_INFINITY else min(MEMORY_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, most))
+
+
+def _say(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

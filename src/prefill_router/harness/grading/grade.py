@@ -1,0 +1,281 @@
+"""Grading a run: answers become the dataset that `fit` reads, again and again."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+from prefill_router import files
+from prefill_router.activations.lock import only_writer
+from prefill_router.data import write_dataset
+from prefill_router.data.storage import check_replaceable
+from prefill_router.errors import ConfigError
+from prefill_router.harness.answer import Answer
+from prefill_router.harness.grading.asking import Asks
+from prefill_router.harness.grading.base import Grade, Grader, ungraded
+from prefill_router.harness.grading.kept import KeptGrades, grade_key
+from prefill_router.harness.grading.registry import Graders, grader_named
+from prefill_router.harness.grading.settings import Settings
+from prefill_router.harness.grading.sheet import Sheet
+from prefill_router.harness.grading.shelf import Entry, Shelf
+from prefill_router.harness.grading.tally import TargetSummary
+from prefill_router.harness.runs import Run
+from prefill_router.harness.task import Task
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.targets import Pool
+
+SUMMARY = "grading.json"
+LOCK = "grading"
+_WAITING = 2
+"""Answers handed to a grader for each that it grades at once."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GradingReport:
+    """What came of grading a run.
+
+    Attributes:
+        targets: What came of each target, in the pool's order.
+        graders: The graders that were used: name, version and what else verdicts depend on.
+        skipped: Graders whose answers were left ungraded.
+        left_out: Answers of targets that the run's pool no longer has.
+        reused: Verdicts that were kept from an earlier grading.
+    """
+
+    targets: tuple[TargetSummary, ...]
+    graders: dict[str, dict[str, Any]]
+    skipped: tuple[str, ...]
+    left_out: int
+    reused: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; the same run graded the same way gives the same."""
+        return {
+            "targets": [target.to_dict() for target in self.targets],
+            "graders": self.graders,
+            "skipped": list(self.skipped),
+            "left_out": self.left_out,
+        }
+
+
+def grade_run(
+    run: Run,
+    out: Path | str,
+    *,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+    connect: Callable[[Pool], Asks] | None = None,
+) -> GradingReport:
+    """Grade a run's answers and write the dataset, whole or not at all.
+
+    Beside the dataset's own files the folder gets `grades.parquet`, a row per answer, and
+    `grading.json`, the counts. It can be interrupted at any moment: dear verdicts and all judgments
+    are kept in the run's folder, so the next grading goes on from there. Answers are never changed.
+
+    Args:
+        run: The run.
+        out: The dataset's folder; one that is there is replaced.
+        settings: How to grade.
+        progress: Shows how far it is.
+        connect: Makes the client of the judge's endpoint; by default `upstream`'s.
+
+    Raises:
+        ConfigError: A grader lacks something, such as a judge or a package, or there is none of a
+            name.
+        SandboxError: Programs are to be graded, and there is no sandbox.
+        DataError: The run has no answers, or `out` holds something else than a dataset.
+        CorruptError: The run isn't what was written.
+    """
+    out = Path(out)
+    settings = settings or Settings()
+    for name in settings.skip:
+        grader_named(name)
+    check_replaceable(out)
+    shelf = Shelf(run)
+    sheet = Sheet(shelf, run.pool)
+    graders = Graders(settings, run.folder, connect=connect)
+    with _alone(run.folder), _job(shelf, sheet, graders, run.folder) as job:
+        left_out = job.grade_all(run, progress or SilentProgress())
+        report = GradingReport(
+            targets=tuple(sheet.summaries()),
+            graders={n: _about(grader) for n, grader in sorted(graders.opened.items())},
+            skipped=tuple(sorted(settings.skip)),
+            left_out=left_out,
+            reused=job.reused,
+        )
+
+    def also(folder: Path) -> None:
+        sheet.write(folder)
+        files.write_json(folder / SUMMARY, report.to_dict())
+
+    write_dataset(sheet.dataset(), out, also=also)
+    return report
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Refuse to grade a run twice at once: judges would be paid twice.
+
+    A folder that can't be written to can still be graded by what needs to keep nothing there.
+    """
+    if not os.access(folder, os.W_OK):
+        yield
+        return
+    with only_writer(folder, LOCK, wait=False) as alone:
+        if not alone:
+            raise ConfigError(f"another process is grading {folder}; wait until it has ended")
+        yield
+
+
+@contextmanager
+def _job(shelf: Shelf, sheet: Sheet, graders: Graders, folder: Path) -> Iterator["_Job"]:
+    """A job whose threads and graders end with it, whatever happens."""
+    with ExitStack() as closing:
+        job = _Job(shelf, sheet, graders, lambda: closing.enter_context(_kept(folder)))
+        try:
+            yield job
+        finally:
+            job.abandon()
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[KeptGrades]:
+    with closing(KeptGrades(folder)) as kept:
+        yield kept
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """An answer that is being graded."""
+
+    entry: Entry
+    answer: Answer
+    key: bytes
+
+
+class _Lane:
+    """The threads of one grader, and what was handed to them."""
+
+    def __init__(self, grader: Grader) -> None:
+        count = grader.about.at_once
+        self.grader = grader
+        self.most = _WAITING * count
+        self.threads = ThreadPoolExecutor(count, thread_name_prefix=f"grader-{grader.about.name}")
+        self.waiting: dict[Future[Grade], _Waiting] = {}
+
+    def submit(self, task: Task, text: str, waiting: _Waiting) -> None:
+        self.waiting[self.threads.submit(self.grader.grade, task, text)] = waiting
+
+    def finished(self) -> Iterator[tuple[_Waiting, Grade]]:
+        """What is graded by now; waits for one."""
+        done, _ = wait(self.waiting, return_when=FIRST_COMPLETED)
+        for future in done:
+            yield self.waiting.pop(future), future.result()
+
+
+class _Job:
+    """Hands answers to their graders and notes what they say."""
+
+    def __init__(
+        self, shelf: Shelf, sheet: Sheet, graders: Graders, keep: Callable[[], KeptGrades]
+    ) -> None:
+        self.reused = 0
+        self._shelf = shelf
+        self._sheet = sheet
+        self._graders = graders
+        self._keep = keep
+        self._lanes: dict[str, _Lane] = {}
+
+    def grade_all(self, run: Run, progress: Progress) -> int:
+        """Grade every answer; returns how many were left out."""
+        self._open_graders()
+        total = sum(1 for _ in run.outcomes())
+        left_out = 0
+        names = set(run.pool.names)
+        with progress.task("grading", total=total) as advance:
+            for answer in run.answers():
+                if answer.target in names:
+                    self._take(answer, advance)
+                else:
+                    left_out += 1
+                    advance()
+            for lane in self._lanes.values():
+                while lane.waiting:
+                    self._note_finished(lane, advance)
+        return left_out
+
+    def abandon(self) -> None:
+        """End threads and graders; what wasn't graded yet isn't."""
+        for lane in self._lanes.values():
+            lane.threads.shutdown(wait=False, cancel_futures=True)
+        self._graders.stop()
+        for lane in self._lanes.values():
+            lane.threads.shutdown(wait=True)
+        self._graders.close()
+
+    def _open_graders(self) -> None:
+        """Those that tasks name, at once: what they lack is told before any work."""
+        for name in dict.fromkeys(entry.grader for entry in self._shelf):
+            grader_named(name)
+            if name not in self._graders.settings.skip:
+                self._graders[name]
+
+    def _take(self, answer: Answer, advance: Callable[[], None]) -> None:
+        entry = self._shelf[answer.query_id]
+        if answer.reply is None:
+            self._note(entry, answer, ungraded(answer.missing or "unknown"), advance)
+        elif entry.grader in self._graders.settings.skip:
+            self._note(entry, answer, ungraded("skipped"), advance)
+        else:
+            self._grade(entry, answer, answer.reply.text, advance)
+
+    def _grade(self, entry: Entry, answer: Answer, text: str, advance: Callable[[], None]) -> None:
+        grader = self._graders[entry.grader]
+        about = grader.about
+        key = grade_key(about, entry.digest, text) if about.kept else b""
+        known = self._kept.get(key) if key and not self._graders.settings.fresh else None
+        if known is not None:
+            self.reused += 1
+            self._note(entry, answer, known, advance)
+        elif about.at_once == 1 and not about.kept:
+            self._note(entry, answer, grader.grade(self._task(entry), text), advance)
+        else:
+            self._hand_over(grader, _Waiting(entry, answer, key), text, advance)
+
+    def _hand_over(
+        self, grader: Grader, waiting: _Waiting, text: str, advance: Callable[[], None]
+    ) -> None:
+        name = grader.about.name
+        lane = self._lanes.setdefault(name, _Lane(grader))
+        while len(lane.waiting) >= lane.most:
+            self._note_finished(lane, advance)
+        lane.submit(self._task(waiting.entry), text, waiting)
+
+    def _note_finished(self, lane: _Lane, advance: Callable[[], None]) -> None:
+        for waiting, grade in lane.finished():
+            if waiting.key:
+                self._kept.put(waiting.key, grade)
+            self._note(waiting.entry, waiting.answer, grade, advance)
+
+    def _note(
+        self, entry: Entry, answer: Answer, grade: Grade, advance: Callable[[], None]
+    ) -> None:
+        self._sheet.add(entry, answer, grade)
+        advance()
+
+    @cached_property
+    def _kept(self) -> KeptGrades:
+        return self._keep()
+
+    def _task(self, entry: Entry) -> Task:
+        return self._shelf.task(entry.query.id)
+
+
+def _about(grader: Grader) -> dict[str, Any]:
+    about = grader.about
+    return {"version": about.version, **({"setting": about.setting} if about.setting else {})}

@@ -1,0 +1,101 @@
+"""The graders `judge` and `hle`: another language model says how right an answer is."""
+
+from typing import final
+
+from prefill_router.harness.grading.asking import JudgeLine
+from prefill_router.harness.grading.base import (
+    About,
+    Grade,
+    Grader,
+    shortened,
+    unfit,
+    ungraded,
+)
+from prefill_router.harness.grading.judgments import Judgments, judgment_key
+from prefill_router.harness.grading.prompts import Kind, Verdict, judge_prompt, read_verdict
+from prefill_router.harness.task import Task
+
+_VERSION = 1
+
+
+@final
+class JudgeGrader(Grader):
+    """Asks a judge, once for each answer and for ever: its replies are kept beside the run.
+
+    Args:
+        kind: `hle` compares with the task's answer; `judge` goes by its option `rubric`.
+        line: The line to the judge.
+        judgments: The replies so far.
+        soft: Take the judge's score from 0 to 1, rather than its yes or no.
+        samples: Ask so many times; the score is the mean.
+        at_once: How many answers at once.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        line: JudgeLine,
+        judgments: Judgments,
+        *,
+        soft: bool = False,
+        samples: int = 1,
+        at_once: int = 1,
+    ) -> None:
+        asked = f"{line.judge.name}, {'soft' if soft else 'yes or no'}, {samples} replies"
+        self._about = About(name=kind, version=_VERSION, setting=asked, at_once=at_once)
+        self._kind: Kind = kind
+        self._line = line
+        self._judgments = judgments
+        self._soft = soft
+        self._samples = samples
+
+    @property
+    def about(self) -> About:
+        """Its name, its version, and who judges."""
+        return self._about
+
+    def grade(self, task: Task, text: str) -> Grade:
+        """Read the judge's replies, and ask for those that are lacking."""
+        lacking = self._lacks(task)
+        if lacking:
+            return unfit(lacking)
+        prompt = judge_prompt(self._kind, task, text, soft=self._soft)
+        verdicts: list[Verdict] = []
+        for sample in range(self._samples):
+            found = self._kept(prompt, sample) or self._asked(prompt, sample)
+            if isinstance(found, Grade):
+                return found
+            verdicts.append(found)
+        return _grade(verdicts)
+
+    def close(self) -> None:
+        """The line and the judgments may be another grader's too; who opened them closes them."""
+
+    def _lacks(self, task: Task) -> str:
+        if self._kind == "hle":
+            return "" if task.answer else "the task has no answer to compare with"
+        rubric = task.options.get("rubric")
+        given = isinstance(rubric, str) and bool(rubric.strip())
+        return "" if given else "the task has no rubric to judge by"
+
+    def _kept(self, prompt: str, sample: int) -> Verdict | None:
+        key = judgment_key(self._line.judge, prompt)
+        found = (read_verdict(t, soft=self._soft) for t in self._judgments.texts(key, sample))
+        return next((verdict for verdict in found if verdict is not None), None)
+
+    def _asked(self, prompt: str, sample: int) -> Verdict | Grade:
+        asked = self._line.ask(prompt, sample)
+        if asked.text is None:
+            return ungraded(f"judge_{asked.failure}", asked.detail)
+        verdict = read_verdict(asked.text, soft=self._soft)
+        return verdict or ungraded("judge_unreadable", "the judge's reply holds no verdict")
+
+
+def _grade(verdicts: list[Verdict]) -> Grade:
+    last = verdicts[-1]
+    sure = "" if last.confidence is None else f"stated confidence {last.confidence:.0%}; "
+    return Grade(
+        score=sum(verdict.score for verdict in verdicts) / len(verdicts),
+        extracted=shortened(last.extracted),
+        detail=shortened(sure + last.reasoning),
+    )

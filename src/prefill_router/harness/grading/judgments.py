@@ -1,0 +1,154 @@
+"""What judges were asked and what they replied, kept beside the run so that none is paid twice.
+
+`RUN/judgments.sqlite` only grows. `judgments` has a row per reply: the judge, the request's
+parameters, the whole prompt, the whole reply, what it cost. `failures` has one per call without a
+reply, and what it may have cost. Rows are found by the SHA-256 of judge, request and prompt.
+"""
+
+import json
+import sqlite3
+import threading
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, final
+
+from prefill_router.data import prompt_key
+from prefill_router.errors import CorruptError, StoreError
+from prefill_router.targets import Target
+from prefill_router.upstream import Reply
+
+DATABASE = "judgments.sqlite"
+_VERSION = 1
+_SCHEMA = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS judgments (
+  seq INTEGER PRIMARY KEY, key TEXT NOT NULL, sample INTEGER NOT NULL, asked TEXT NOT NULL,
+  judge TEXT NOT NULL, request TEXT NOT NULL, prompt TEXT NOT NULL, text TEXT NOT NULL,
+  reply TEXT NOT NULL, cost REAL, charged REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS failures (
+  seq INTEGER PRIMARY KEY, key TEXT NOT NULL, sample INTEGER NOT NULL, asked TEXT NOT NULL,
+  judge TEXT NOT NULL, failure TEXT NOT NULL, detail TEXT NOT NULL, charged REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS judgments_by_key ON judgments (key, sample);
+"""
+_REFUSAL = """
+CREATE TRIGGER IF NOT EXISTS {table}_{what} BEFORE {what} ON {table}
+BEGIN SELECT RAISE(ABORT, 'judgments are never changed'); END;
+"""
+
+
+@final
+class Judgments:
+    """The judgments of one run; shared by threads.
+
+    Args:
+        folder: The run's.
+
+    Raises:
+        CorruptError: The file isn't what was written.
+        StoreError: It can't be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / DATABASE
+        self._lock = threading.Lock()
+        try:
+            self._connection = sqlite3.connect(
+                self._path, isolation_level=None, timeout=60, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")  # what was paid for stays
+            self._connection.executescript(_script())
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise self._told(error) from None
+        if version > _VERSION:
+            raise StoreError(f"{self._path} is of a newer version; install a newer package")
+
+    @property
+    def charged(self) -> float:
+        """US dollars of all calls, those of unknown bill at the most that they can have cost."""
+        total = "SELECT COALESCE(SUM(charged), 0) FROM "
+        return sum(float(self._rows(total + table)[0][0]) for table in ("judgments", "failures"))
+
+    def texts(self, key: str, sample: int) -> list[str]:
+        """The texts of the replies so far, the newest first."""
+        query = "SELECT text FROM judgments WHERE key = ? AND sample = ? ORDER BY seq DESC"
+        return [str(text) for (text,) in self._rows(query, key, sample)]
+
+    def add_reply(
+        self,
+        key: str,
+        sample: int,
+        judge: Target,
+        *,
+        prompt: str,
+        reply: Reply,
+        cost: float | None,
+        charged: float,
+    ) -> None:
+        """Keep a reply; it is on the disk when this returns."""
+        whole = {**vars(reply), "usage": vars(reply.usage)}
+        plain = json.dumps(whole, default=dict)
+        request = json.dumps(judge.request.to_dict())
+        row = (key, sample, _now(), _name(judge), request, prompt, reply.text, plain, cost, charged)
+        self._add("judgments", row)
+
+    def add_failure(
+        self, key: str, sample: int, judge: Target, *, failure: str, detail: str, charged: float
+    ) -> None:
+        """Keep that a call gave no reply, and what it may have cost."""
+        self._add("failures", (key, sample, _now(), _name(judge), failure, detail, charged))
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _add(self, table: str, row: tuple[Any, ...]) -> None:
+        marks = ", ".join("?" * len(row))
+        self._rows(f"INSERT INTO {table} VALUES (NULL, {marks})", *map(_storable, row))
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        try:
+            with self._lock, closing(self._connection.execute(query, values)) as cursor:
+                return cursor.fetchall()
+        except sqlite3.Error as error:
+            raise self._told(error) from None
+
+    def _told(self, error: sqlite3.Error) -> StoreError:
+        if isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError):
+            return StoreError(f"{self._path} can't be used: {error}")
+        return CorruptError(
+            f"{self._path} isn't what was written ({error}); move it away, and judges are asked "
+            "again"
+        )
+
+
+def judgment_key(judge: Target, prompt: str) -> str:
+    """SHA-256 of a judge, its request's parameters and its prompt, in hexadecimal."""
+    request = json.dumps(judge.request.to_dict(), sort_keys=True)
+    return prompt_key("\0".join((_name(judge), request, prompt)))
+
+
+def _script() -> str:
+    tables = ("judgments", "failures")
+    refusals = [_REFUSAL.format(table=t, what=w) for t in tables for w in ("UPDATE", "DELETE")]
+    return _SCHEMA + "".join(refusals) + f"PRAGMA user_version = {_VERSION};\nCOMMIT;"
+
+
+def _name(judge: Target) -> str:
+    return judge.model or judge.name
+
+
+def _storable(value: Any) -> Any:
+    """The value; a text without lone surrogates, which SQLite has no form for."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,171 @@
+"""The graders, defined here and nowhere else, and what opens those that a run needs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.harness.grading.asking import Asks, JudgeLine, only_target
+from prefill_router.harness.grading.base import Grader
+from prefill_router.harness.grading.code import CodeGrader
+from prefill_router.harness.grading.functions import FunctionGrader
+from prefill_router.harness.grading.judge import JudgeGrader
+from prefill_router.harness.grading.judgments import Judgments
+from prefill_router.harness.grading.letters import LetterGrader
+from prefill_router.harness.grading.matching import TextGrader, normalised, stripped
+from prefill_router.harness.grading.mathematics import MathGrader
+from prefill_router.harness.grading.numbers import NumberGrader
+from prefill_router.harness.grading.prompts import Kind
+from prefill_router.harness.grading.settings import Settings
+from prefill_router.sandbox import Sandbox
+from prefill_router.targets import Pool
+
+
+@final
+class Graders:
+    """The graders of one run, each opened when it is first asked for.
+
+    Args:
+        settings: How the run is to be graded.
+        folder: The run's.
+        connect: Makes the client of the judge's endpoint; by default `upstream`'s.
+    """
+
+    def __init__(
+        self, settings: Settings, folder: Path, *, connect: Callable[[Pool], Asks] | None = None
+    ) -> None:
+        self.settings = settings
+        self._folder = folder
+        self._connect = connect or _connect
+        self._open: dict[str, Grader] = {}
+        self._line: tuple[JudgeLine, Judgments] | None = None
+
+    def __getitem__(self, name: str) -> Grader:
+        """The grader of this name.
+
+        Raises:
+            ConfigError: There is none, or it needs something that wasn't given or isn't installed.
+            SandboxError: It needs the sandbox, and there is none.
+        """
+        if name not in self._open:
+            self._open[name] = grader_named(name).open(self)
+        return self._open[name]
+
+    @property
+    def opened(self) -> Mapping[str, Grader]:
+        """Those that were asked for, by name."""
+        return self._open
+
+    def judge(self, kind: Kind) -> Grader:
+        """A grader that asks the judge; all of them share one line to it."""
+        pool = self.settings.judge
+        if pool is None:
+            raise ConfigError(
+                f"the grader {kind} needs a judge: give --judge with a pool file of one target, or "
+                f"leave these answers ungraded with --skip {kind}"
+            )
+        if self._line is None:
+            judgments = Judgments(self._folder)
+            limit = self.settings.judge_limit
+            try:
+                line = JudgeLine(pool, judgments, limit=limit, connect=self._connect)
+            except PrefillRouterError:
+                judgments.close()
+                raise
+            self._line = (line, judgments)
+        return JudgeGrader(
+            kind,
+            *self._line,
+            soft=self.settings.soft,
+            samples=self.settings.judge_samples,
+            at_once=pool.provider_of(only_target(pool).name).concurrency,
+        )
+
+    def stop(self) -> None:
+        """Break off what is under way; nothing more can be graded."""
+        for grader in self._open.values():
+            grader.close()
+        if self._line is not None:
+            self._line[0].stop()
+
+    def close(self) -> None:
+        """Close what the graders shared, once they are stopped and no thread uses them."""
+        if self._line is not None:
+            line, judgments = self._line
+            line.close()
+            judgments.close()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GraderKind:
+    """A grader that tasks can name.
+
+    Attributes:
+        summary: What it does, in a line.
+        open: Makes it.
+    """
+
+    summary: str
+    open: Callable[[Graders], Grader]
+
+
+def _code(graders: Graders) -> Grader:
+    return CodeGrader(Sandbox.open(), jobs=graders.settings.jobs)
+
+
+def _connect(pool: Pool) -> Asks:
+    from prefill_router.upstream import Upstream
+
+    return Upstream(pool)
+
+
+GRADERS: Final[Mapping[str, GraderKind]] = {
+    "exact": GraderKind(
+        summary="the whole answer, but for white space around it",
+        open=lambda _: TextGrader("exact", stripped),
+    ),
+    "normalised": GraderKind(
+        summary="the same without case, punctuation, articles and odd white space",
+        open=lambda _: TextGrader("normalised", normalised),
+    ),
+    "mmlu_pro": GraderKind(
+        summary="the letter of a choice, found as MMLU-Pro finds it",
+        open=lambda graders: LetterGrader(unextracted=graders.settings.unextracted),
+    ),
+    "number": GraderKind(
+        summary="the number that the answer ends on", open=lambda _: NumberGrader()
+    ),
+    "math": GraderKind(
+        summary="equality of LaTeX and of expressions, by math-verify",
+        open=lambda graders: MathGrader(jobs=graders.settings.jobs),
+    ),
+    "python": GraderKind(
+        summary="a function of your own",
+        open=lambda graders: FunctionGrader(function=graders.settings.function),
+    ),
+    "judge": GraderKind(
+        summary="another language model, by the task's rubric",
+        open=lambda graders: graders.judge("judge"),
+    ),
+    "hle": GraderKind(
+        summary="another language model, which compares with the right answer",
+        open=lambda graders: graders.judge("hle"),
+    ),
+    "code": GraderKind(
+        summary="programs against tests, in a sandbox, as LiveCodeBench does", open=_code
+    ),
+}
+"""Every grader by its name in tasks."""
+
+
+def grader_named(name: str) -> GraderKind:
+    """The grader of this name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in GRADERS:
+        raise ConfigError(f"there is no grader {name!r}; the graders are {', '.join(GRADERS)}")
+    return GRADERS[name]

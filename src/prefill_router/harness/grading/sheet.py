@@ -1,0 +1,118 @@
+"""The table of grades: a row per answer, beside the dataset that is made of it."""
+
+import io
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import DataError
+from prefill_router.harness.answer import Answer
+from prefill_router.harness.grading.base import Grade
+from prefill_router.harness.grading.shelf import Entry, Shelf
+from prefill_router.harness.grading.tally import Tally, TargetSummary
+from prefill_router.targets import Pool
+
+GRADES = "grades.parquet"
+_COLUMNS: Final[dict[str, Any]] = {
+    "query_id": pl.String,
+    "target": pl.String,
+    "grader": pl.String,
+    "score": pl.Float64,
+    "missing": pl.String,
+    "extracted": pl.String,
+    "detail": pl.String,
+    "finish_reason": pl.String,
+    "first_token_seconds": pl.Float64,
+    "first_answer_seconds": pl.Float64,
+    "seconds": pl.Float64,
+}
+
+
+@final
+class Sheet:
+    """Takes grades in any order, and gives the dataset and the table of them.
+
+    Args:
+        shelf: The tasks.
+        pool: The targets.
+    """
+
+    def __init__(self, shelf: Shelf, pool: Pool) -> None:
+        self._shelf = shelf
+        self._pool = pool
+        self._column = {name: place for place, name in enumerate(pool.names)}
+        shape = (len(shelf), len(pool))
+        self._tables = {
+            name: np.full(shape, np.nan)
+            for name in ("correct", "input_tokens", "output_tokens", "recorded_cost")
+        }
+        self._asked = np.zeros(shape, dtype=bool)
+        self._rows: list[tuple[int, int, tuple[Any, ...]]] = []
+        self._tallies = [Tally(name) for name in pool.names]
+
+    def add(self, entry: Entry, answer: Answer, grade: Grade) -> None:
+        """Note an answer's grade."""
+        row, column = entry.place, self._column[answer.target]
+        self._asked[row, column] = True
+        self._tallies[column].add(answer, grade)
+        self._rows.append((row, column, _row(entry, answer, grade)))
+        if answer.reply is None:
+            return
+        given, written = _tokens(answer)
+        cells = (grade.score, given, written, answer.cost)
+        for table, value in zip(self._tables.values(), cells, strict=True):
+            if value is not None:
+                table[row, column] = value
+
+    def dataset(self) -> RoutingDataset:
+        """The dataset, without questions that nobody was asked.
+
+        Raises:
+            DataError: Nobody was asked anything.
+        """
+        asked: NDArray[np.bool_] = np.any(self._asked, axis=1)
+        if not asked.any():
+            raise DataError("the run has no answers yet; collect some first")
+        queries = tuple(entry.query for entry in self._shelf if asked[entry.place])
+        return RoutingDataset(queries, self._pool, **{n: t[asked] for n, t in self._tables.items()})
+
+    def summaries(self) -> list[TargetSummary]:
+        """What came of each target, in the pool's order."""
+        for column, tally in enumerate(self._tallies):
+            tally.unasked(len(self._shelf) - int(self._asked[:, column].sum()))
+        return [tally.summary() for tally in self._tallies]
+
+    def write(self, folder: Path) -> None:
+        """Write the table of grades, in the order of the tasks and then of the pool."""
+        rows = [cells for _, _, cells in sorted(self._rows, key=lambda row: row[:2])]
+        content = io.BytesIO()
+        pl.DataFrame(rows, schema=_COLUMNS, orient="row").write_parquet(content)
+        (folder / GRADES).write_bytes(content.getbuffer())
+
+
+def _row(entry: Entry, answer: Answer, grade: Grade) -> tuple[Any, ...]:
+    reply = answer.reply
+    times: tuple[Any, ...] = (None, None, None, None)
+    if reply is not None:
+        first = (reply.first_token_seconds, reply.first_answer_seconds)
+        times = (reply.finish_reason, *first, reply.seconds)
+    said = (grade.missing, _clean(grade.extracted), _clean(grade.detail))
+    return (entry.query.id, answer.target, entry.grader, grade.score, *said, *times)
+
+
+def _tokens(answer: Answer) -> tuple[int | None, int | None]:
+    """Tokens in and out as reported; none where the report is lacking or can't be true."""
+    if answer.reply is None or answer.cost_source == "estimate":
+        return None, None
+    usage = answer.reply.usage
+    counts = (usage.input_tokens, usage.output_tokens)
+    return tuple(None if n is None or n < 0 else n for n in counts)  # type: ignore[return-value]
+
+
+def _clean(text: str) -> str:
+    """The text; lone surrogates, which no file can hold, replaced."""
+    return text.encode("utf-8", "replace").decode()
