@@ -8,7 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 
+@runtime_checkable
 class Advance(Protocol):
     """Reports that `amount` more units are done."""
 

@@ -230,7 +230,7 @@ class Collector:
             gate.narrow(start)
             self._pause(call, error, gate)
         wait = self._retrying.wait(error, len(call.question.attempts))
-        if wait is None or self._circuit.postponed(call.target.name) is not None:
+        if wait is None or wait > self._options.patience_seconds:
             self._missing(call.question, error.failure, lane)
         else:
             lane.again(call.question, wait)

@@ -14,7 +14,8 @@ from typing import NamedTuple, final
 from uuid import uuid4
 
 from prefill_router.activations.lock import only_writer
-from prefill_router.errors import ConfigError, DataError, StoreError
+from prefill_router.data import prompt_text
+from prefill_router.errors import ConfigError, DataError, PromptError, StoreError
 from prefill_router.harness import codec, schema
 from prefill_router.harness.answer import Answer
 from prefill_router.harness.records import checksum
@@ -73,6 +74,8 @@ class Journal:
     ) -> None:
         self._queue.put(None)
         self._thread.join()
+        with suppress(sqlite3.Error):  # all is on the disk; this puts it into one file
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._database.close()
         self._lock.__exit__(kind, error, trace)
 
@@ -85,6 +88,7 @@ class Journal:
         Raises:
             ConfigError: The run has a task of the same id and other content, or there are none.
             DataError: Two of them have the same id, or an id can't be written.
+            PromptError: A prompt can't be sent.
             StoreError: They can't be written; those of earlier transactions are kept.
         """
         ids: dict[str, None] = {}
@@ -121,6 +125,8 @@ class Journal:
             raise DataError(
                 f"the id {name!r} has characters without an encoding; name it otherwise"
             )
+        if not _is_writable(prompt_text(task.query.prompt)):
+            raise PromptError("it has characters without an encoding; mend it", query_id=name)
         ids[name] = None
         texts = codec.task_texts(task)
         digest, before = codec.digest(texts), self._run.digest_of(name)

@@ -12,7 +12,7 @@ _MOST_SECONDS = 60.0
 @final
 @dataclass(frozen=True)
 class Retrying:
-    """Exponential backoff with full jitter, or what the provider says.
+    """Exponential backoff with full jitter, or what the provider says where that is longer.
 
     Attributes:
         attempts: Calls for one question, at most.
@@ -41,4 +41,4 @@ class Retrying:
             return None
         longest = min(self.seconds * 2 ** (made - 1), _MOST_SECONDS)
         wait = self.chance.uniform(0, longest)
-        return wait if error.retry_after is None else max(error.retry_after, 0.0)
+        return max(wait, error.retry_after or 0.0)

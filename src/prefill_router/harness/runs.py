@@ -162,7 +162,7 @@ class Run:
     @property
     def spent(self) -> float:
         """US dollars of all calls, as far as known."""
-        return round(self._one("SELECT COALESCE(SUM(cost), 0) FROM answers"), _DECIMALS)
+        return round(float(self._one("SELECT COALESCE(SUM(cost), 0) FROM answers")), _DECIMALS)
 
     @property
     def at_risk(self) -> float:
@@ -174,7 +174,7 @@ class Run:
         beyond = "SELECT COALESCE(SUM(charged), 0) - COALESCE(SUM(cost), 0) FROM answers"
         last = "SELECT dollars, MAX(seq) FROM exposure GROUP BY session"
         exposed = f"SELECT COALESCE(SUM(dollars), 0) FROM ({last})"
-        return round(max(self._one(beyond), 0.0) + self._one(exposed), _DECIMALS)
+        return round(max(float(self._one(beyond)), 0.0) + float(self._one(exposed)), _DECIMALS)
 
     def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
         """This figure of all recorded answers of a target that have it."""
