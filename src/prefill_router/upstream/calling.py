@@ -122,7 +122,7 @@ class _Call:
         except MalformedError:
             raise self._failed("malformed") from None
         except (TimeoutError, httpx2.HTTPError, httpx2.StreamError) as error:
-            if self._reading.finish_reason is None:  # else only what follows the answer is lacking
+            if self._reading.finish_reason is None and not self._is_done:
                 raise self._failed(self._ending(error)) from None
         return self._conclude()
 
