@@ -45,8 +45,25 @@ class Here:
 
 
 class Elsewhere:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], *, folder: Path, python: str) -> None:
         self.process = process
+        self.folder = folder
+        self.python = python
+
+    def bare(self, *wrapper: str, program: str) -> str:
+        """The last line of what a program, run by that user in another one, said of its end."""
+        done = subprocess.run(
+            [*wrapper, self.python, "-B", "-c", program],
+            user=ORDINARY,
+            group=ORDINARY,
+            extra_groups=[],
+            env={"PYTHONPATH": str(self.folder), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not done.stdout
+        return done.stderr.strip().splitlines()[-1]
 
     def __call__(self, program: str, *, stdin: bytes = b"", limits: Limits = QUICK) -> Outcome:
         told = self.ask([program, base64.b64encode(stdin).decode(), asdict(limits)])
@@ -85,7 +102,7 @@ def ordinary_runner(folder: Path, python: str) -> Iterator[Elsewhere]:
         env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"},
         cwd="/",
     ) as process:
-        yield Elsewhere(process)
+        yield Elsewhere(process, folder=folder, python=python)
         assert process.stdin
         process.stdin.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from inmates import alive, named, new_name
-from runners import QUICK
+from runners import QUICK, Elsewhere
 
 from prefill_router.errors import SandboxError
 from prefill_router.sandbox import Sandbox, command, sandbox as sandbox_module, tools, uids
@@ -67,7 +67,7 @@ def test_a_daemon_doesnt_outlive_its_maker(unfiltered: Sandbox) -> None:
 
 
 def test_without_the_filter_the_trial_fails(unfiltered: Sandbox) -> None:
-    with pytest.raises(SandboxError, match=r"doesn't hold.*makes a process, makes a namespace"):
+    with pytest.raises(SandboxError, match=r"doesn't hold.*makes a process"):
         check_holds(unfiltered.run, limits=unfiltered.limits)
 
 
@@ -102,6 +102,49 @@ def test_without_limits_the_trial_fails(sandbox: Sandbox, monkeypatch: pytest.Mo
         check_holds(sandbox.run, limits=sandbox.limits)
 
 
+OPENS = """
+from prefill_router.sandbox import Sandbox
+Sandbox.open().run("print('harm')")
+"""
+
+
+def opened_by(*wrapper: str) -> str:
+    """The last line of an attempt to open a sandbox and run a program, with less rights."""
+    done = subprocess.run(
+        [*wrapper, sys.executable, "-c", OPENS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert not done.stdout
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_root_without_its_rights_runs_nothing(sandbox: Sandbox) -> None:
+    del sandbox
+    if os.geteuid() != 0:
+        pytest.skip("of the form for root")
+    for right, told in (("sys_admin", "bwrap: Creating new namespace"), ("setuid", "setresuid")):
+        last = opened_by("setpriv", f"--bounding-set=-{right}", "--inh-caps=-all")
+        assert "SandboxError: the sandbox couldn't be started" in last, last
+        assert told in last
+        assert "apt-get install bubblewrap" in last
+
+
+REFUSES = (
+    "echo 0 >/proc/sys/user/max_user_namespaces || exit 1;"
+    'exec setpriv --ambient-caps=-all --inh-caps=-all "$@"'
+)
+"""In a user namespace of its own, so that the setting is for what runs in it alone."""
+
+
+def test_an_ordinary_user_without_namespaces_runs_nothing(ordinary: Elsewhere) -> None:
+    wrapper = ("unshare", "--user", "--keep-caps", "sh", "-c", REFUSES, "sh")
+    if subprocess.run([*wrapper, "true"], check=False).returncode != 0:
+        pytest.skip("namespaces can't be refused to one process here")
+    last = ordinary.bare(*wrapper, program=OPENS)
+    assert "SandboxError: the sandbox couldn't be started: bwrap: " in last, last
+    assert "allow them or grade as root" in last
+
+
 @pytest.fixture
 def folder_of_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tools, "_SYSTEM_PATH", str(tmp_path))
@@ -117,7 +160,7 @@ def put(folder: Path, name: str, script: str) -> None:
 def test_a_missing_tool_is_named(folder_of_tools: Path, missing: str) -> None:
     for name in {"bwrap", "setpriv", "prlimit"} - {missing}:
         put(folder_of_tools, name, "echo bubblewrap 0.8.0")
-    with pytest.raises(SandboxError, match=rf"needs {missing}; .*apt-get install bubblewrap"):
+    with pytest.raises(SandboxError, match=rf"{missing} is not there .*apt-get install bubblewrap"):
         Sandbox.open()
 
 
@@ -139,10 +182,9 @@ def test_an_old_bubblewrap_is_refused(folder_of_tools: Path) -> None:
 def test_a_bubblewrap_that_fails_runs_nothing(
     folder_of_tools: Path, script: str, told: str
 ) -> None:
-    marker = folder_of_tools / "ran"
     put(folder_of_tools, "bwrap", f"[ $1 = --version ] && echo bubblewrap 0.8 && exit\n{script}")
     for name in ("setpriv", "prlimit"):
-        put(folder_of_tools, name, f"touch {marker}; while [ $1 != -- ]; do shift; done; exec $@")
+        put(folder_of_tools, name, 'while [ $1 != -- ]; do shift; done; shift; exec "$@"')
     with pytest.raises(SandboxError, match=told) as raised:
         Sandbox.open()
     assert "apt-get install bubblewrap" in str(raised.value)

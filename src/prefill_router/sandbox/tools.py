@@ -13,7 +13,7 @@ from prefill_router.errors import SandboxError
 
 OLDEST_BUBBLEWRAP = (0, 8)
 OLDEST_PYTHON = (3, 11)
-INSTALL = "install them with: apt-get install bubblewrap util-linux"
+NEEDED = "bubblewrap and util-linux (apt-get install bubblewrap util-linux)"
 _SYSTEM_PATH = "/usr/bin:/bin:/usr/local/bin"
 _ASK_PYTHON = "import sys; print(sys.base_prefix, *sys.version_info[:2], sep='\\n')"
 _ASK_SECONDS = 30
@@ -62,7 +62,9 @@ def find_tools(*, python: Path | None) -> Tools:
 def _find(name: str) -> str:
     found = shutil.which(name, path=_SYSTEM_PATH)
     if found is None:
-        raise SandboxError(f"programs are run in a sandbox, which needs {name}; {INSTALL}")
+        raise SandboxError(
+            f"programs are run in a sandbox, and {name} is not there to make it; install {NEEDED}"
+        )
     return found
 
 
@@ -72,7 +74,7 @@ def _check_bubblewrap(bwrap: str) -> None:
     if found is None or (int(found[1]), int(found[2])) < OLDEST_BUBBLEWRAP:
         raise SandboxError(
             f"{bwrap} is {told.strip() or 'of no known version'}; the sandbox needs bubblewrap "
-            f"{_dotted(OLDEST_BUBBLEWRAP)} or newer"
+            f"{_dotted(OLDEST_BUBBLEWRAP)} or newer (apt-get install bubblewrap)"
         )
 
 

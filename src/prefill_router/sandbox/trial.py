@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from prefill_router.errors import SandboxError
 from prefill_router.sandbox.command import FOLDERS
 from prefill_router.sandbox.limits import Limits, Outcome
-from prefill_router.sandbox.tools import INSTALL
+from prefill_router.sandbox.tools import NEEDED
 
 _PROGRAM = r"""
 import ctypes, json, os, resource, socket, sys
@@ -118,9 +118,9 @@ def _found(run: Run, given: dict[str, Any]) -> dict[str, bool]:
         outcome = run(_PROGRAM, stdin=json.dumps(given).encode())
     except SandboxError as error:
         raise SandboxError(
-            f"{error}. The sandbox needs bubblewrap and leave to make namespaces: {INSTALL}; in a "
-            "container, start it so that it may (as root, with CAP_SYS_ADMIN); where the system "
-            "refuses user namespaces to ordinary users, allow them or grade as root"
+            f"{str(error).rstrip('.')}. The sandbox needs {NEEDED} and leave to make namespaces: "
+            "start a container so that its root has CAP_SYS_ADMIN; where the system refuses user "
+            "namespaces to ordinary users, allow them or grade as root"
         ) from None
     if outcome.status != "ok":
         told = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2]
