@@ -8,11 +8,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from harness import price_lists, task_files
 from importers import samples
 from prefill_router import ActivationStore, Router, read_dataset
 from prefill_router.data import write_dataset
+from prefill_router.targets import Pool, Target, write_pool
 from prefill_router.testing import make_routing_dataset
 
+ROOT = Path(__file__).parents[1]
 FOLDER = ("answers", "states", "router")
 HEAD = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
 Command = Callable[..., object]
@@ -55,6 +58,17 @@ def data(folder: Path) -> None:
     (folder / "cost.json").write_text(json.dumps({"org/alpha": price}))
 
 
+def tasks(folder: Path) -> None:
+    """Questions, copies of benchmarks, a pool and a list of prices."""
+    page = (ROOT / "docs" / "guides" / "tasks.md").read_text(encoding="utf-8")
+    (folder / "questions.jsonl").write_text(page.split("```json\n")[1].split("```")[0])
+    task_files.write_mmlu_pro(folder / "copies" / "mmlu_pro")
+    task_files.write_livecodebench(folder / "copies" / "livecodebench")
+    slow = Target(name="slow", model="google/gemini", input_price=2, output_price=8)
+    write_pool(Pool((Target(name="fast"), slow)), folder / "pool.yaml")
+    (folder / "models.json").write_text(json.dumps(price_lists.MODELS))
+
+
 def two_stores(folder: Path) -> None:
     """Two stores under other names."""
     for name in ("states-a", "states-b"):
@@ -69,5 +83,9 @@ def predictions(folder: Path) -> dict[str, object]:
     return {"dataset": dataset, "predictions": found, "first": found, "second": found}
 
 
-FILES: dict[str, Callable[[Path], None]] = {"data.md": data, "layers.md": two_stores}
+FILES: dict[str, Callable[[Path], None]] = {
+    "data.md": data,
+    "layers.md": two_stores,
+    "tasks.md": tasks,
+}
 NAMES: dict[str, Callable[[Path], dict[str, object]]] = {"evaluation.md": predictions}

@@ -19,6 +19,7 @@ from prefill_router.harness.benchmarks import (
     sample_tasks,
     write_tasks,
 )
+from prefill_router.harness.grading import GRADERS as GRADE_BY
 
 GOOD = {"prompt": "Why?", "answer": "because"}
 CODE_TEST = {"input": "1", "output": "2", "type": "stdin"}
@@ -36,6 +37,10 @@ def tasks(path: Path) -> list[Task]:
 def one(path: Path, row: dict[str, Any]) -> Task:
     (task,) = tasks(write_lines(path / "tasks.jsonl", [row]))
     return task
+
+
+def test_the_graders_are_those_that_grade() -> None:
+    assert set(GRADERS) == set(GRADE_BY)
 
 
 def test_least_that_a_row_needs(tmp_path: Path) -> None:
