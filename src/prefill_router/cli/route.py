@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,6 +12,8 @@ from rich.text import Text
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.data import Prompt
 from prefill_router.errors import FormatError
+from prefill_router.targets import read_pool
+from prefill_router.upstream import Reply, ask_once
 
 if TYPE_CHECKING:
     from prefill_router.router import Decision
@@ -33,6 +35,13 @@ def route(
     encoder_folder: Annotated[
         list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
     ] = None,
+    answer: Annotated[
+        bool, typer.Option("--answer", help="Ask the chosen target and print its answer too.")
+    ] = False,
+    pool: Annotated[
+        Path | None,
+        typer.Option(help="For --answer: where the targets are now; else as at the fit."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON.")] = False,
 ) -> None:
     """Choose the target that should answer a request, and say why.
@@ -43,13 +52,30 @@ def route(
     from prefill_router.router import Router
 
     text = _standard_input() if prompt == "-" else prompt
+    asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
     router = Router.load(folder, sources=sources(encoder_folder))
-    decision = router.route(_messages(text) if chat else text, lam=lam, only=names)
+    places = router.pool if pool is None else read_pool(pool)
+    decision = router.route(asked, lam=lam, only=names)
+    reply = ask_once(places, decision.target, asked) if answer else None
     if as_json:
-        print_json(decision.to_dict())
+        print_json(decision.to_dict() | ({} if reply is None else {"reply": _plain(reply)}))
         return
     _show(decision)
+    if reply is not None:
+        _show_reply(reply)
+
+
+def _plain(reply: Reply) -> dict[str, Any]:
+    usage = {name: value for name, value in vars(reply.usage).items() if name != "reported"}
+    told = ("text", "reasoning", "finish_reason", "served_by", "first_token_seconds", "seconds")
+    return {**{name: getattr(reply, name) for name in told}, "usage": usage}
+
+
+def _show_reply(reply: Reply) -> None:
+    out.print(f"\n{reply.text.strip()}\n", style="bold")
+    tokens = "" if reply.usage.output_tokens is None else f"{reply.usage.output_tokens:,} tokens, "
+    out.print(f"answered by {reply.served_by or 'it'}: {tokens}{reply.seconds:.2f} s", style="dim")
 
 
 def _standard_input() -> str:

