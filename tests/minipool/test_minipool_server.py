@@ -1,6 +1,7 @@
 """The server speaks the OpenAI protocol: to the openai client, and byte by byte."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from minipool_wire import body, post, streamed, text_of, until
 
 from prefill_router.errors import ConfigError
-from prefill_router.minipool.server import LOOPBACK, ScriptedModel, Server, serve
+from prefill_router.minipool.server import LOOPBACK, Faults, Rule, ScriptedModel, Server, serve
 
 ANSWERS = {"hi": "hello there, friend", "short": "42", "empty": "", "odd": "naïve — 😀 \u2028x"}
 
@@ -156,7 +157,10 @@ def test_what_is_wrong_is_refused(
     assert set(error) == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'"x"'])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'"x"', b'{"x": %b1%b}' % (b"[" * 985, b"]" * 985)],
+)
 def test_bodies_that_are_no_objects_are_refused(server: Server, content: bytes) -> None:
     assert post(server, content).status_code == 400
     assert post(server, content, path="/completions").status_code == 400
@@ -242,11 +246,33 @@ def test_a_server_can_be_stopped_while_it_answers() -> None:
     stream.close()
 
 
+def test_a_model_that_fails_is_told_by_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+
+    def fail(text: str) -> str:
+        if "fail" in text:
+            raise RuntimeError("on purpose")
+        return text
+
+    with serve([ScriptedModel("small", fail)]) as running:
+        assert post(running, body("small", "well")).status_code == 200
+        with pytest.raises(httpx2.RemoteProtocolError):
+            post(running, body("small", "fail", stream=True))
+        assert httpx2.get(running.url + "/health").status_code == 503
+        assert post(running, body("small", "well")).status_code == 503
+        assert [record.complete for record in running.log] == [True, False]
+    assert [str(args.exc_value) for args in seen] == ["on purpose"]
+
+
 def test_what_can_not_be_served(server: Server) -> None:
     with pytest.raises(ConfigError, match="one or more"), serve([]):
         pass
     twins = [ScriptedModel("small", {}), ScriptedModel("small", {})]
     with pytest.raises(ConfigError, match="all different"), serve(twins):
+        pass
+    faults = Faults(rules=[Rule(kind="status", model="unheard-of")])
+    with pytest.raises(ConfigError, match="unheard-of"), serve(twins[:1], faults=faults):
         pass
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(ConfigError, match="another"), serve(twins[:1], port=port):

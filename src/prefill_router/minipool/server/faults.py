@@ -133,6 +133,17 @@ class Faults:
         """How a model replies."""
         return self.personas.get(model) or self.personas.get("*") or Persona()
 
+    def check_models(self, names: Sequence[str]) -> None:
+        """Check that all models that are named are served.
+
+        Raises:
+            ConfigError: One isn't.
+        """
+        named = {*(rule.model for rule in self.rules), *self.personas}
+        unknown = sorted(named - {"*", *names})
+        if unknown:
+            raise ConfigError(f"faults name the models {unknown}; those served are {list(names)}")
+
 
 Effects = dict[str, Rule]
 """What goes wrong with one request, by kind, in the order of the rules."""

@@ -111,8 +111,8 @@ def _check_text(value: Mapping[str, Any]) -> None:
     """JSON can write halves of characters, which are no text."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ApiError("the body holds a lone surrogate; send whole characters") from None
+    except (UnicodeEncodeError, RecursionError):
+        raise ApiError("the body holds halves of characters, or is nested too deeply") from None
 
 
 def _of(value: Mapping[str, Any], key: str, kind: type) -> Any:

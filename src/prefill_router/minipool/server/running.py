@@ -1,5 +1,6 @@
 """Running the server in a thread of this process, on loopback unless told otherwise."""
 
+import logging
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -63,13 +64,16 @@ def serve(
         max_batch: At most so many answers are generated at once.
 
     Raises:
-        ConfigError: There is no model, two have one name, or the port can't be had.
+        ConfigError: There is no model, two have one name, a fault names none of them, or the port
+            can't be had.
     """
     names = [model.name for model in models]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"models named {names} can't be served; give one or more, all different")
+    wrong = faults or Faults()
+    wrong.check_models(names)
     listening = _listen(host, port)
-    app = App(models, faults=faults or Faults(), api_key=api_key, max_batch=max_batch)
+    app = App(models, faults=wrong, api_key=api_key, max_batch=max_batch)
     runner = _runner(app)
     thread = threading.Thread(
         target=runner.run, kwargs={"sockets": [listening]}, name="minipool-server", daemon=True
@@ -105,10 +109,11 @@ def _listen(host: str, port: int) -> socket.socket:
 def _runner(app: App) -> Any:
     import uvicorn
 
+    logging.getLogger("uvicorn.error").addFilter(_unless_cut_off)
     config = uvicorn.Config(
         app,
         log_config=None,
-        log_level="critical",  # replies that are cut off on purpose would be told as errors
+        log_level="warning",
         access_log=False,
         lifespan="off",
         ws="none",
@@ -116,3 +121,8 @@ def _runner(app: App) -> Any:
         timeout_graceful_shutdown=_PATIENCE,
     )
     return uvicorn.Server(config)
+
+
+def _unless_cut_off(record: logging.LogRecord) -> bool:
+    """Replies that are cut off on purpose aren't worth an error in the log; all else is."""
+    return "without completing response" not in str(record.msg)
