@@ -1,0 +1,234 @@
+"""The parts that answers are read with, on their own."""
+
+from datetime import UTC, datetime
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from prefill_router.targets import Dialect
+from prefill_router.upstream import Usage
+from prefill_router.upstream.events import EventReader, MalformedError
+from prefill_router.upstream.merging import Merged
+from prefill_router.upstream.reading import Reading
+from prefill_router.upstream.retrying import retry_after
+from prefill_router.upstream.thinking import split_thinking
+from prefill_router.upstream.usage import read_usage
+
+NOW = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "2.5"}, 2.5),
+        ({"retry-after": "-4"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "1e300"}, 86400.0),
+        ({"retry-after": formatdate(NOW + 30, usegmt=True)}, 30.0),
+        ({"retry-after": formatdate(NOW - 30, usegmt=True)}, 0.0),
+        ({"retry-after": "Wed, 99 Foo 2026 00:00:00 GMT"}, None),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "x", "retry-after": "9"}, 9.0),
+        ({"x-ratelimit-reset-requests": "6m0s", "x-ratelimit-reset-tokens": "20ms"}, 360.0),
+        (
+            {
+                "x-ratelimit-reset-requests": "6m0s",
+                "x-ratelimit-remaining-requests": "5",
+                "x-ratelimit-reset-tokens": "1h2m3.5s",
+                "x-ratelimit-remaining-tokens": "0",
+            },
+            3723.5,
+        ),
+        ({"x-ratelimit-reset": str(int(NOW * 1000) + 5000)}, 5.0),
+        ({"x-ratelimit-reset": str(int(NOW) + 7)}, 7.0),
+        ({"x-ratelimit-reset": "11"}, 11.0),
+        ({"x-ratelimit-reset": "whenever"}, None),
+        (
+            {
+                "anthropic-ratelimit-requests-remaining": "0",
+                "anthropic-ratelimit-requests-reset": datetime.fromtimestamp(
+                    NOW + 8, UTC
+                ).isoformat(),
+            },
+            8.0,
+        ),
+        ({"anthropic-ratelimit-requests-reset": "2026-01-01T00:00:00Z"}, None),
+    ],
+)
+def test_when_to_ask_again(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, now=NOW) == (
+        None if seconds is None else pytest.approx(seconds, abs=0.01)
+    )
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["retry-after", "retry-after-ms", "x-ratelimit-reset"]), st.text()
+    )
+)
+def test_no_header_is_too_odd(headers: dict[str, str]) -> None:
+    found = retry_after(headers, now=NOW)
+    assert found is None or 0 <= found <= 86400
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "split"),
+    [
+        ("<think>a</think>b", "openai", ("a", "b")),
+        ("\n<think>\na\n</think>\n\nb\n", "vllm", ("a", "b\n")),
+        ("<think></think>b", "vllm", ("", "b")),
+        ("a</think>b", "vllm", ("a", "b")),
+        ("a</think>b", "openai", None),
+        ("<think>a", "vllm", ("a", "")),
+        ("a <think>b</think>", "openai", None),
+        ("b", "vllm", None),
+        ("", "vllm", None),
+        ("<think>a</think>b</think>c", "vllm", ("a", "b</think>c")),
+    ],
+)
+def test_reasoning_inside_the_text(
+    text: str, dialect: Dialect, split: tuple[str, str] | None
+) -> None:
+    found = split_thinking(text, dialect)
+    assert (None if found is None else found[:2]) == split
+    if found is not None:
+        assert text[found.start :] == found.answer
+
+
+@pytest.mark.parametrize(
+    ("reported", "counts"),
+    [
+        ({}, (None, None, None, None)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, (0, None, 0, None)),
+        ({"prompt_tokens": -5, "completion_tokens": 3.0}, (-5, None, 3, None)),
+        ({"prompt_tokens": "12", "completion_tokens": 1.5}, (None, None, None, None)),
+        ({"prompt_tokens": True, "completion_tokens": None}, (None, None, None, None)),
+        ({"prompt_tokens": 10**30, "completion_tokens": [1]}, (None, None, None, None)),
+        ({"prompt_tokens": 1, "prompt_tokens_details": "x"}, (1, None, None, None)),
+        ({"input_tokens": 3, "cache_creation_input_tokens": 4}, (7, None, None, None)),
+        ({"input_tokens": 3, "input_tokens_details": {"cached_tokens": 2}}, (3, 2, None, None)),
+        ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 9}, (1, None, 8, None)),
+        ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 2}, (1, None, 2, None)),
+        (
+            {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 9, "reasoning_tokens": 1},
+            (1, None, 2, 1),
+        ),
+    ],
+)
+def test_counts(reported: dict[str, Any], counts: tuple[int | None, ...]) -> None:
+    found = read_usage(reported)
+    assert found.reported == reported
+    assert counts == (
+        found.input_tokens,
+        found.cached_tokens,
+        found.output_tokens,
+        found.reasoning_tokens,
+    )
+
+
+def test_pieces_are_joined() -> None:
+    merged = Merged()
+    first = {
+        "index": 0,
+        "id": "t1",
+        "type": "function",
+        "function": {"name": "f", "arguments": '{"a'},
+    }
+    merged.add_all({"tool_calls": [first], "refusal": "I ", "provider": "A", "nothing": None})
+    again = {"index": 0, "type": "function", "function": {"arguments": '": 1}'}}
+    other = {"index": 1, "id": "t2", "function": {"name": "g", "arguments": ""}}
+    merged.add_all({"tool_calls": [other, again], "refusal": "won't", "provider": "B"})
+    merged.add("logprobs", {"content": [{"token": "x"}]})
+    merged.add("logprobs", {"content": [{"token": "y"}]})
+    call = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    assert merged.plain() == {
+        "tool_calls": [call | {"index": 0}, other],
+        "refusal": "I won't",
+        "provider": "B",
+        "logprobs": {"content": [{"token": "x"}, {"token": "y"}]},
+    }
+
+
+def read(*deltas: dict[str, Any], **choice: Any) -> Reading:
+    reading = Reading("openai")
+    for moment, delta in enumerate(deltas):
+        reading.take({"choices": [{"index": 0, "delta": delta, **choice}]}, float(moment))
+    return reading
+
+
+def test_tool_calls_and_refusals_are_kept() -> None:
+    piece = {"index": 0, "function": {"name": "f", "arguments": "{}"}}
+    reading = read({"tool_calls": [piece]}, {"refusal": "no"}, finish_reason="tool_calls")
+    reply = reading.reply(began=0.0, ended=1.0)
+    assert reply.text == ""
+    assert reply.response == {"tool_calls": [piece], "refusal": "no"}
+    assert reply.first_token_seconds == 0.0
+    assert reply.first_answer_seconds is None
+
+
+def test_tool_calls_of_a_plain_reply_need_no_index() -> None:
+    reading = Reading("vllm")
+    calls = [{"id": str(i), "function": {"name": "f", "arguments": "{}"}} for i in range(2)]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    reading.take({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}, 0.0)
+    assert reading.reply(began=0.0, ended=1.0).response == {"tool_calls": calls}
+
+
+def test_the_first_token_of_the_answer_comes_after_the_reasoning() -> None:
+    texts = ["<think>", "x", "</think>", "\n\n", "4", "2"]
+    reply = read(*({"content": text} for text in texts)).reply(began=0.0, ended=9.0)
+    assert (reply.text, reply.reasoning) == ("42", "x")
+    assert (reply.first_token_seconds, reply.first_answer_seconds) == (0.0, 4.0)
+
+
+def test_other_choices_are_kept_apart() -> None:
+    reading = Reading("vllm")
+    two = [{"index": i, "delta": {"content": f"answer {i}"}} for i in (1, 0)]
+    reading.take({"choices": two}, 0.0)
+    reply = reading.reply(began=0.0, ended=1.0)
+    assert reply.text == "answer 0"
+    assert reply.response == {"other_choices": [two[0]]}
+
+
+def test_characters_in_two_halves_are_joined_and_halves_replaced() -> None:
+    reading = read({"content": "a\ud83d"}, {"content": "\ude00b\ud83dc"}, odd="\ud83d")
+    reply = reading.reply(began=0.0, ended=1.0)
+    assert reply.text == "a\U0001f600b\ufffdc"
+    assert reply.response == {"odd": "\ufffd"}
+
+
+def test_answers_without_end_are_refused() -> None:
+    reading = Reading("vllm")
+    huge = {"choices": [{"index": 0, "delta": {"content": "x" * 2**24}}]}
+    for _ in range(4):
+        reading.take(huge, 0.0)
+    with pytest.raises(MalformedError, match="without an end"):
+        reading.take(huge, 0.0)
+    reader = EventReader()
+    assert list(reader.feed(b"x" * 2**24)) == []
+    with pytest.raises(MalformedError, match="without an end"):
+        list(reader.feed(b"x"))
+
+
+def test_events_over_several_lines() -> None:
+    reader = EventReader()
+    sent = b'data: {"a":\ndata: 1}\n\ndata:{"b":2}\ndata: {"c":{}}\n: x\n\ndata: [DONE]\n\n'
+    assert list(reader.feed(sent)) == [{"a": 1}, {"b": 2}, {"c": {}}]
+    assert reader.done
+
+
+def test_an_event_at_the_very_end() -> None:
+    reader = EventReader()
+    assert list(reader.feed(b'data: {"a": 1}')) == []
+    assert list(reader.close()) == [{"a": 1}]
+
+
+def test_usage_is_word_for_word() -> None:
+    reported = {"prompt_tokens": 1, "odd": {"deep": [1, None]}}
+    reading = Reading("vllm")
+    reading.take({"choices": [], "usage": reported}, 0.0)
+    assert reading.reply(began=0.0, ended=0.0).usage == Usage(input_tokens=1, reported=reported)
