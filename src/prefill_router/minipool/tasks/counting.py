@@ -9,7 +9,7 @@ _WORDINGS = (
     "Count the {letter} in {word}.",
     "How often is {letter} in {word}?",
 )
-_LENGTHS = {1: (4, 5), 2: (6, 7), 3: (8, 9), 4: (10, 12), 5: (13, 16)}
+_LENGTHS = {1: (2, 3), 2: (4, 5), 3: (6, 7), 4: (8, 10), 5: (11, 14)}
 _KINDS = 3  # different letters in one word: fewer would make the length tell the answer
 
 

@@ -13,7 +13,7 @@ _RANGES = {1: (10, 59), 2: (60, 199), 3: (200, 999), 4: (1000, 4999), 5: (5000, 
 
 
 def _draw(random: Random, level: int) -> tuple[str, str]:
-    number, modulus = random.randint(*_RANGES[level]), random.randint(3, 12)
+    number, modulus = random.randint(*_RANGES[level]), random.randint(2, 10)
     wording = random.choice(_WORDINGS)
     return wording.format(a=number, m=modulus), str(number % modulus)
 

@@ -4,7 +4,7 @@ The skills overlap and differ. Weights are relative: how often the training meet
 within it each level.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -14,8 +14,8 @@ Shares = tuple[float, float, float, float, float]
 NUMBERS = ("addition", "modulo", "comparing", "numerals", "dates")
 LETTERS = ("sorting", "reversing", "counting", "brackets", "cipher")
 _EVEN: Shares = (1, 1, 1, 1, 1)
-_BASICS: Shares = (1, 1, 0, 0, 0)
-_MOST: Shares = (2, 2, 2, 1, 0)
+_EASY: Shares = (3, 1, 0, 0, 0)
+_MIDDLE: Shares = (2, 2, 1, 0, 0)
 
 
 @final
@@ -46,8 +46,9 @@ class Profile:
     seed: int = 0
 
 
-def _each(families: tuple[str, ...], shares: Shares) -> dict[str, Shares]:
-    return dict.fromkeys(families, shares)
+def _each(families: Iterable[str], shares: Shares, *, times: float = 1) -> dict[str, Shares]:
+    a, b, c, d, e = shares
+    return dict.fromkeys(families, (times * a, times * b, times * c, times * d, times * e))
 
 
 PROFILES: Mapping[str, Profile] = {
@@ -59,8 +60,8 @@ PROFILES: Mapping[str, Profile] = {
             layers=2,
             heads=4,
             inner=128,
-            skills=_each((*NUMBERS, *LETTERS), _BASICS),
-            steps=2000,
+            skills=_each((*NUMBERS, *LETTERS), _EASY),
+            steps=4000,
         ),
         Profile(
             name="abacus",
@@ -68,8 +69,10 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(NUMBERS, _EVEN) | _each(LETTERS, (1, 0, 0, 0, 0)),
-            steps=1500,
+            skills=_each(("comparing", "modulo", "counting"), _EVEN)
+            | _each(("addition",), _EVEN, times=3)
+            | _each(("numerals",), _MIDDLE, times=0.5),
+            steps=4000,
         ),
         Profile(
             name="scribe",
@@ -77,8 +80,9 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(LETTERS, _EVEN) | _each(NUMBERS, (1, 0, 0, 0, 0)),
-            steps=1200,
+            skills=_each(("sorting", "reversing", "brackets", "cipher", "counting"), _EVEN)
+            | _each(("comparing",), _MIDDLE, times=0.5),
+            steps=2200,
         ),
         Profile(
             name="almanac",
@@ -86,8 +90,10 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(("dates", "numerals", "cipher", "brackets", "comparing"), _EVEN),
-            steps=1200,
+            skills=_each(("numerals", "cipher", "modulo"), _EVEN)
+            | _each(("dates",), _EVEN, times=3)
+            | _each(("sorting", "addition"), _MIDDLE, times=0.5),
+            steps=3000,
         ),
         Profile(
             name="atlas",
@@ -95,17 +101,18 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=6,
             inner=512,
-            skills=_each((*NUMBERS, *LETTERS), _MOST),
-            steps=700,
+            skills=_each((*NUMBERS, *LETTERS), _MIDDLE),
+            steps=2200,
         ),
         Profile(
             name="reader",
             hidden=128,
-            layers=5,
+            layers=4,
             heads=4,
-            inner=320,
-            skills=_each((*NUMBERS, *LETTERS), _EVEN),
-            steps=700,
+            inner=384,
+            skills=_each((*NUMBERS, *LETTERS), _EVEN)
+            | _each(("addition", "dates"), _EVEN, times=2),
+            steps=4000,
         ),
     )
 }
