@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import httpx2
 import pytest
@@ -16,7 +19,8 @@ from commands import Done, refused, run, succeeded
 from prefill_router.errors import ConfigError
 from prefill_router.harness.benchmarks import load_tasks
 from prefill_router.minipool import NAMES, make_tasks
-from prefill_router.minipool.server import Rule, parse_rule
+from prefill_router.minipool.server import Rule, parse_rule, read_faults
+from prefill_router.minipool.server.faults import Kind
 from prefill_router.targets import Pool, read_pool
 
 
@@ -147,3 +151,26 @@ def test_rules_as_text() -> None:
     for text in ("", "status,share", "status,share=much", "status,share=2", "status,unheard=1"):
         with pytest.raises(ConfigError):
             parse_rule(text)
+
+
+def test_the_faults_of_the_guide_are_faults(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "guides" / "minipool-serving.md"
+    block = page.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "faults.yaml").write_text(block)
+    faults = read_faults(tmp_path / "faults.yaml")
+    faults.check_models(NAMES)
+    assert len(faults.rules) == 4
+    assert faults.persona_of("atlas").style == "deepseek"
+    told = page.read_text(encoding="utf-8")
+    for kind in get_args(Kind):
+        assert f"`{kind}`" in told
+
+
+def test_help_and_the_faults_load_nothing_heavy() -> None:
+    program = (
+        "import sys; from prefill_router.cli import app; import prefill_router.minipool.server\n"
+        "app(['minipool', 'serve', '--help'], standalone_mode=False)\n"
+        "sys.exit(bool({'torch', 'transformers', 'uvicorn', 'openai'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
