@@ -23,7 +23,7 @@ from prefill_router.sandbox import Limits, Outcome, Sandbox
 ORDINARY = 1000
 QUICK = Limits(
     cpu_seconds=1,
-    wall_seconds=3,
+    wall_seconds=30,
     memory_bytes=256 << 20,
     output_bytes=1 << 16,
     file_bytes=4 << 20,

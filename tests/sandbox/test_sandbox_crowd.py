@@ -123,7 +123,7 @@ def test_none_is_left_by_an_end_at_any_moment(sandbox: Sandbox) -> None:
     del sandbox
     name, draw = new_name(), random.Random(0)
     program = named(name, "import time; time.sleep(1000)")
-    for _ in range(12):
+    for _ in range(8):
         child = [sys.executable, "-c", GRADES, program]
         with subprocess.Popen(child, stdout=subprocess.PIPE) as grades:
             assert grades.stdout

@@ -119,10 +119,14 @@ def test_cpu_time_of_one_that_ignores_the_first_signal(sandbox: Sandbox) -> None
 def test_wall_time(runner: Runner, body: str) -> None:
     name = new_name()
     program = named(name, "import os, signal, threading, time\nprint('begun', flush=True)\n" + body)
-    outcome = runner(program, limits=replace(QUICK, wall_seconds=0.3))
-    assert alive(name) == []
-    assert (outcome.status, outcome.exit_code, outcome.stdout) == ("timeout", None, b"begun\n")
-    assert outcome.seconds >= 0.3
+    for seconds in (0.3, 2, 20):  # more, where the machine was too busy for it to begin
+        outcome = runner(program, limits=replace(QUICK, wall_seconds=seconds))
+        assert alive(name) == []
+        assert (outcome.status, outcome.exit_code) == ("timeout", None)
+        assert outcome.seconds >= seconds
+        if outcome.stdout:
+            break
+    assert outcome.stdout == b"begun\n"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
