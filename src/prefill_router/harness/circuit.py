@@ -7,8 +7,7 @@ from prefill_router.errors import FailureKind, UpstreamError
 from prefill_router.targets import Pool
 
 _IN_A_ROW = 3
-_OF_THE_PROVIDER: tuple[FailureKind, ...] = ("unauthorised",)
-_OF_THE_TARGET: tuple[FailureKind, ...] = ("unknown_model",)
+_FOR_ALL_QUESTIONS: tuple[FailureKind, ...] = ("unauthorised", "unknown_model")
 
 
 @final
@@ -28,7 +27,7 @@ class Circuit:
             ]
             for target in pool
         }
-        self._refusals: Counter[str] = Counter()
+        self._refusals: Counter[tuple[FailureKind, str]] = Counter()
         self._closed: dict[str, FailureKind] = {}
         self._postponed: dict[str, str] = {}
 
@@ -41,20 +40,18 @@ class Circuit:
         return self._postponed.get(target)
 
     def answered(self, target: str) -> None:
-        """A call was answered, so the key of the provider is a good one."""
+        """A call was answered, so the target exists and its provider's key is a good one."""
+        self._refusals.pop(("unknown_model", target), None)
         for name in self._beside[target]:
-            self._refusals.pop(name, None)
+            self._refusals.pop(("unauthorised", name), None)
 
     def failed(self, target: str, error: UpstreamError) -> None:
         """A call failed."""
-        if error.failure in _OF_THE_PROVIDER:
-            names = self._beside[target]
-        elif error.failure in _OF_THE_TARGET:
-            names = [target]
-        else:
+        if error.failure not in _FOR_ALL_QUESTIONS:
             return
-        self._refusals.update(names)
-        if self._refusals[target] >= _IN_A_ROW:
+        names = self._beside[target] if error.failure == "unauthorised" else [target]
+        self._refusals.update((error.failure, name) for name in names)
+        if self._refusals[error.failure, target] >= _IN_A_ROW:
             self._closed.update(dict.fromkeys(names, error.failure))
 
     def postpone(self, target: str, why: str) -> None:
