@@ -57,7 +57,7 @@ def alone(folder: Path) -> dict[str, tuple[str, int]]:
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     found = {}
-    for text in questions(60):
+    for text in questions(40):
         asked = tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True, return_tensors="pt"
         )
@@ -67,7 +67,7 @@ def alone(folder: Path) -> dict[str, tuple[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("batch", [1, 7, 60])
+@pytest.mark.parametrize("batch", [1, 7, 40])
 def test_answers_are_those_of_generate_whatever_is_beside_them(
     model: LocalModel, alone: dict[str, tuple[str, int]], batch: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_answers_are_those_of_generate_whatever_is_beside_them(
     assert found == alone
     lengths = Counter(count for _, count in alone.values())
     assert len(lengths) > 3  # rows end at different times
-    assert len({answer for answer, _ in alone.values()}) > 30
+    assert len({answer for answer, _ in alone.values()}) > 20
 
 
 def test_padding_that_is_seen_would_be_noticed(
@@ -108,18 +108,18 @@ def test_seeds_and_not_neighbours_decide_what_is_drawn(model: LocalModel) -> Non
 def test_tokens_are_drawn_by_their_probabilities() -> None:
     logits = np.log([0.5, 0.2, 0.2, 0.1])
     counts = Counter(
-        Chooser(Sampling(temperature=1.0, seed=seed)).choose(logits) for seed in range(4000)
+        Chooser(Sampling(temperature=1.0, seed=seed)).choose(logits) for seed in range(2000)
     )
-    assert np.allclose([counts[i] / 4000 for i in range(4)], [0.5, 0.2, 0.2, 0.1], atol=0.03)
+    assert np.allclose([counts[i] / 2000 for i in range(4)], [0.5, 0.2, 0.2, 0.1], atol=0.04)
     cut = {
         Chooser(Sampling(temperature=1.0, top_p=0.65, seed=seed)).choose(logits)
         for seed in range(500)
     }
     assert cut == {0, 1}
     cold = [
-        Chooser(Sampling(temperature=0.5, seed=seed)).choose(logits) == 0 for seed in range(4000)
+        Chooser(Sampling(temperature=0.5, seed=seed)).choose(logits) == 0 for seed in range(2000)
     ]
-    assert abs(np.mean(cold) - 0.25 / 0.34) < 0.03
+    assert abs(np.mean(cold) - 0.25 / 0.34) < 0.04
 
 
 def test_rows_that_are_left_take_no_more_steps(model: LocalModel) -> None:
@@ -139,7 +139,7 @@ def test_rows_that_are_left_take_no_more_steps(model: LocalModel) -> None:
 
 
 def test_long_prompts_are_read_apart_from_short_ones(model: LocalModel) -> None:
-    texts = ["a" * (150 + i % 40) for i in range(60)] + ["b" * i for i in range(10)]
+    texts = ["a" * (150 + i % 40) for i in range(56)] + ["b" * i for i in range(10)]
     together = written(model, [job(model, text, tokens=4) for text in texts])
     assert together == [written(model, [job(model, text, tokens=4)])[0] for text in texts]
 
