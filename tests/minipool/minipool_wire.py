@@ -24,7 +24,8 @@ def streamed(server: Server, text: str, *, model: str = "small", **fields: Any) 
     asked = body(model, text, stream=True, stream_options={"include_usage": True}, **fields)
     events = post(server, asked).text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""], events
-    return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    told = [event for event in events[:-2] if not event.startswith(":")]
+    return [json.loads(event.removeprefix("data: ")) for event in told]
 
 
 def text_of(events: list[Any]) -> str:

@@ -12,7 +12,7 @@ from prefill_router.minipool.server.client import Client, GoneError
 from prefill_router.minipool.server.faults import REFUSALS, Effects, Rule
 from prefill_router.minipool.server.model import Job, Model, Prompt
 from prefill_router.minipool.server.personas import Persona
-from prefill_router.minipool.server.replies import DONE, Replies
+from prefill_router.minipool.server.replies import Replies
 from prefill_router.minipool.server.request import ApiError, Asked
 from prefill_router.minipool.server.sending import Sender
 
@@ -159,8 +159,8 @@ class Answer:
             if texts or before:
                 await sender.events([replies.text(text) for text in texts], before=before)
                 before = b""
-        usage = replies.usage_event(self._usage()) if self.asked.include_usage else b""
-        await sender.last(replies.finish(self._reason()), usage + DONE)
+        usage = self._usage() if self.asked.include_usage else None
+        await sender.last(*replies.end(self._reason(), usage))
 
     async def _whole(
         self, client: Client, ticket: Ticket, replies: Replies, sender: Sender

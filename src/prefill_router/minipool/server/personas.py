@@ -52,6 +52,16 @@ class Persona:
         """Whether its reasoning is sent at all."""
         return self.style not in ("openai", "anthropic")
 
+    @property
+    def opening(self) -> bytes:
+        """What comes before the first event of a stream: OpenRouter keeps connections alive so."""
+        return b": OPENROUTER PROCESSING\n\n" if self.style == "openrouter" else b""
+
+    @property
+    def joins_usage(self) -> bool:
+        """Whether a stream's usage comes with the finish reason, and not in a chunk of its own."""
+        return self.style == "deepseek"
+
     def thoughts(self, tokens: int) -> list[str]:
         """Reasoning of so many tokens."""
         return [_THOUGHTS[i % len(_THOUGHTS)] for i in range(tokens)]

@@ -41,8 +41,9 @@ class Replies:
         self._head = b"data: " + _json(frame)[:-1] + b',"choices":[{"index":0,"logprobs":null,'
 
     def first(self) -> bytes:
-        """The event that begins a stream."""
-        return self.delta({"role": "assistant", "content": ""}) if self._chat else b""
+        """What begins a stream."""
+        begun = self.delta({"role": "assistant", "content": ""}) if self._chat else b""
+        return self._persona.opening + begun
 
     def text(self, text: str) -> bytes:
         """An event with a piece of the answer."""
@@ -59,12 +60,24 @@ class Replies:
         rest = b'"delta":{}' if self._chat else b'"text":""'
         return self._head + rest + b',"finish_reason":' + _json(self._reason(reason)) + b"}]}\n\n"
 
-    def usage_event(self, usage: Mapping[str, Any]) -> bytes:
-        """The event that holds the counts; nothing where they are to be left out."""
-        told = self._told(usage)
+    def end(self, reason: str, usage: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
+        """The event that ends the answer, and what follows it.
+
+        Args:
+            reason: Why it ends.
+            usage: The counts; None where they weren't asked for.
+        """
+        told = None if usage is None else self._told(usage)
         if told is None:
-            return b""
-        return b"data: " + _json({**self._frame, "choices": [], "usage": told}) + b"\n\n"
+            return self.finish(reason), DONE
+        if self._persona.joins_usage:
+            content: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+            choice = {"index": 0, **content, "finish_reason": self._reason(reason)}
+            return self._event({"choices": [choice], "usage": told}), DONE
+        return self.finish(reason), self._event({"choices": [], "usage": told}) + DONE
+
+    def _event(self, fields: Mapping[str, Any]) -> bytes:
+        return b"data: " + _json({**self._frame, **fields}) + b"\n\n"
 
     def whole(self, text: str, thoughts: str, reason: str, usage: Mapping[str, Any]) -> bytes:
         """The document of an answer that isn't streamed."""
