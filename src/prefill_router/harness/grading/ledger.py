@@ -39,7 +39,7 @@ class Ledger:
     def __init__(self, *, limit: float | None, spent: float) -> None:
         self._limit = limit
         self._spent = spent
-        self._aside = 0.0
+        self._aside: list[float] = []
         self._changed = threading.Condition()
 
     @property
@@ -63,15 +63,15 @@ class Ledger:
                         f"${self._limit or 0:.4f} are spent; raise --judge-limit"
                     )
                 self._changed.wait()
-            self._aside += dollars
+            self._aside.append(dollars)
         reservation = Reservation(dollars)
         try:
             yield reservation
         finally:
             with self._changed:
-                self._aside = max(self._aside - dollars, 0.0)
+                self._aside.remove(dollars)
                 self._spent += reservation.charged
                 self._changed.notify_all()
 
     def _fits(self, dollars: float) -> bool:
-        return self._limit is None or self._spent + self._aside + dollars <= self._limit
+        return self._limit is None or self._spent + sum(self._aside) + dollars <= self._limit
