@@ -56,6 +56,12 @@ def collect(
     assume_free: Annotated[
         bool, typer.Option("--assume-free", help="With --limit: unpriced targets cost nothing.")
     ] = False,
+    settled: Annotated[
+        bool,
+        typer.Option(
+            "--settled", help="Bills of broken calls are known: nothing is at risk so far."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would take.")
     ] = False,
@@ -83,6 +89,7 @@ def collect(
         patience_seconds=patience,
         assume_output_tokens=assume_output_tokens,
         assume_free=assume_free,
+        settled=settled,
         seed=seed,
     )
     report = LoadReport()
@@ -179,7 +186,7 @@ def _show(summary: "Summary") -> None:
     if summary.at_risk > 0:
         out.print(
             f"up to {_dollars(summary.at_risk)} more may have been billed, by calls whose bill is "
-            "unknown; it counts against a limit",
+            "unknown; it counts against a limit, until you say --settled",
             soft_wrap=True,
         )
     for why, number in summary.not_asked.items():

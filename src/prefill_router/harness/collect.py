@@ -65,6 +65,8 @@ def collect(
     run = Run.open(folder) if is_run(folder) else Run.create(folder, pool)
     with run, Journal(run) as journal:
         run.adopt(adopted(run, pool), options.to_dict())
+        if options.settled:
+            journal.settle(run.at_risk)
         ids = journal.add_tasks(tasks)
         plan = make_plan(ids, pool, run, retry=options.retry)
         typical = Typical(run, assume_output_tokens=options.assume_output_tokens)

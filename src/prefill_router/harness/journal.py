@@ -115,6 +115,16 @@ class Journal:
         """Note how much may be billed for calls that aren't recorded, from now on."""
         self._queue.put(_Waiting(dollars, told))
 
+    def settle(self, dollars: float) -> None:
+        """Count so much less as at risk, since the bill is known.
+
+        Raises:
+            StoreError: It can't be written.
+        """
+        with _Transaction(self._database, self._run) as database:
+            query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
+            database.execute(query, (f"settled {uuid4().hex}", -dollars))
+
     def _row_of(
         self, task: Task, ids: dict[str, None]
     ) -> tuple[str, str, str | bytes, str | bytes] | None:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import final
 
 from prefill_router.targets import Provider
@@ -66,6 +67,7 @@ class Gate:
         self._in_flight = 0
         self._resumes = self._narrowed = clock()
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._corrected = asyncio.Event()
         calls, tokens = provider.requests_per_minute, provider.tokens_per_minute
         self._calls = calls and Bucket(calls, burst=max(_BURST_CALLS * calls, 1.0), now=clock())
         self._tokens = tokens and Bucket(tokens, burst=_BURST_TOKENS * tokens, now=clock())
@@ -91,7 +93,10 @@ class Gate:
     async def pace(self, tokens: float) -> None:
         """Wait until a call of about so many tokens may begin."""
         while (seconds := self._wait(tokens)) > 0:
-            await asyncio.sleep(max(seconds, _SOON))
+            self._corrected.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, _SOON)):
+                    await self._corrected.wait()
         if self._calls:
             self._calls.take(1)
         if self._tokens:
@@ -101,6 +106,7 @@ class Gate:
         """A call had so many tokens more than it was let through with, or fewer."""
         if self._tokens:
             self._tokens.take(tokens)
+            self._corrected.set()
 
     def pause(self, seconds: float) -> None:
         """Let nothing through for so long."""

@@ -20,6 +20,7 @@ class CollectOptions:
         attempts: Calls for one question, at most.
         retry: Which missing answers of earlier times are asked for again.
         assume_free: Whether targets without prices cost nothing, where there is a limit.
+        settled: Whether what was at risk up to now counts no more, since the bill is known.
         assume_output_tokens: Output tokens of an answer, where none is recorded yet; for estimates.
         backoff_seconds: The longest first wait before a call is made again.
         patience_seconds: A provider that asks to wait longer isn't asked any more this time.
@@ -30,6 +31,7 @@ class CollectOptions:
     attempts: int = 5
     retry: Retry = "failed"
     assume_free: bool = False
+    settled: bool = False
     assume_output_tokens: int = 1000
     backoff_seconds: float = 1.0
     patience_seconds: float = 600.0

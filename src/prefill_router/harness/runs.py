@@ -169,12 +169,12 @@ class Run:
         """US dollars that may have been billed beyond that, at most.
 
         They are of calls whose bill is unknown: broken off, timed out, with usage that can't be
-        true, or under way when a process was killed.
+        true, or under way when a process was stopped. What was settled since isn't in it.
         """
         beyond = "SELECT COALESCE(SUM(charged), 0) - COALESCE(SUM(cost), 0) FROM answers"
         last = "SELECT dollars, MAX(seq) FROM exposure GROUP BY session"
         exposed = f"SELECT COALESCE(SUM(dollars), 0) FROM ({last})"
-        return round(max(float(self._one(beyond)), 0.0) + float(self._one(exposed)), _DECIMALS)
+        return max(round(float(self._one(beyond)) + float(self._one(exposed)), _DECIMALS), 0.0)
 
     def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
         """This figure of all recorded answers of a target that have it."""
