@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -61,8 +62,9 @@ GOOD = Script(events(delta("4"), delta(finish="stop"), {"choices": [], "usage": 
 class Endpoint:
     """Gives each request the next script, and the last one over and over."""
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, context: ssl.SSLContext | None = None) -> None:
         self._scripts = list(scripts)
+        self._context = context
         self.seen: list[Seen] = []
         self.connections = 0
         self.most_at_once = 0
@@ -70,9 +72,10 @@ class Endpoint:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Endpoint":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
         port = self._server.sockets[0].getsockname()[1]
-        self.base_url = f"http://127.0.0.1:{port}/v1"
+        scheme = "https" if self._context else "http"
+        self.base_url = f"{scheme}://127.0.0.1:{port}/v1"
         return self
 
     async def __aexit__(

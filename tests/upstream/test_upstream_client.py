@@ -1,8 +1,12 @@
 """The client as a whole: keys, connections, and the tiny server with its personas and faults."""
 
 import asyncio
+import gzip
+import shutil
+import ssl
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,8 +171,6 @@ def test_request_ids_are_kept() -> None:
 
 
 def test_compressed_answers_are_read_all_the_same() -> None:
-    import gzip
-
     sent = b"".join(p for p in events(delta("4", finish="stop")) if isinstance(p, bytes))
     script = Script([gzip.compress(sent)], headers={"content-encoding": "gzip"})
 
@@ -264,3 +266,32 @@ def test_lies_about_usage_are_seen(lie: Any) -> None:
         reply = ask_once(pool, "tiny", "What is 2 + 2?")
     doubt = plausible(reply.usage, bound(pool["tiny"], "What is 2 + 2?"))
     assert bool(doubt) == (lie != "zero")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_connections_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    )
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    places = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *made.split(), *names, *places], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def run() -> None:
+        async with Endpoint(GOOD, context=context) as endpoint:
+            pool = pool_of(endpoint.base_url)
+            async with Upstream(pool) as upstream:
+                with pytest.raises(UpstreamError) as found:
+                    await upstream.ask("tiny", "x")
+                assert (found.value.failure, found.value.billed) == ("connect", "no")
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            async with Upstream(pool) as upstream:
+                for _ in range(3):
+                    assert (await upstream.ask("tiny", "x")).text == "4"
+            assert len(endpoint.seen) == 3
+            assert endpoint.connections == 1
+
+    asyncio.run(run())

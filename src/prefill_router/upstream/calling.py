@@ -158,7 +158,7 @@ class _Call:
             if sum(map(len, found)) > _LONGEST:
                 raise MalformedError("a reply without an end")
         self._heard, self._is_done = self._clock(), True
-        self._reading.take(parse_object(b"".join(found)), self._heard)
+        self._reading.take(parse_object(b"".join(found).strip()), self._heard)
 
     async def _read_stream(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> None:
         events = EventReader()

@@ -5,7 +5,6 @@ specification says; an object that ends with its line needs no blank line after 
 """
 
 import json
-from collections.abc import Iterator
 from typing import Any, NoReturn, final
 
 DONE = b"[DONE]"
@@ -37,11 +36,14 @@ def parse_object(data: bytes) -> dict[str, Any]:
         MalformedError: It isn't one.
     """
     try:
-        value = _DECODER.decode(data.decode())
+        text = data.decode()
+        value, end = _DECODER.raw_decode(text)
     except MalformedError:
         raise
-    except (ValueError, RecursionError):  # also no UTF-8, and numbers of thousands of digits
+    except (ValueError, RecursionError):  # also no UTF-8, or numbers without end
         raise MalformedError("no JSON") from None
+    if end != len(text):
+        raise MalformedError("JSON, and more")
     if not isinstance(value, dict):
         raise MalformedError("JSON that is no object")
     return value
@@ -60,7 +62,7 @@ class EventReader:
         self._rest = b""
         self._held: list[bytes] = []
 
-    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
+    def feed(self, piece: bytes) -> list[dict[str, Any]]:
         """The events that these further bytes complete.
 
         Raises:
@@ -70,36 +72,42 @@ class EventReader:
         self._rest = lines.pop()
         if len(self._rest) > _LONGEST:
             raise MalformedError("an event without an end")
+        found: list[dict[str, Any]] = []
         for line in lines:
-            yield from self._line(line)
+            if line:
+                self._line(line.rstrip(b"\r"), found)
+            else:
+                self._end(found)
+        return found
 
-    def close(self) -> Iterator[dict[str, Any]]:
+    def close(self) -> list[dict[str, Any]]:
         """The event that the end of the stream completes, if any.
 
         Raises:
             MalformedError: What is left isn't a JSON object.
         """
         rest, self._rest = self._rest, b""
-        for line in (rest, b""):
-            yield from self._line(line)
+        return self.feed(rest + b"\n\n")
 
-    def _line(self, line: bytes) -> Iterator[dict[str, Any]]:
-        line = line.rstrip(b"\r")
+    def _line(self, line: bytes, found: list[dict[str, Any]]) -> None:
         if not line:
-            held, self._held = self._held, []
-            if held:
-                yield parse_object(b"\n".join(held))
+            self._end(found)
         elif line.startswith(b"data:"):
-            data = line[5:].strip(b" ")
+            data = line[5:].strip()
             if data == DONE:
                 self.done = True
-            elif not self._held and data[-1:] == b"}":
-                yield from self._whole_or_held(data)
+            elif not self._held and data.endswith(b"}"):
+                self._take(data, found)
             elif data or self._held:
                 self._held.append(data)
 
-    def _whole_or_held(self, data: bytes) -> Iterator[dict[str, Any]]:
+    def _take(self, data: bytes, found: list[dict[str, Any]]) -> None:
         try:
-            yield parse_object(data)
+            found.append(parse_object(data))
         except MalformedError:  # it may go on in the next line
             self._held.append(data)
+
+    def _end(self, found: list[dict[str, Any]]) -> None:
+        if self._held:
+            held, self._held = self._held, []
+            found.append(parse_object(b"\n".join(held)))

@@ -23,14 +23,19 @@ class Merged:
 
     def add(self, name: str, value: Any) -> None:
         """Add one piece of a field; null says nothing."""
-        if isinstance(value, str) and name in _GROWING:
-            self._texts.setdefault(name, []).append(value)
+        if value is None:
+            return
+        if isinstance(value, str | int):
+            if name in _GROWING and isinstance(value, str):
+                self._texts.setdefault(name, []).append(value)
+            else:
+                self._last[name] = value
         elif isinstance(value, list):
             for place, item in enumerate(value):
                 self._add_item(name, item, place)
         elif isinstance(value, Mapping):
             self._objects.setdefault(name, Merged()).add_all(value)
-        elif value is not None:
+        else:
             self._last[name] = value
 
     def add_all(self, fields: Mapping[str, Any]) -> None:

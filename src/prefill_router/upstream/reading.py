@@ -17,6 +17,7 @@ from prefill_router.upstream.usage import read_usage
 _EVENT_FIELDS = frozenset(("choices", "model", "object", "usage"))
 _CHOICE_FIELDS = frozenset(("delta", "finish_reason", "index", "message", "usage"))
 _DELTA_FIELDS = frozenset(("content", "reasoning", "reasoning_content", "role"))
+_ANSWERS = frozenset(("audio", "function_call", "refusal", "tool_calls"))
 _LONGEST = 2**26  # characters of one answer
 
 
@@ -63,8 +64,9 @@ class Reading:
             raise ErrorEventError(read_error(event))
         self._model = _string(event.get("model")) or self._model
         self._take_usage(event.get("usage"))
-        for name in event.keys() - _EVENT_FIELDS:
-            self._kept.add(name, event[name])
+        for name, value in event.items():
+            if name not in _EVENT_FIELDS:
+                self._kept.add(name, value)
         choices = event.get("choices")
         if choices is not None and not isinstance(choices, list):
             raise MalformedError("choices that are no list")
@@ -105,16 +107,17 @@ class Reading:
             return
         self.finish_reason = _string(choice.get("finish_reason")) or self.finish_reason
         self._take_usage(choice.get("usage"))
-        for name in choice.keys() - _CHOICE_FIELDS:
-            self._kept.add(name, choice[name])
+        for name, value in choice.items():
+            if name not in _CHOICE_FIELDS:
+                self._kept.add(name, value)
         whole = choice.get("delta") is None and choice.get("message") is not None
         delta = _object(choice.get("message" if whole else "delta") or {})
         came = self._take_content(delta.get("content"), at)
         came |= self._take_reasoning(delta)
-        for name in delta.keys() - _DELTA_FIELDS:
-            value = delta[name]
-            self._kept.add(name, value)
-            came |= bool(value) and name in ("tool_calls", "refusal", "audio", "function_call")
+        for name, value in delta.items():
+            if name not in _DELTA_FIELDS:
+                self._kept.add(name, value)
+                came |= bool(value) and name in _ANSWERS
         if came and self.is_empty:
             self.is_empty = False
             self.first_token = None if whole else at
@@ -186,8 +189,8 @@ class Reading:
         return self._moments[place] - began if place < len(self._moments) else None
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise MalformedError("something that is no object")
     return value
 
