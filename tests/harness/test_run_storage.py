@@ -163,10 +163,11 @@ def test_tasks_come_back_in_order(run: Run) -> None:
     assert list(run.tasks()) == [*tasks(3), more]
     assert len(run) == 4
     assert run.task("zz") == more
-    assert run.query("zz") == more.query
-    for get in (run.task, run.query):
-        with pytest.raises(DataError, match="no task 'nope'"):
-            get("nope")
+    assert list(run.queries(["zz", "q1", "zz"])) == [more.query, tasks(2)[1].query, more.query]
+    with pytest.raises(DataError, match="no task 'nope'"):
+        run.task("nope")
+    with pytest.raises(DataError, match="no task 'nope'"):
+        list(run.queries(["q0", "nope"]))
 
 
 def test_tasks_that_contradict_are_refused(run: Run) -> None:

@@ -1,7 +1,6 @@
 """Asks the questions of a plan: providers beside each other, each as hard as it may be asked."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +18,8 @@ from prefill_router.harness.journal import Journal
 from prefill_router.harness.limits import Gate
 from prefill_router.harness.options import CollectOptions
 from prefill_router.harness.planning import Plan
-from prefill_router.harness.recording import answer_of
+from prefill_router.harness.prompts import Prompts
+from prefill_router.harness.recording import answer_of, request_of
 from prefill_router.harness.retrying import Retrying
 from prefill_router.harness.schedule import Lane, Question
 from prefill_router.harness.tally import Tally
@@ -77,7 +77,7 @@ class Collector:
 
     Args:
         plan: What is asked.
-        prompt_of: A task's prompt.
+        prompts: The tasks' prompts.
         asker: Who asks.
         journal: Where the answers go.
         charged: US dollars that count against the limit already.
@@ -90,7 +90,7 @@ class Collector:
         self,
         plan: Plan,
         *,
-        prompt_of: Callable[[str], Prompt],
+        prompts: Prompts,
         asker: Asker,
         journal: Journal,
         charged: float,
@@ -98,9 +98,14 @@ class Collector:
         options: CollectOptions,
         tally: Tally,
     ) -> None:
-        self._plan, self._prompt_of, self._asker = plan, prompt_of, asker
+        self._plan, self._prompts, self._asker = plan, prompts, asker
         self._journal, self._options, self._tally = journal, options, tally
         self._typical = typical
+        self._targets = {target.name: target for target in plan.pool}
+        self._requests = {
+            target.name: request_of(target, plan.pool.provider_of(target.name))
+            for target in plan.pool
+        }
         self._ledger = Ledger(options.limit, charged=charged, expose=self._expose)
         self._circuit = Circuit(plan.pool)
         self._retrying = Retrying(options.attempts, options.backoff_seconds, options.chance())
@@ -172,7 +177,7 @@ class Collector:
             gate.leave()
 
     def _prepare(self, question: Question) -> _Call:
-        target, prompt = self._plan.pool[question.target], self._prompt_of(question.query_id)
+        target, prompt = self._targets[question.target], self._prompts[question.query_id]
         return _Call(
             question=question,
             target=target,
@@ -270,9 +275,8 @@ class Collector:
         reply: Reply | None = None,
         missing: str | None = None,
     ) -> None:
-        target = self._plan.pool[question.target]
-        provider = self._plan.pool.provider_of(target.name)
-        answer = answer_of(question, target, provider, reply=reply, missing=missing)
+        target, asked = self._targets[question.target], self._requests[question.target]
+        answer = answer_of(question, target, asked, reply=reply, missing=missing)
         self._backlog.waiting += 1
         done = partial(self._recorded, answer, question.charged)
         self._journal.record(answer, partial(self._loop.call_soon_threadsafe, done))

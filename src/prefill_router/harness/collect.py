@@ -5,10 +5,9 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from functools import lru_cache
 from pathlib import Path
 
-from prefill_router.data import Prompt, Query
+from prefill_router.data import Query
 from prefill_router.errors import ConfigError
 from prefill_router.harness.asker import Asker
 from prefill_router.harness.asking import Collector
@@ -16,6 +15,7 @@ from prefill_router.harness.estimate import Estimate, Typical, estimate
 from prefill_router.harness.journal import Journal
 from prefill_router.harness.options import CollectOptions
 from prefill_router.harness.planning import Plan, adopted, check_askable, make_plan
+from prefill_router.harness.prompts import Prompts
 from prefill_router.harness.runs import Run, is_run
 from prefill_router.harness.signals import ending_on_signals
 from prefill_router.harness.summary import Summary, summarise
@@ -23,8 +23,6 @@ from prefill_router.harness.tally import Tally
 from prefill_router.harness.task import Task
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool
-
-_PROMPTS_KEPT = 4096
 
 
 def collect(
@@ -110,16 +108,12 @@ def _ask(
     options: CollectOptions,
     progress: Progress,
 ) -> Tally:
-    @lru_cache(_PROMPTS_KEPT)
-    def prompt_of(query_id: str) -> Prompt:
-        return run.query(query_id).prompt
-
     async def ask(tally: Tally) -> None:
         with ending_on_signals():
             async with asker as entered:
                 await Collector(
                     plan,
-                    prompt_of=prompt_of,
+                    prompts=Prompts(run, plan.ids),
                     asker=entered,
                     journal=journal,
                     charged=run.spent + run.at_risk,
@@ -153,4 +147,4 @@ def _some(tasks: Iterable[Task]) -> Iterator[Task]:
 
 
 def _unfinished(plan: Plan, run: Run) -> Iterator[Query]:
-    return (run.query(name) for name in plan.ids if plan.targets_of(name))
+    return run.queries([name for name in plan.ids if plan.targets_of(name)])

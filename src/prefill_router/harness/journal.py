@@ -115,6 +115,11 @@ class Journal:
         """Note how much may be billed for calls that aren't recorded, from now on."""
         self._queue.put(_Waiting(dollars, told))
 
+    @property
+    def waiting(self) -> int:
+        """About how much isn't on the disk yet."""
+        return self._queue.qsize()
+
     def settle(self, dollars: float) -> None:
         """Count so much less as at risk, since the bill is known.
 

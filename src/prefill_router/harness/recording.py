@@ -15,7 +15,7 @@ _PRICES = ("input_price", "output_price", "cached_input_price", "reasoning_price
 def answer_of(
     question: Question,
     target: Target,
-    provider: Provider,
+    request: Mapping[str, Any],
     *,
     reply: Reply | None = None,
     missing: str | None = None,
@@ -28,7 +28,7 @@ def answer_of(
         query_id=question.query_id,
         reply=reply,
         missing=missing,
-        request=request_of(target, provider),
+        request=request,
         attempts=tuple(question.attempts),
         prices={p: v for p in _PRICES if (v := getattr(target, p)) is not None},
         cost=None if unknown else sum(costs),

@@ -5,7 +5,7 @@ A folder `RUN/` of `run.json` (format, pool, options) and `run.sqlite` (see `har
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ Retry = Literal["failed", "all", "none"]
 """Which missing answers are asked for again: those that may come, all, or none."""
 PERMANENT = frozenset({"context_too_long", "content_filter", "refused"})
 """Reasons that the same request will meet again."""
+_AT_ONCE = 256
 _DECIMALS = 12  # of US dollars; what is smaller is the rounding of sums
 _LATEST = "SELECT query_id, target, MAX(seq), missing FROM answers GROUP BY query_id, target"
 
@@ -97,17 +98,22 @@ class Run:
         """
         for row in self._rows("SELECT body, options FROM tasks WHERE id = ?", query_id):
             return self._task(*row)
-        raise DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")
+        raise self._no_task(query_id)
 
-    def query(self, query_id: str) -> Query:
-        """What one task asks, without what grading it needs.
+    def queries(self, query_ids: Sequence[str]) -> Iterator[Query]:
+        """What these tasks ask, without what grading them needs, in this order.
 
         Raises:
             DataError: The run has no such task.
         """
-        for (body,) in self._rows("SELECT body FROM tasks WHERE id = ?", query_id):
-            return self._task(body, "{}").query
-        raise DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")
+        for start in range(0, len(query_ids), _AT_ONCE):
+            part = query_ids[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(part))
+            bodies = dict(self._rows(f"SELECT id, body FROM tasks WHERE id IN ({marks})", *part))
+            for query_id in part:
+                if query_id not in bodies:
+                    raise self._no_task(query_id)
+                yield self._task(bodies[query_id], "{}").query
 
     def answers(self, *, targets: Collection[str] | None = None) -> Iterator[Answer]:
         """The latest answer of each (target, task), missing ones included.
@@ -213,6 +219,9 @@ class Run:
 
     def _one(self, query: str) -> Any:
         return next(self._rows(query))[0]
+
+    def _no_task(self, query_id: str) -> DataError:
+        return DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")
 
     def _task(self, body: str | bytes, options: str | bytes) -> Task:
         try:
