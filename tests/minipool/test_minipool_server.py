@@ -1,6 +1,7 @@
 """The server speaks the OpenAI protocol: to the openai client, and byte by byte."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -282,3 +283,19 @@ def test_what_can_not_be_served(server: Server) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         ScriptedModel("small", {}, characters=0)
     assert server.url.startswith(f"http://{LOOPBACK}:")
+
+
+def test_small_writes_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held back, each reply on a connection that is used again would take 40 ms."""
+    undelayed: list[int] = []
+    made = asyncio.selector_events._SelectorSocketTransport.__init__
+
+    def watched(self: Any, loop: Any, sock: socket.socket, *more: Any, **named: Any) -> None:
+        made(self, loop, sock, *more, **named)
+        undelayed.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "__init__", watched)
+    with serve([ScriptedModel("small", ANSWERS)]) as running:
+        httpx2.get(running.url + "/health")
+    assert undelayed
+    assert all(undelayed)

@@ -92,7 +92,8 @@ def serve(
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket; requests that come before the server has started wait in its queue."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's delay off for sockets that name their protocol, and for no others
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
