@@ -142,7 +142,7 @@ def test_no_one_waits_for_an_account_without_credit() -> None:
     assert failure(script).retry_after is None
 
 
-SOON: dict[str, float] = {"first_token_seconds": 0.15, "answer_seconds": 30.0}
+SOON: dict[str, float] = {"first_token_seconds": 0.3, "answer_seconds": 30.0}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ SOON: dict[str, float] = {"first_token_seconds": 0.15, "answer_seconds": 30.0}
         ([*events(HALF, done=False), HANG], "answer_timeout"),
         ([HANG], "first_token_timeout"),
         ([*events(delta("", role="assistant"), done=False), HANG], "first_token_timeout"),
-        ([b": still working\n\n", 0.1, b": still working\n\n", 0.1, HANG], "first_token_timeout"),
+        ([b": still working\n\n", 0.2, b": still working\n\n", 0.2, HANG], "first_token_timeout"),
         ([b"data: {nonsense}\n\n"], "malformed"),
         ([b"data: nonsense\n\n"], "malformed"),
         ([b"data: []\n\n"], "malformed"),

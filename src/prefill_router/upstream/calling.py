@@ -6,7 +6,6 @@ an object for every chunk, as the SDK does, costs more than everything else toge
 
 import asyncio
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, cast, final
 
@@ -15,9 +14,10 @@ import openai
 
 from prefill_router.errors import FailureKind, UpstreamError
 from prefill_router.targets import Provider
+from prefill_router.upstream.connecting import LEAVING, http_client
 from prefill_router.upstream.events import EventReader, MalformedError, parse_object
 from prefill_router.upstream.failures import ErrorBody, failed, kind_of, read_error
-from prefill_router.upstream.lanes import BROKEN, Lanes
+from prefill_router.upstream.lanes import BROKEN
 from prefill_router.upstream.reading import ErrorEventError, Reading
 from prefill_router.upstream.reply import Reply
 from prefill_router.upstream.retrying import retry_after
@@ -64,7 +64,7 @@ class Caller:
             api_key=key,
             base_url=provider.base_url,
             max_retries=0,
-            http_client=_http_client(provider),
+            http_client=http_client(provider),
             timeout=httpx2.Timeout(None, connect=provider.connect_seconds),
         )
         if provider.dialect != "openai":  # else sent to whoever the provider is
@@ -106,7 +106,7 @@ class _Call:
     async def run(self) -> Reply:
         try:
             async with asyncio.timeout_at(self._deadline()) as limit:
-                response = await self._send()
+                response = await self._send(limit)
                 try:
                     await self._read(response, limit)
                 finally:
@@ -126,14 +126,24 @@ class _Call:
                 raise self._failed(self._ending(error)) from None
         return self._conclude()
 
-    async def _send(self) -> httpx2.Response:
-        response = await self._client.post(
-            _PATH,
-            cast_to=httpx2.Response,
-            content=self._question.body,
-            stream=True,
-            stream_cls=openai.AsyncStream[object],
-        )
+    async def _send(self, limit: asyncio.Timeout) -> httpx2.Response:
+        """Send; the clock starts when the request leaves, not while the SDK prepares it."""
+
+        def leave() -> None:
+            self._began = self._heard = self._clock()
+            limit.reschedule(self._deadline())
+
+        mark = LEAVING.set(leave)
+        try:
+            response = await self._client.post(
+                _PATH,
+                cast_to=httpx2.Response,
+                content=self._question.body,
+                stream=True,
+                stream_cls=openai.AsyncStream[object],
+            )
+        finally:
+            LEAVING.reset(mark)
         return cast(httpx2.Response, response)
 
     async def _read(self, response: httpx2.Response, limit: asyncio.Timeout) -> None:
@@ -260,19 +270,3 @@ class _Call:
             billed=None if billed else "no",
             partial=self._so_far() if not self._reading.is_empty else None,
         )
-
-
-def _http_client(provider: Provider) -> httpx2.AsyncClient:
-    """Lanes, or where a proxy stands between the SDK's way; redirects are never followed.
-
-    Compression is declined, since it holds tokens back.
-    """
-    host = httpx2.URL(provider.base_url).host
-    proxies = {n for n in urllib.request.getproxies() if n != "no"}
-    direct = not proxies or bool(urllib.request.proxy_bypass(host))
-    return httpx2.AsyncClient(
-        transport=Lanes() if direct else None,
-        limits=httpx2.Limits(max_connections=provider.concurrency),
-        headers={"Accept-Encoding": "identity"},
-        timeout=None,
-    )

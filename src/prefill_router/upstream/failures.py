@@ -61,7 +61,10 @@ _BY_STATUS: dict[int, FailureKind] = {
     529: "overloaded",
 }
 _BY_NAME: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
-    ("unauthorised", re.compile(r"insufficient_quota|invalid_api_key|arrearage|authentication")),
+    (
+        "unauthorised",
+        re.compile(r"insufficient_quota|billing_|invalid_api_key|arrearage|authentication"),
+    ),
     ("context_too_long", re.compile(r"context_length|context_window|string_above_max_length")),
     ("content_filter", re.compile(r"content_?filter|content_policy|data_?inspection|moderation")),
     ("unknown_model", re.compile(r"model_?not_?found|not_found_error|no_such_model")),
