@@ -14,6 +14,7 @@ from prefill_router.upstream import Reply, Usage
 
 _SMALL = 4096
 """Longer texts are compressed."""
+_ENCODER = json.JSONEncoder(allow_nan=False, default=dict)
 
 
 def pack(text: str) -> str | bytes:
@@ -38,7 +39,7 @@ def unpack(stored: str | bytes) -> str:
 def dumps(value: Any) -> str:
     """JSON in ASCII; numbers that JSON lacks, such as an endpoint's NaN, become their names."""
     try:
-        return json.dumps(value, allow_nan=False, default=dict)
+        return _ENCODER.encode(value)
     except ValueError:
         return json.dumps(_with_names(value), allow_nan=False)
 

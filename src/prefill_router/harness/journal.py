@@ -6,7 +6,7 @@ transaction is on the disk. So a flush of the disk serves many answers, and none
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -92,10 +92,11 @@ class Journal:
             StoreError: They can't be written; those of earlier transactions are kept.
         """
         ids: dict[str, None] = {}
+        known = self._run.digests()
         rows: list[tuple[str, str, str | bytes, str | bytes]] = []
         size = 0
         for task in tasks:
-            row = self._row_of(task, ids)
+            row = self._row_of(task, ids, known)
             if row:
                 rows.append(row)
                 size += len(row[2]) + len(row[3])
@@ -131,7 +132,7 @@ class Journal:
             database.execute(query, (f"settled {uuid4().hex}", -dollars))
 
     def _row_of(
-        self, task: Task, ids: dict[str, None]
+        self, task: Task, ids: dict[str, None], known: Mapping[str, str]
     ) -> tuple[str, str, str | bytes, str | bytes] | None:
         name = task.query.id
         if name in ids:
@@ -144,7 +145,7 @@ class Journal:
             raise PromptError("it has characters without an encoding; mend it", query_id=name)
         ids[name] = None
         texts = codec.task_texts(task)
-        digest, before = codec.digest(texts), self._run.digest_of(name)
+        digest, before = codec.digest(texts), known.get(name)
         if before is not None and before != digest:
             raise ConfigError(
                 f"task {name!r} differs from the one of this id in {self._run.folder}; give it "

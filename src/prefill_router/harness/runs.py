@@ -191,10 +191,9 @@ class Run:
         """The targets with any record."""
         return {target for (target,) in self._rows("SELECT DISTINCT target FROM answers")}
 
-    def digest_of(self, query_id: str) -> str | None:
-        """The digest of a task's content; None where the run has no such task."""
-        rows = self._rows("SELECT digest FROM tasks WHERE id = ?", query_id)
-        return next((str(value) for (value,) in rows), None)
+    def digests(self) -> dict[str, str]:
+        """The digests of the tasks' content, by id."""
+        return dict(self._rows("SELECT id, digest FROM tasks"))
 
     def close(self) -> None:
         """Close its files."""
