@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import price_lists, task_files
+from harness import collecting, price_lists, task_files
 from importers import samples
 from prefill_router import ActivationStore, Router, read_dataset
 from prefill_router.data import write_dataset
-from prefill_router.targets import Pool, Target, write_pool
+from prefill_router.targets import Pool, Target, read_pool, write_pool
 from prefill_router.testing import make_routing_dataset
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +69,14 @@ def tasks(folder: Path) -> None:
     (folder / "models.json").write_text(json.dumps(price_lists.MODELS))
 
 
+def a_run(folder: Path) -> None:
+    """The pool of the guide, tasks, and a run of them."""
+    page = (ROOT / "docs" / "guides" / "collecting.md").read_text(encoding="utf-8")
+    (folder / "pool.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    collecting.write_tasks_file(folder / "tasks.jsonl", 6)
+    collecting.make_run(folder / "run", read_pool(folder / "pool.yaml"), 4)
+
+
 def two_stores(folder: Path) -> None:
     """Two stores under other names."""
     for name in ("states-a", "states-b"):
@@ -84,6 +92,7 @@ def predictions(folder: Path) -> dict[str, object]:
 
 
 FILES: dict[str, Callable[[Path], None]] = {
+    "collecting.md": a_run,
     "data.md": data,
     "layers.md": two_stores,
     "tasks.md": tasks,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prefill_router.data import Query
+from prefill_router.data import Prompt, Query
+from prefill_router.errors import UpstreamError
 from prefill_router.harness import Answer, Run, Task
 from prefill_router.harness.collect import collect
 from prefill_router.harness.options import CollectOptions
 from prefill_router.harness.summary import Summary
 from prefill_router.minipool.server import Record, ScriptedModel, Server
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
+from prefill_router.upstream import Reply, Usage
 from prefill_router.upstream.client import Upstream
 
 PRICES = {"small": (1.0, 4.0), "large": (10.0, 40.0)}
@@ -97,3 +100,34 @@ def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
         return database.execute(query).fetchall()
     finally:
         database.close()
+
+
+def write_tasks_file(path: Path, count: int) -> None:
+    """The same tasks as JSON Lines."""
+    lines = [
+        {"id": t.query.id, "prompt": t.query.prompt, "answer": t.answer[0]} for t in tasks(count)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+class Canned:
+    """An asker that says the same as the models, and refuses the last question; asks nobody."""
+
+    async def __aenter__(self) -> Canned:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def ask(self, target: str, prompt: Prompt, /) -> Reply:
+        if "question 3" in str(prompt):
+            raise UpstreamError("too long", failure="context_too_long", billed="no")
+        usage = Usage(input_tokens=8, output_tokens=9)
+        return Reply(
+            text=answer_to(target)(str(prompt)), finish_reason="stop", usage=usage, seconds=0.5
+        )
+
+
+def make_run(folder: Path, pool: Pool, count: int) -> None:
+    """A run of so many tasks, without a server."""
+    collect(folder, pool, tasks(count), asker=Canned())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from collecting import expected, models, pool_of, tasks, texts
+from collecting import expected, models, pool_of, tasks, texts, write_tasks_file
 
 from commands import refused, run, succeeded
 from prefill_router.minipool.server import Faults, Rule, Server, serve
@@ -23,10 +23,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def command(server: Server, tmp_path: Path) -> list[object]:
     write_pool(pool_of(server), tmp_path / "pool.yaml")
-    lines = [
-        json.dumps({"id": t.query.id, "prompt": t.query.prompt, "answer": "x"}) for t in tasks(20)
-    ]
-    (tmp_path / "tasks.jsonl").write_text("\n".join(lines))
+    write_tasks_file(tmp_path / "tasks.jsonl", 20)
     files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
     return ["collect", *files, "--out", tmp_path / "run"]
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from collecting import expected, pool_of, rows, tasks, texts
+from collecting import expected, pool_of, rows, tasks, texts, write_tasks_file
 
 from prefill_router.harness import Run
 from prefill_router.targets import write_pool
@@ -52,8 +52,7 @@ def program(name: str, *arguments: str, log: Path) -> Iterator[subprocess.Popen[
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("work")
-    lines = [{"id": t.query.id, "prompt": t.query.prompt, "answer": "x"} for t in tasks(TASKS)]
-    (folder / "tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_tasks_file(folder / "tasks.jsonl", TASKS)
     with program("collect_server.py", str(DELAY), log=folder / "server") as server:
         assert server.stdout
         address = server.stdout.readline().strip()
