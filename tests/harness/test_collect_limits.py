@@ -19,6 +19,7 @@ from prefill_router.data import Prompt
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 from prefill_router.harness import Run
 from prefill_router.harness.budget import Ledger
+from prefill_router.harness.circuit import Circuit
 from prefill_router.harness.collect import collect
 from prefill_router.harness.limits import Bucket, Gate
 from prefill_router.harness.options import CollectOptions
@@ -241,6 +242,24 @@ def test_a_lane_gives_what_is_due_first_and_ends_when_all_is_finished() -> None:
         assert await lane.next() is None
 
     run(work())
+
+
+def test_a_provider_that_nothing_reaches_is_left_after_a_while() -> None:
+    now = [0.0]
+    circuit = Circuit(two_providers(), clock=lambda: now[0])
+    for kind in ("connect", "overloaded", "connect", "connect_timeout"):
+        circuit.failed("a0", failure(kind))  # type: ignore[arg-type]
+        now[0] += 20  # the last two are within half a minute
+    assert circuit.postponed("a0") is None
+    circuit.failed("a1", failure("connect"))
+    assert circuit.postponed("a0") == "a can't be reached"
+    assert circuit.postponed("b0") is None
+    again = Circuit(two_providers(), clock=lambda: now[0])
+    for _ in range(3):
+        again.failed("a0", failure("connect"))
+        now[0] += 20
+        again.answered("a1")
+    assert again.postponed("a0") is None
 
 
 class Counting:

@@ -1,12 +1,17 @@
-"""Targets that are not asked any more, because their provider refuses every call."""
+"""Targets that are not asked any more, because every call would meet the same."""
 
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import final
 
 from prefill_router.errors import FailureKind, UpstreamError
 from prefill_router.targets import Pool
 
 _IN_A_ROW = 3
+_UNREACHED: tuple[FailureKind, ...] = ("connect", "connect_timeout")
+_UNREACHED_SECONDS = 30.0
+"""A server may be starting anew."""
 _FOR_ALL_QUESTIONS: tuple[FailureKind, ...] = ("unauthorised", "unknown_model")
 
 
@@ -15,10 +20,16 @@ class Circuit:
     """Closes a target after a few refusals in a row that no other question would be spared.
 
     A key that is refused is that of all targets of its provider; an unknown model is a target's
-    own matter.
+    own matter. A provider that nothing reaches for half a minute is left for another time.
+
+    Args:
+        pool: The targets.
+        clock: Seconds that never go back.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pool, self._clock = pool, clock
+        self._unreached_since: dict[str, float] = {}
         self._beside = {
             target.name: [
                 other.name
@@ -41,12 +52,14 @@ class Circuit:
 
     def answered(self, target: str) -> None:
         """A call was answered, so the target exists and its provider's key is a good one."""
+        self._unreached_since.pop(self._pool.provider_of(target).name, None)
         self._refusals.pop(("unknown_model", target), None)
         for name in self._beside[target]:
             self._refusals.pop(("unauthorised", name), None)
 
     def failed(self, target: str, error: UpstreamError) -> None:
         """A call failed."""
+        self._note_reach(target, error)
         if error.failure not in _FOR_ALL_QUESTIONS:
             return
         names = self._beside[target] if error.failure == "unauthorised" else [target]
@@ -57,3 +70,12 @@ class Circuit:
     def postpone(self, target: str, why: str) -> None:
         """Ask none of the provider's targets for now."""
         self._postponed.update(dict.fromkeys(self._beside[target], why))
+
+    def _note_reach(self, target: str, error: UpstreamError) -> None:
+        provider = self._pool.provider_of(target).name
+        if error.failure not in _UNREACHED:
+            self._unreached_since.pop(provider, None)
+        elif self._clock() - self._unreached_since.setdefault(provider, self._clock()) > (
+            _UNREACHED_SECONDS
+        ):
+            self.postpone(target, f"{provider} can't be reached")
