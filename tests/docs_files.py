@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import collecting, price_lists, task_files
+from harness import collecting, graded_runs, price_lists, task_files
 from importers import samples
 from prefill_router import ActivationStore, Router, read_dataset
 from prefill_router.data import write_dataset
@@ -77,6 +77,11 @@ def a_run(folder: Path) -> None:
     collecting.make_run(folder / "run", read_pool(folder / "pool.yaml"), 4)
 
 
+def a_run_to_grade(folder: Path) -> None:
+    """A run with answers of every kind."""
+    graded_runs.every_kind(folder / "run")
+
+
 def two_stores(folder: Path) -> None:
     """Two stores under other names."""
     for name in ("states-a", "states-b"):
@@ -94,6 +99,7 @@ def predictions(folder: Path) -> dict[str, object]:
 FILES: dict[str, Callable[[Path], None]] = {
     "collecting.md": a_run,
     "data.md": data,
+    "grading.md": a_run_to_grade,
     "layers.md": two_stores,
     "tasks.md": tasks,
 }

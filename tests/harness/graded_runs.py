@@ -58,3 +58,27 @@ def run_of(folder: Path, tasks: Mapping[Task, Mapping[str, str | None]]) -> Path
     """A run of tasks, each with the text of each target's answer."""
     answers = [answer(t, q.query.id, text) for q, by in tasks.items() for t, text in by.items()]
     return make_run(folder, tasks, answers)
+
+
+def every_kind(folder: Path) -> Path:
+    """Six tasks of several graders, and answers of every kind."""
+    tasks = [
+        task("a", answer="4"),
+        task("b", grader="number", answer="12"),
+        task("c", grader="mmlu_pro", answer="C"),
+        task("d", grader="normalised", answer="A half!"),
+        task("e", answer="unasked"),
+        task("f"),
+    ]
+    answers = [
+        answer("small", "a", "5"),
+        answer("small", "a", "4", seconds=1.0),  # the later one counts
+        answer("large", "a", None),
+        answer("large", "b", "It is 12.0", usage=Usage(), cost=0.5, cost_source="estimate"),
+        answer("small", "b", "It is 13", finish_reason="length", seconds=4.0),
+        answer("small", "c", "The answer is (C)"),
+        answer("large", "c", "The answer is (B)", cost=None, cost_source="none"),
+        answer("small", "d", "half"),
+        answer("large", "f", "anything"),
+    ]
+    return make_run(folder, tasks, answers)

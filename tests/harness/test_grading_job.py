@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from graded_runs import POOL, answer, make_run, run_of, task
+from graded_runs import POOL, answer, every_kind, make_run, run_of, task
 from hypothesis import given, settings, strategies as st
 
 from commands import refused, run, succeeded
@@ -20,7 +20,6 @@ from prefill_router.harness.grading import Settings, grade_run
 from prefill_router.harness.grading.grade import LOCK
 from prefill_router.harness.grading.tally import wilson
 from prefill_router.harness.runs import Run
-from prefill_router.upstream import Usage
 
 
 def graded(folder: Path, out: Path, **options: Any) -> dict[str, Any]:
@@ -30,27 +29,7 @@ def graded(folder: Path, out: Path, **options: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six tasks of several graders, and answers of every kind."""
-    tasks = [
-        task("a", answer="4"),
-        task("b", grader="number", answer="12"),
-        task("c", grader="mmlu_pro", answer="C"),
-        task("d", grader="normalised", answer="A half!"),
-        task("e", answer="unasked"),
-        task("f"),
-    ]
-    answers = [
-        answer("small", "a", "5"),
-        answer("small", "a", "4", seconds=1.0),  # the later one counts
-        answer("large", "a", None),
-        answer("large", "b", "It is 12.0", usage=Usage(), cost=0.5, cost_source="estimate"),
-        answer("small", "b", "It is 13", finish_reason="length", seconds=4.0),
-        answer("small", "c", "The answer is (C)"),
-        answer("large", "c", "The answer is (B)", cost=None, cost_source="none"),
-        answer("small", "d", "half"),
-        answer("large", "f", "anything"),
-    ]
-    return make_run(tmp_path / "run", tasks, answers)
+    return every_kind(tmp_path / "run")
 
 
 def test_the_dataset_holds_what_was_asked_and_how_right_it_was(
