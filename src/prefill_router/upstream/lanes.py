@@ -48,14 +48,13 @@ class Lanes(httpx2.AsyncBaseTransport):
             request.url.port or {"http": 80, "https": 443}[request.url.scheme],
         )
         lane = await self._lane(origin)
+        self._every.discard(lane)  # where no response comes, it has closed itself
         try:
             response = await lane.handle_async_request(_translated(request))
-        except BaseException as error:  # the connection has closed itself
-            self._every.discard(lane)
-            if isinstance(error, BROKEN):
-                theirs = _THEIRS.get(type(error), httpx2.NetworkError)
-                raise theirs(str(error), request=request) from error
-            raise
+        except BROKEN as error:
+            theirs = _THEIRS.get(type(error), httpx2.NetworkError)
+            raise theirs(str(error), request=request) from error
+        self._every.add(lane)
         return httpx2.Response(
             response.status,
             headers=response.headers,
@@ -83,14 +82,12 @@ class Lanes(httpx2.AsyncBaseTransport):
                 return lane
             self._every.discard(lane)
             await lane.aclose()
-        lane = _Lane(
+        return _Lane(
             origin,
             ssl_context=self._context,
             keepalive_expiry=_IDLE_SECONDS,
             network_backend=PlainBackend() if origin.scheme == b"http" else None,
         )
-        self._every.add(lane)
-        return lane
 
 
 @final
