@@ -14,12 +14,13 @@ from hypothesis import given, settings, strategies as st
 
 from commands import refused, run, succeeded
 from prefill_router.activations.lock import only_writer
-from prefill_router.data import read_dataset
+from prefill_router.data import read_dataset, write_dataset
 from prefill_router.errors import ConfigError, CorruptError, DataError
 from prefill_router.harness.grading import Settings, grade_run
 from prefill_router.harness.grading.grade import LOCK
 from prefill_router.harness.grading.tally import wilson
 from prefill_router.harness.runs import Run
+from prefill_router.testing import make_routing_dataset
 
 
 def graded(folder: Path, out: Path, **options: Any) -> dict[str, Any]:
@@ -152,6 +153,27 @@ def test_runs_that_give_no_dataset(tmp_path: Path) -> None:
     (tmp_path / "mine" / "notes.txt").write_text("keep me")
     with pytest.raises(DataError, match="isn't a dataset"):
         graded(empty, tmp_path / "mine")
+
+
+def test_a_dataset_and_what_stands_beside_it_are_written_together_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    def add(folder: Path) -> None:
+        (folder / "more.txt").write_text("more")
+
+    def fail(folder: Path) -> None:
+        add(folder)
+        raise OSError("no room")
+
+    dataset = make_routing_dataset(queries=4)
+    with pytest.raises(OSError, match="no room"):
+        write_dataset(dataset, tmp_path / "out", also=fail)
+    assert not (tmp_path / "out").exists()
+    write_dataset(dataset, tmp_path / "out", also=add)
+    assert (tmp_path / "out" / "more.txt").read_text() == "more"
+    with pytest.raises(OSError, match="no room"):
+        write_dataset(make_routing_dataset(queries=8), tmp_path / "out", also=fail)
+    assert len(read_dataset(tmp_path / "out")) == 4
 
 
 def test_damaged_verdicts_are_told(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from prefill_router.harness.grading.prompts import Verdict, judge_prompt, read_v
 from prefill_router.harness.runs import Run
 from prefill_router.minipool.server import Faults, Rule, ScriptedModel, Server, serve
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, write_pool
-from prefill_router.upstream import Upstream
+from prefill_router.upstream import Reply, Upstream
 
 YES = '{"extracted": "4", "reasoning": "They agree.", "correct": "yes", "confidence": 80}'
 NO = '{"extracted": "5", "reasoning": "They differ.", "correct": "no", "confidence": null}'
@@ -108,7 +108,11 @@ def test_what_was_asked_and_replied_is_kept_whole(folder: Path) -> None:
         assert json.loads(reply)["finish_reason"] == "stop"
     assert sum(cost for *_, cost in kept) == pytest.approx(bill)
     connection = sqlite3.connect(folder / DATABASE)
-    for change in ("DELETE FROM judgments", "UPDATE judgments SET text = 'yes'"):
+    for change in (
+        "DELETE FROM judgments",
+        "DELETE FROM calls",
+        "UPDATE judgments SET text = 'yes'",
+    ):
         with pytest.raises(sqlite3.DatabaseError, match="never changed"):
             connection.execute(change)
     connection.close()
@@ -246,6 +250,21 @@ def _quietly(line: JudgeLine) -> None:
 
     with pytest.raises(CancelledError):
         line.ask("a question", 0)
+
+
+def test_calls_under_way_when_a_process_was_killed_count(tmp_path: Path) -> None:
+    judgments = Judgments(tmp_path)
+    judgments.begin(0.25)
+    judge, reply = Target(name="judge"), Reply(text=YES)
+    for cost in (0.125, None):
+        call = judgments.begin(0.5)
+        judgments.add_reply(
+            call, "k", 0, judge, prompt="?", reply=reply, cost=cost, charged=cost or 0.5
+        )
+    call = judgments.begin(1.0)
+    judgments.add_failure(call, "k", 0, judge, failure="connect", detail="", charged=0.0)
+    assert judgments.charged == 0.25 + 0.125 + 0.5
+    judgments.close()
 
 
 def test_the_command(folder: Path, tmp_path: Path) -> None:

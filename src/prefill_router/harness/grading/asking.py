@@ -153,22 +153,25 @@ class JudgeLine:
             return again, Asked(failure=error.failure, detail=str(error))
 
     def _call(self, key: str, prompt: str, sample: int, reservation: Reservation) -> Asked:
+        call = self._judgments.begin(reservation.dollars)
         try:
             reply = self._begin(prompt).result()
         except UpstreamError as error:
             if error.billed == "no":
                 reservation.charged = 0.0
-            self._keep_failure(key, sample, error.failure, str(error), reservation)
+            self._keep_failure(call, key, sample, error.failure, str(error), reservation)
             raise
         except _NotBegunError:
             reservation.charged = 0.0
+            self._keep_failure(call, key, sample, "interrupted", "not begun", reservation)
             raise
         except CancelledError:
-            self._keep_failure(key, sample, "interrupted", "broken off", reservation)
+            self._keep_failure(call, key, sample, "interrupted", "broken off", reservation)
             raise
         cost = self._cost(reply, prompt)
         reservation.charged = reservation.dollars if cost is None else cost
         self._judgments.add_reply(
+            call,
             key,
             sample,
             self.judge,
@@ -181,11 +184,17 @@ class JudgeLine:
         return Asked(text=reply.text)
 
     def _keep_failure(
-        self, key: str, sample: int, failure: str, detail: str, reservation: Reservation
+        self,
+        call: int,
+        key: str,
+        sample: int,
+        failure: str,
+        detail: str,
+        reservation: Reservation,
     ) -> None:
         charged = reservation.charged
         self._judgments.add_failure(
-            key, sample, self.judge, failure=failure, detail=detail, charged=charged
+            call, key, sample, self.judge, failure=failure, detail=detail, charged=charged
         )
 
     def _cost(self, reply: Reply, prompt: str) -> float | None:

@@ -52,6 +52,7 @@ class CodeGrader(Grader):
 
     def __init__(self, sandbox: Sandbox, *, jobs: int = 1) -> None:
         self._sandbox = sandbox
+        self._read: tuple[Task, list[Case]] | None = None
         self._stopping = threading.Event()
         limits = ", ".join(f"{name} {value}" for name, value in vars(sandbox.limits).items())
         self._about = About(name="code", version=1, setting=limits, kept=True, at_once=jobs)
@@ -65,7 +66,7 @@ class CodeGrader(Grader):
         """Run the answer's last block of code against the tests, up to the first that fails."""
         function = task.options.get("function")
         try:
-            tests = read_tests(task.options.get("tests"), named=isinstance(function, str))
+            tests = self._tests(task, named=isinstance(function, str))
         except ValueError as error:
             return unfit(str(error))
         code = last_block(text)
@@ -84,6 +85,13 @@ class CodeGrader(Grader):
     def close(self) -> None:
         """Run no further tests; the one that runs ends by itself or by its limits."""
         self._stopping.set()
+
+    def _tests(self, task: Task, *, named: bool) -> list[Case]:
+        """The task's tests; answers come task by task, so the last ones are kept at hand."""
+        known = self._read
+        if known is None or known[0] is not task:
+            known = self._read = (task, read_tests(task.options.get("tests"), named=named))
+        return known[1]
 
     def _failed(self, test: Case, program: str, code: str) -> str:
         """How an answer fails a test; empty where it passes."""

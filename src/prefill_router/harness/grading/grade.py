@@ -43,7 +43,8 @@ class GradingReport:
         targets: What came of each target, in the pool's order.
         graders: The graders that were used: name, version and what else verdicts depend on.
         skipped: Graders whose answers were left ungraded.
-        left_out: Answers of targets that the run's pool no longer has.
+        left_out: Answers of targets that the run's pool no longer has, or to tasks that were added
+            meanwhile.
         reused: Verdicts that were kept from an earlier grading.
     """
 
@@ -199,7 +200,7 @@ class _Job:
         names = set(run.pool.names)
         with progress.task("grading", total=total) as advance:
             for answer in run.answers():
-                if answer.target in names:
+                if answer.target in names and answer.query_id in self._shelf:
                     self._take(answer, advance)
                 else:
                     left_out += 1

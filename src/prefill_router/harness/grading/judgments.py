@@ -1,8 +1,10 @@
 """What judges were asked and what they replied, kept beside the run so that none is paid twice.
 
-`RUN/judgments.sqlite` only grows. `judgments` has a row per reply: the judge, the request's
-parameters, the whole prompt, the whole reply, what it cost. `failures` has one per call without a
-reply, and what it may have cost. Rows are found by the SHA-256 of judge, request and prompt.
+`RUN/judgments.sqlite` only grows. `calls` has a row per call, written before it begins, with the
+most that it can cost. `judgments` has one per reply: the judge, the request's parameters, the whole
+prompt, the whole reply, what it cost. `failures` has one per call without a reply, and what that
+may have cost. A call in neither was under way when its process was killed. Replies are found by the
+SHA-256 of judge, request and prompt.
 """
 
 import json
@@ -22,16 +24,23 @@ DATABASE = "judgments.sqlite"
 _VERSION = 1
 _SCHEMA = """
 BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS calls (
+  call INTEGER PRIMARY KEY, asked TEXT NOT NULL, most REAL NOT NULL
+);
 CREATE TABLE IF NOT EXISTS judgments (
-  seq INTEGER PRIMARY KEY, key TEXT NOT NULL, sample INTEGER NOT NULL, asked TEXT NOT NULL,
+  call INTEGER PRIMARY KEY, key TEXT NOT NULL, sample INTEGER NOT NULL, asked TEXT NOT NULL,
   judge TEXT NOT NULL, request TEXT NOT NULL, prompt TEXT NOT NULL, text TEXT NOT NULL,
   reply TEXT NOT NULL, cost REAL, charged REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS failures (
-  seq INTEGER PRIMARY KEY, key TEXT NOT NULL, sample INTEGER NOT NULL, asked TEXT NOT NULL,
+  call INTEGER PRIMARY KEY, key TEXT NOT NULL, sample INTEGER NOT NULL, asked TEXT NOT NULL,
   judge TEXT NOT NULL, failure TEXT NOT NULL, detail TEXT NOT NULL, charged REAL NOT NULL
 );
 CREATE INDEX IF NOT EXISTS judgments_by_key ON judgments (key, sample);
+"""
+_CHARGED = """
+SELECT COALESCE(SUM(COALESCE(j.charged, f.charged, c.most)), 0)
+FROM calls c LEFT JOIN judgments j USING (call) LEFT JOIN failures f USING (call)
 """
 _REFUSAL = """
 CREATE TRIGGER IF NOT EXISTS {table}_{what} BEFORE {what} ON {table}
@@ -70,16 +79,25 @@ class Judgments:
     @property
     def charged(self) -> float:
         """US dollars of all calls, those of unknown bill at the most that they can have cost."""
-        total = "SELECT COALESCE(SUM(charged), 0) FROM "
-        return sum(float(self._rows(total + table)[0][0]) for table in ("judgments", "failures"))
+        return float(self._rows(_CHARGED)[0][0])
 
     def texts(self, key: str, sample: int) -> list[str]:
         """The texts of the replies so far, the newest first."""
-        query = "SELECT text FROM judgments WHERE key = ? AND sample = ? ORDER BY seq DESC"
+        query = "SELECT text FROM judgments WHERE key = ? AND sample = ? ORDER BY call DESC"
         return [str(text) for (text,) in self._rows(query, key, sample)]
+
+    def begin(self, most: float) -> int:
+        """Keep that a call begins; returns its number.
+
+        Args:
+            most: US dollars that it can cost.
+        """
+        query = "INSERT INTO calls VALUES (NULL, ?, ?) RETURNING call"
+        return int(self._rows(query, _now(), most)[0][0])
 
     def add_reply(
         self,
+        call: int,
         key: str,
         sample: int,
         judge: Target,
@@ -93,14 +111,23 @@ class Judgments:
         whole = {**vars(reply), "usage": vars(reply.usage)}
         plain = json.dumps(whole, default=dict)
         request = json.dumps(judge.request.to_dict())
-        row = (key, sample, _now(), _name(judge), request, prompt, reply.text, plain, cost, charged)
-        self._add("judgments", row)
+        asked = (call, key, sample, _now(), _name(judge))
+        self._add("judgments", (*asked, request, prompt, reply.text, plain, cost, charged))
 
     def add_failure(
-        self, key: str, sample: int, judge: Target, *, failure: str, detail: str, charged: float
+        self,
+        call: int,
+        key: str,
+        sample: int,
+        judge: Target,
+        *,
+        failure: str,
+        detail: str,
+        charged: float,
     ) -> None:
         """Keep that a call gave no reply, and what it may have cost."""
-        self._add("failures", (key, sample, _now(), _name(judge), failure, detail, charged))
+        asked = (call, key, sample, _now(), _name(judge))
+        self._add("failures", (*asked, failure, detail, charged))
 
     def close(self) -> None:
         """Close the file."""
@@ -109,7 +136,7 @@ class Judgments:
 
     def _add(self, table: str, row: tuple[Any, ...]) -> None:
         marks = ", ".join("?" * len(row))
-        self._rows(f"INSERT INTO {table} VALUES (NULL, {marks})", *map(_storable, row))
+        self._rows(f"INSERT INTO {table} VALUES ({marks})", *map(_storable, row))
 
     def _rows(self, query: str, *values: object) -> list[Any]:
         try:
@@ -134,7 +161,7 @@ def judgment_key(judge: Target, prompt: str) -> str:
 
 
 def _script() -> str:
-    tables = ("judgments", "failures")
+    tables = ("calls", "judgments", "failures")
     refusals = [_REFUSAL.format(table=t, what=w) for t in tables for w in ("UPDATE", "DELETE")]
     return _SCHEMA + "".join(refusals) + f"PRAGMA user_version = {_VERSION};\nCOMMIT;"
 

@@ -53,6 +53,9 @@ class Shelf:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
 
+    def __contains__(self, query_id: object) -> bool:
+        return query_id in self._entries
+
     def __getitem__(self, query_id: str) -> Entry:
         return self._entries[query_id]
 
