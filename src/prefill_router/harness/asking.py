@@ -107,7 +107,7 @@ class Collector:
             for target in plan.pool
         }
         self._ledger = Ledger(options.limit, charged=charged, expose=self._expose)
-        self._circuit = Circuit(plan.pool)
+        self._circuit = Circuit(plan.pool, patience_seconds=options.patience_seconds)
         self._retrying = Retrying(options.attempts, options.backoff_seconds, options.chance())
         self._backlog = _Backlog()
         self._loop = asyncio.get_running_loop()
@@ -234,7 +234,7 @@ class Collector:
         if error.failure in _LIMITED:
             gate.narrow(start)
             self._pause(call, error, gate)
-        wait = self._retrying.wait(error, len(call.question.attempts))
+        wait = self._retrying.wait(error, [made.failure for made in call.question.attempts])
         if wait is None or wait > self._options.patience_seconds:
             self._missing(call.question, error.failure, lane)
         else:

@@ -1,21 +1,25 @@
 """When a call that failed is made again."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from prefill_router.errors import ConfigError, UpstreamError
+from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 
 _MOST_SECONDS = 60.0
+_NOT_TRIED: tuple[FailureKind, ...] = ("rate_limited",)
+_PATIENCE = 4
+"""Calls that were refused for the rate alone don't count, up to so many times the attempts."""
 
 
 @final
 @dataclass(frozen=True)
 class Retrying:
-    """Exponential backoff with full jitter, or what the provider says where that is longer.
+    """Exponential backoff with full jitter; or what the provider says, and a little more.
 
     Attributes:
-        attempts: Calls for one question, at most.
+        attempts: Calls for one question, at most, beside those refused for the rate alone.
         seconds: The first wait is at most so long, each further one at most twice the last.
         chance: Where the waits are drawn from.
     """
@@ -30,15 +34,19 @@ class Retrying:
         if not self.seconds >= 0:
             raise ConfigError(f"a wait of {self.seconds} seconds; it can't be negative")
 
-    def wait(self, error: UpstreamError, made: int) -> float | None:
+    def wait(self, error: UpstreamError, failures: Sequence[str | None]) -> float | None:
         """Seconds until the next call; None where there is to be none.
 
         Args:
             error: What came of the last call.
-            made: How many were made.
+            failures: Of all calls so far.
         """
-        if not error.retriable or made >= self.attempts:
+        tried = sum(failure not in _NOT_TRIED for failure in failures)
+        over = tried >= self.attempts or len(failures) >= self.attempts * _PATIENCE
+        if not error.retriable or over:
             return None
-        longest = min(self.seconds * 2 ** (made - 1), _MOST_SECONDS)
-        wait = self.chance.uniform(0, longest)
-        return max(wait, error.retry_after or 0.0)
+        if error.retry_after:
+            told = error.retry_after
+            return told + self.chance.uniform(0, min(told, self.seconds))
+        longest = min(self.seconds * 2 ** (len(failures) - 1), _MOST_SECONDS)
+        return self.chance.uniform(0, longest)
