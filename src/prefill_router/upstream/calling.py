@@ -17,7 +17,6 @@ from prefill_router.targets import Provider
 from prefill_router.upstream.connecting import LEAVING, http_client
 from prefill_router.upstream.events import EventReader, MalformedError, parse_object
 from prefill_router.upstream.failures import ErrorBody, failed, kind_of, read_error
-from prefill_router.upstream.lanes import BROKEN
 from prefill_router.upstream.reading import ErrorEventError, Reading
 from prefill_router.upstream.reply import Reply
 from prefill_router.upstream.retrying import retry_after
@@ -121,7 +120,7 @@ class _Call:
             raise self._told(error.error) from None
         except MalformedError:
             raise self._failed("malformed") from None
-        except (TimeoutError, httpx2.HTTPError, httpx2.StreamError, *BROKEN) as error:
+        except (TimeoutError, httpx2.HTTPError, httpx2.StreamError) as error:
             if self._reading.finish_reason is None and not self._is_done:
                 raise self._failed(self._ending(error)) from None
         return self._conclude()

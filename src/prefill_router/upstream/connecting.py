@@ -1,14 +1,13 @@
-"""The HTTP client under the SDK's: lanes, or where a proxy stands between the SDK's own way."""
+"""The HTTP client under the SDK's: no redirects, no compression, word of when a request leaves."""
 
-import urllib.request
 from collections.abc import Callable
 from contextvars import ContextVar
 
 import httpx2
 
 from prefill_router.targets import Provider
-from prefill_router.upstream.lanes import Lanes
 
+_IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
 LEAVING: ContextVar[Callable[[], None]] = ContextVar("LEAVING")
 """What to do when the request of the present task leaves."""
 
@@ -18,12 +17,13 @@ def http_client(provider: Provider) -> httpx2.AsyncClient:
 
     Compression is declined, since it holds tokens back.
     """
-    host = httpx2.URL(provider.base_url).host
-    proxies = {name for name in urllib.request.getproxies() if name != "no"}
-    direct = not proxies or bool(urllib.request.proxy_bypass(host))
+    limits = httpx2.Limits(
+        max_connections=provider.concurrency,
+        max_keepalive_connections=provider.concurrency,
+        keepalive_expiry=_IDLE_SECONDS,
+    )
     return httpx2.AsyncClient(
-        transport=Lanes() if direct else None,
-        limits=httpx2.Limits(max_connections=provider.concurrency),
+        limits=limits,
         headers={"Accept-Encoding": "identity"},
         timeout=None,
         event_hooks={"request": [_leave]},
