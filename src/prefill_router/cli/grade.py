@@ -95,8 +95,8 @@ def _table(targets: tuple[TargetSummary, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("target", overflow="fold")
     for title in ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost"):
-        table.add_column(title, justify="right")
-    table.add_column("median time", justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("median", justify="right", no_wrap=True)
     for target in targets:
         table.add_row(*_cells(target))
     return table
