@@ -1,6 +1,7 @@
 """Mathematics is compared in processes that can be killed."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -77,6 +78,26 @@ def test_a_process_that_ends_by_itself_is_replaced() -> None:
         assert pool.ask(question)["equal"] is True
     finally:
         pool.close()
+
+
+def test_closing_ends_what_is_being_asked() -> None:
+    pool = WorkerPool(WORKER, count=2, seconds=100.0)
+    gone: list[WorkerGoneError] = []
+
+    def ask() -> None:
+        with pytest.raises(WorkerGoneError) as error:
+            pool.ask({"right": ["7"], "found": ENDLESS})
+        gone.append(error.value)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not any(pool._all):
+        time.sleep(0.01)
+    pool.close()
+    asking.join()
+    assert [error.overrun for error in gone] == [False]
+    with pytest.raises(WorkerGoneError):
+        pool.ask({"right": ["7"], "found": "$7$"})
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ class WorkerPool:
     def __init__(self, module: str, *, count: int, seconds: float) -> None:
         self._module = module
         self._seconds = seconds
+        self._closed = False
         self._all: list[_Worker | None] = [None] * count
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for place in range(count):
@@ -55,8 +56,10 @@ class WorkerPool:
         """
         place = self._free.get()
         try:
+            self._check_open()
             worker = self._all[place] or _Worker(self._module)
             self._all[place] = worker
+            self._check_open()  # starting takes a while
             try:
                 return worker.ask(request, seconds=self._seconds)
             except WorkerGoneError:
@@ -67,10 +70,20 @@ class WorkerPool:
             self._free.put(place)
 
     def close(self) -> None:
-        """End every process; what is being asked fails."""
+        """End every process; what is being asked fails, and its thread lets go of it first."""
+        self._closed = True
         for worker in self._all:
             if worker is not None:
+                worker.kill()
+        for place in [self._free.get() for _ in self._all]:
+            worker, self._all[place] = self._all[place], None
+            if worker is not None:
                 worker.end()
+            self._free.put(place)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WorkerGoneError("the worker processes were ended", overrun=False)
 
 
 class _Worker:
@@ -104,8 +117,12 @@ class _Worker:
         answer: dict[str, Any] = json.loads(self._read(seconds))
         return answer
 
+    def kill(self) -> None:
+        """Kill it, whatever it does; who reads from it is told by the end of its output."""
+        self._process.kill()
+
     def end(self) -> None:
-        """Kill it, whatever it does."""
+        """Kill it and close its pipes; nobody may be reading from it."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
