@@ -1,17 +1,16 @@
 """Asks the questions of a plan: providers beside each other, each as hard as it may be asked."""
 
 import asyncio
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import final
 
-from prefill_router.data import Prompt
 from prefill_router.errors import StoreError, UpstreamError
-from prefill_router.harness.answer import Answer, Attempt
+from prefill_router.harness.answer import Answer
 from prefill_router.harness.asker import Asker
 from prefill_router.harness.billing import Bill, bill_of_failure, bill_of_reply
 from prefill_router.harness.budget import Ledger
+from prefill_router.harness.calls import Backlog, Call, attempt_of
 from prefill_router.harness.circuit import Circuit
 from prefill_router.harness.estimate import Typical
 from prefill_router.harness.journal import Journal
@@ -23,52 +22,12 @@ from prefill_router.harness.recording import answer_of, request_of
 from prefill_router.harness.retrying import Retrying
 from prefill_router.harness.schedule import Lane, Question
 from prefill_router.harness.tally import Tally
-from prefill_router.targets import Target
-from prefill_router.upstream import Reply, Usage
-from prefill_router.upstream.pricing import Bound, bound, cost_of
+from prefill_router.upstream import Reply
+from prefill_router.upstream.pricing import bound
 
 _MOST_UNRECORDED = 1000
 _LIMITED = ("rate_limited", "overloaded")
 OVER_LIMIT = "the spending limit"
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Call:
-    """One call that is about to be made."""
-
-    question: Question
-    target: Target
-    prompt: Prompt
-    most: Bound
-    expected: Usage
-
-    @property
-    def expected_tokens(self) -> int:
-        return (self.expected.input_tokens or 0) + (self.expected.output_tokens or 0)
-
-    @property
-    def expected_dollars(self) -> float:
-        return cost_of(self.expected, self.target) or 0.0
-
-    @property
-    def reserved(self) -> float:
-        return self.most.dollars or 0.0
-
-
-@final
-@dataclass
-class _Backlog:
-    """Answers on their way to the disk."""
-
-    waiting: int = 0
-    error: StoreError | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def until_at_most(self, number: int) -> None:
-        while self.waiting > number:
-            self.changed.clear()
-            await self.changed.wait()
 
 
 @final
@@ -109,7 +68,7 @@ class Collector:
         self._ledger = Ledger(options.limit, charged=charged, expose=self._expose)
         self._circuit = Circuit(plan.pool, patience_seconds=options.patience_seconds)
         self._retrying = Retrying(options.attempts, options.backoff_seconds, options.chance())
-        self._backlog = _Backlog()
+        self._backlog = Backlog()
         self._loop = asyncio.get_running_loop()
         self._work: asyncio.Future[list[None]] | None = None
 
@@ -176,9 +135,9 @@ class Collector:
         finally:
             gate.leave()
 
-    def _prepare(self, question: Question) -> _Call:
+    def _prepare(self, question: Question) -> Call:
         target, prompt = self._targets[question.target], self._prompts[question.query_id]
-        return _Call(
+        return Call(
             question=question,
             target=target,
             prompt=prompt,
@@ -186,7 +145,7 @@ class Collector:
             expected=self._typical.usage(target, prompt),
         )
 
-    async def _call(self, call: _Call, lane: Lane, gate: Gate) -> None:
+    async def _call(self, call: Call, lane: Lane, gate: Gate) -> None:
         """Make one call; one that is given up may be billed, one that never began isn't."""
         charged = 0.0
         try:
@@ -199,7 +158,7 @@ class Collector:
             charged = bill.charged
         finally:
             self._ledger.settle(call.reserved, charged)
-        call.question.attempts.append(_attempt(began, took, outcome, bill))
+        call.question.attempts.append(attempt_of(began, took, outcome, bill))
         call.question.bills.append(bill)
         self._tally.called()
         if isinstance(outcome, UpstreamError):
@@ -207,18 +166,18 @@ class Collector:
         else:
             self._answered(call, outcome, lane, gate)
 
-    async def _outcome(self, call: _Call) -> Reply | UpstreamError:
+    async def _outcome(self, call: Call) -> Reply | UpstreamError:
         try:
             return await self._asker.ask(call.target.name, call.prompt)
         except UpstreamError as error:
             return error
 
-    def _bill(self, call: _Call, outcome: Reply | UpstreamError) -> Bill:
+    def _bill(self, call: Call, outcome: Reply | UpstreamError) -> Bill:
         if isinstance(outcome, UpstreamError):
             return bill_of_failure(call.target, call.prompt, call.most, outcome)
         return bill_of_reply(call.target, call.prompt, call.most, outcome)
 
-    def _answered(self, call: _Call, reply: Reply, lane: Lane, gate: Gate) -> None:
+    def _answered(self, call: Call, reply: Reply, lane: Lane, gate: Gate) -> None:
         gate.widen()
         used = (reply.usage.input_tokens or 0) + (reply.usage.output_tokens or 0)
         most = call.most.input_tokens + call.most.output_tokens
@@ -228,7 +187,7 @@ class Collector:
         self._record(call.question, lane, reply=reply)
 
     def _failed(
-        self, call: _Call, error: UpstreamError, lane: Lane, gate: Gate, start: float
+        self, call: Call, error: UpstreamError, lane: Lane, gate: Gate, start: float
     ) -> None:
         self._circuit.failed(call.target.name, error)
         if error.failure in _LIMITED:
@@ -240,7 +199,7 @@ class Collector:
         else:
             lane.again(call.question, wait)
 
-    def _pause(self, call: _Call, error: UpstreamError, gate: Gate) -> None:
+    def _pause(self, call: Call, error: UpstreamError, gate: Gate) -> None:
         """Leave a provider alone for as long as it says."""
         if error.retry_after is None:
             return
@@ -309,17 +268,3 @@ def _tell(noted: asyncio.Future[None], error: StoreError | None) -> None:
     else:
         noted.set_exception(error)
         noted.exception()  # nobody may be waiting; the answers' own records tell of it too
-
-
-def _attempt(
-    began: datetime, seconds: float, outcome: Reply | UpstreamError, bill: Bill
-) -> Attempt:
-    error = outcome if isinstance(outcome, UpstreamError) else None
-    return Attempt(
-        began=began.isoformat(timespec="milliseconds"),
-        seconds=seconds,
-        failure=None if error is None else error.failure,
-        detail=str(error or ""),
-        cost=bill.cost or 0.0,
-        at_risk=bill.at_risk,
-    )

@@ -61,11 +61,13 @@ class Ledger:
             await turn
         self._in_flight += 1
         self.unrecorded += dollars
+        covered = False
         try:
             await self._cover()
-        except BaseException:
-            self.settle(dollars, 0.0)
-            raise
+            covered = True
+        finally:
+            if not covered:
+                self.settle(dollars, 0.0)
         return True
 
     def settle(self, reserved: float, charged: float) -> None:

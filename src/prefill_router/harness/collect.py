@@ -13,10 +13,11 @@ from prefill_router.harness.asker import Asker
 from prefill_router.harness.asking import Collector
 from prefill_router.harness.estimate import Estimate, Typical, estimate
 from prefill_router.harness.journal import Journal
+from prefill_router.harness.manifest import is_run
 from prefill_router.harness.options import CollectOptions
 from prefill_router.harness.planning import Plan, adopted, check_askable, make_plan
 from prefill_router.harness.prompts import Prompts
-from prefill_router.harness.runs import Run, is_run
+from prefill_router.harness.runs import Run
 from prefill_router.harness.signals import ending_on_signals
 from prefill_router.harness.summary import Summary, summarise
 from prefill_router.harness.tally import Tally

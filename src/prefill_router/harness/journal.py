@@ -7,7 +7,7 @@ transaction is on the disk. So a flush of the disk serves many answers, and none
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import NamedTuple, final
@@ -18,8 +18,9 @@ from prefill_router.data import prompt_text
 from prefill_router.errors import ConfigError, DataError, PromptError, StoreError
 from prefill_router.harness import codec, schema
 from prefill_router.harness.answer import Answer
+from prefill_router.harness.manifest import LOCK
 from prefill_router.harness.records import checksum
-from prefill_router.harness.runs import LOCK, Run, refuse_second
+from prefill_router.harness.runs import Run, refuse_second
 from prefill_router.harness.task import Task
 
 Recorded = Callable[[StoreError | None], object]
@@ -49,21 +50,19 @@ class Journal:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._lock = only_writer(run.folder, LOCK, wait=False)
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._session = uuid4().hex
         self._error: StoreError | None = None
 
     def __enter__(self) -> "Journal":
-        alone = self._lock.__enter__()
-        try:
+        with ExitStack() as opened:
+            alone = opened.enter_context(only_writer(self._run.folder, LOCK, wait=False))
             refuse_second(self._run.folder, alone=alone)
             self._database = schema.open_to_write(self._run.folder)
-        except BaseException as error:
-            self._lock.__exit__(type(error), error, None)
-            raise
-        self._thread.start()
+            opened.callback(self._close)
+            self._thread.start()
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(
@@ -72,12 +71,14 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._opened.close()
+
+    def _close(self) -> None:
         self._queue.put(None)
         self._thread.join()
         with suppress(sqlite3.Error):  # all is on the disk; this puts it into one file
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._database.close()
-        self._lock.__exit__(kind, error, trace)
 
     def add_tasks(self, tasks: Iterable[Task]) -> list[str]:
         """Add those that the run lacks; to be done before the first answer is recorded.

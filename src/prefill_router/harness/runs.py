@@ -3,26 +3,30 @@
 A folder `RUN/` of `run.json` (format, pool, options) and `run.sqlite` (see `harness.schema`).
 """
 
-import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, final
 
-from prefill_router import files
 from prefill_router.activations.lock import only_writer
 from prefill_router.data import Query
-from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
+from prefill_router.errors import ConfigError, CorruptError, DataError
 from prefill_router.harness import codec, schema
 from prefill_router.harness.answer import Answer
+from prefill_router.harness.manifest import (
+    LOCK,
+    MANIFEST,
+    check_place,
+    is_run,
+    now,
+    read_manifest,
+    write_manifest,
+)
 from prefill_router.harness.records import read_records
 from prefill_router.harness.task import Task
 from prefill_router.targets import Pool, pool_from_dict
 
-MANIFEST = "run.json"
-LOCK = "run"
 Retry = Literal["failed", "all", "none"]
 """Which missing answers are asked for again: those that may come, all, or none."""
 PERMANENT = frozenset({"context_too_long", "content_filter", "refused"})
@@ -60,13 +64,13 @@ class Run:
             ConfigError: The folder holds something else, or another process works on it.
         """
         folder = Path(folder)
-        _check_place(folder)
+        check_place(folder)
         with only_writer(folder, LOCK, wait=False) as alone:
             refuse_second(folder, alone=alone)
             if is_run(folder):
                 raise ConfigError(f"{folder} is a run already; open it, or name another folder")
             schema.create(folder)
-            write_manifest(folder, pool, options or {}, created=_now())
+            write_manifest(folder, pool, options or {}, created=now())
         return cls.open(folder)
 
     @classmethod
@@ -78,7 +82,7 @@ class Run:
             CorruptError: It isn't what was written.
         """
         folder = Path(folder)
-        return cls(folder, _read_manifest(folder))
+        return cls(folder, read_manifest(folder))
 
     def __len__(self) -> int:
         """How many tasks it has."""
@@ -232,11 +236,6 @@ class Run:
             ) from None
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run."""
-    return (folder / MANIFEST).is_file()
-
-
 def is_finished(missing: str | None, retry: Retry) -> bool:
     """Whether a recorded answer needs no asking, by the reason why it is missing."""
     return missing is None or retry == "none" or (retry == "failed" and missing in PERMANENT)
@@ -253,58 +252,3 @@ def refuse_second(folder: Path, *, alone: bool) -> None:
             f"another process is collecting into {folder}; wait until it has ended, or name "
             "another folder"
         )
-
-
-def write_manifest(folder: Path, pool: Pool, options: Mapping[str, Any], *, created: str) -> None:
-    """Write `run.json`, whole or not at all."""
-    from prefill_router import __version__
-
-    manifest = {
-        "format": schema.VERSION,
-        "package": __version__,
-        "created": created,
-        "options": dict(options),
-        "pool": pool.to_dict(),
-    }
-    files.write_json(folder / MANIFEST, manifest)
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-        version, _ = manifest["format"], (manifest["pool"], manifest["options"])
-        made = str(manifest["created"])
-    except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(
-            f"no run: it lacks the file {MANIFEST}; name a folder that collect has made",
-            file=folder,
-        ) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise CorruptError(f"{path} isn't what was written; copy the run again") from None
-    if not isinstance(version, int) or version > schema.VERSION:
-        raise FormatError(
-            f"a run of format {version}; this version reads up to {schema.VERSION}: install a "
-            "newer one",
-            file=path,
-        )
-    return {**manifest, "created": made}
-
-
-def _check_place(folder: Path) -> None:
-    files.check_place(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; name a folder for the run")
-    ours = (schema.DATABASE, f".{LOCK}.", MANIFEST)  # of a process that was killed at the start
-    others = (
-        [p.name for p in folder.iterdir() if not p.name.startswith(ours)] if folder.exists() else []
-    )
-    if others:
-        raise ConfigError(
-            f"{folder} is no run and isn't empty (it holds {sorted(others)[0]!r}); name another "
-            "folder"
-        )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
