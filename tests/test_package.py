@@ -18,7 +18,10 @@ SOURCES = sorted(Path(prefill_router.__file__).parent.rglob("*.py"))
 HEAVY = ("torch", "transformers", "matplotlib", "huggingface_hub")
 PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"
 HELP = "from prefill_router.cli import app; app(['{}', '--help'], standalone_mode=False)"
-COMMANDS = ("describe", "encode", "fit", "evaluate", "route", "import", "layers", "show")
+COMMANDS = (
+    *("tasks", "collect", "grade", "prices", "import", "describe", "encode", "layers"),
+    *("fit", "evaluate", "route", "show", "demo"),
+)
 
 
 def loaded_by(statement: str) -> str:
