@@ -1,6 +1,7 @@
 """Programs against tests: what passes, what fails and how, and what can't be forged."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,21 @@ def test_several_answers_at_once_and_again(grader: CodeGrader, tmp_path: Path) -
     assert first.reused == 0
     assert again.reused == 6
     assert again.targets == first.targets
+
+
+def test_another_interpreter_can_be_named(grader: CodeGrader, tmp_path: Path) -> None:
+    del grader  # skipped where there is no sandbox
+    system = Path("/usr/bin/python3")
+    if not system.exists() or Path(sys.base_prefix) == Path("/usr"):
+        pytest.skip("there is no second interpreter at /usr/bin/python3")
+    asked = block("import sys\nprint(sys.base_prefix)")
+    tests = [{"input": "", "output": "/usr"}]
+    folder = run_of(tmp_path / "run", {task("q", grader="code", tests=tests): {"small": asked}})
+    with Run.open(folder) as run:
+        ours = grade_run(run, tmp_path / "out")
+        theirs = grade_run(run, tmp_path / "out", settings=Settings(interpreter=system))
+    assert (ours.targets[0].correct, theirs.targets[0].correct) == (0, 1)
+    assert theirs.reused == 0
 
 
 def test_without_a_sandbox_grading_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,10 @@ def grade(
         float | None, typer.Option(help="Dollars that judging this run may cost in all.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Programs and calculations at once.")] = 2,
+    interpreter: Annotated[
+        Path | None,
+        typer.Option("--python", help="The interpreter of the programs, with numpy say."),
+    ] = None,
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave this grader's answers ungraded; repeatable.")
     ] = None,
@@ -66,6 +70,7 @@ def grade(
         skip=frozenset(skip or ()),
         fresh=fresh,
         unextracted=check_unextracted(unextracted),
+        interpreter=interpreter,
         function=grader_function,
     )
     with Run.open(run) as opened:

@@ -48,14 +48,16 @@ class CodeGrader(Grader):
     Args:
         sandbox: Where programs run.
         jobs: How many answers at once.
+        interpreter: The interpreter, where it was chosen; verdicts of another aren't taken over.
     """
 
-    def __init__(self, sandbox: Sandbox, *, jobs: int = 1) -> None:
+    def __init__(self, sandbox: Sandbox, *, jobs: int = 1, interpreter: str = "") -> None:
         self._sandbox = sandbox
         self._read: tuple[Task, list[Case]] | None = None
         self._stopping = threading.Event()
-        limits = ", ".join(f"{name} {value}" for name, value in vars(sandbox.limits).items())
-        self._about = About(name="code", version=1, setting=limits, kept=True, at_once=jobs)
+        facts = [f"{name} {value}" for name, value in vars(sandbox.limits).items()]
+        setting = ", ".join([*facts, *([interpreter] if interpreter else [])])
+        self._about = About(name="code", version=1, setting=setting, kept=True, at_once=jobs)
 
     @property
     def about(self) -> About:

@@ -112,7 +112,9 @@ class GraderKind:
 
 
 def _code(graders: Graders) -> Grader:
-    return CodeGrader(Sandbox.open(), jobs=graders.settings.jobs)
+    settings = graders.settings
+    sandbox = Sandbox.open(python=settings.interpreter)
+    return CodeGrader(sandbox, jobs=settings.jobs, interpreter=str(settings.interpreter or ""))
 
 
 def _connect(pool: Pool) -> Asks:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import final
 
 from prefill_router.errors import ConfigError
@@ -24,6 +25,7 @@ class Settings:
         fresh: Run programs and calculations again, rather than take kept verdicts. Judges are not
             asked again.
         unextracted: What an MMLU-Pro answer without a letter is.
+        interpreter: Of the programs that are graded; None for the one that runs this.
         function: The grader `python`'s function, for all tasks; None where tasks name their own.
     """
 
@@ -35,6 +37,7 @@ class Settings:
     skip: frozenset[str] = field(default_factory=frozenset)
     fresh: bool = False
     unextracted: Unextracted = "wrong"
+    interpreter: Path | None = None
     function: str | None = None
 
     def __post_init__(self) -> None:
