@@ -31,8 +31,8 @@ from prefill_router import files
 from prefill_router.data import Query
 from prefill_router.harness import Answer, Attempt, Run, Task
 from prefill_router.harness.benchmarks import load_tasks, write_tasks
-from prefill_router.harness.collect import collect
-from prefill_router.harness.journal import Journal
+from prefill_router.harness.collecting.collect import collect
+from prefill_router.harness.runs.journal import Journal
 from prefill_router.targets import Pool, read_pool, write_pool
 from prefill_router.upstream import Reply, Upstream, Usage
 

@@ -30,8 +30,8 @@ from prefill_router.data import Query
 from prefill_router.harness import Answer, Task
 from prefill_router.harness.grading import grade_run
 from prefill_router.harness.grading.letters import extract_letter
-from prefill_router.harness.journal import Journal
-from prefill_router.harness.runs import Run
+from prefill_router.harness.runs.journal import Journal
+from prefill_router.harness.runs.run import Run
 from prefill_router.targets import Pool, Target
 from prefill_router.upstream import Reply, Usage
 

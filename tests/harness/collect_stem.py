@@ -15,7 +15,8 @@ import traceback
 import openai  # noqa: F401
 
 from prefill_router.cli import main
-from prefill_router.harness import benchmarks, collect  # noqa: F401
+from prefill_router.harness import benchmarks  # noqa: F401
+from prefill_router.harness.collecting import collect  # noqa: F401
 from prefill_router.upstream import calling  # noqa: F401
 
 

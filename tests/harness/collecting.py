@@ -12,9 +12,9 @@ from typing import Any
 from prefill_router.data import Prompt, Query
 from prefill_router.errors import UpstreamError
 from prefill_router.harness import Answer, Run, Task
-from prefill_router.harness.collect import collect
-from prefill_router.harness.options import CollectOptions
-from prefill_router.harness.summary import Summary
+from prefill_router.harness.collecting.collect import collect
+from prefill_router.harness.collecting.options import CollectOptions
+from prefill_router.harness.collecting.summary import Summary
 from prefill_router.minipool.server import Record, ScriptedModel, Server
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 from prefill_router.upstream import Reply, Usage

@@ -18,13 +18,13 @@ from hypothesis import given, settings, strategies as st
 from prefill_router.data import Prompt
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 from prefill_router.harness import Run
-from prefill_router.harness.budget import Ledger
-from prefill_router.harness.circuit import Circuit
-from prefill_router.harness.collect import collect
-from prefill_router.harness.limits import Bucket, Gate
-from prefill_router.harness.options import CollectOptions
-from prefill_router.harness.retrying import Retrying
-from prefill_router.harness.schedule import Lane, Question
+from prefill_router.harness.collecting.budget import Ledger
+from prefill_router.harness.collecting.circuit import Circuit
+from prefill_router.harness.collecting.collect import collect
+from prefill_router.harness.collecting.limits import Bucket, Gate
+from prefill_router.harness.collecting.options import CollectOptions
+from prefill_router.harness.collecting.retrying import Retrying
+from prefill_router.harness.collecting.schedule import Lane, Question
 from prefill_router.minipool.server import Faults, Rule, serve
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 from prefill_router.upstream import Reply, Usage

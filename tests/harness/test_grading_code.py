@@ -14,7 +14,7 @@ from prefill_router.harness.grading import Grade, Settings, grade_run
 from prefill_router.harness.grading.blocks import last_block
 from prefill_router.harness.grading.code import CodeGrader, read_tests
 from prefill_router.harness.grading.comparing import same_output, same_result
-from prefill_router.harness.runs import Run
+from prefill_router.harness.runs.run import Run
 from prefill_router.sandbox import Limits, Sandbox
 
 ADDING = ({"input": "1 2\n", "output": "3\n"}, {"input": "10 -4", "output": "6"})

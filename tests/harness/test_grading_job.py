@@ -19,7 +19,7 @@ from prefill_router.errors import ConfigError, CorruptError, DataError
 from prefill_router.harness.grading import Settings, grade_run
 from prefill_router.harness.grading.grade import LOCK
 from prefill_router.harness.grading.tally import wilson
-from prefill_router.harness.runs import Run
+from prefill_router.harness.runs.run import Run
 from prefill_router.testing import make_routing_dataset
 
 

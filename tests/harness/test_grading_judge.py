@@ -18,7 +18,7 @@ from prefill_router.harness.grading.asking import JudgeLine
 from prefill_router.harness.grading.judgments import DATABASE, Judgments
 from prefill_router.harness.grading.ledger import Ledger, OverLimitError
 from prefill_router.harness.grading.prompts import Verdict, judge_prompt, read_verdict
-from prefill_router.harness.runs import Run
+from prefill_router.harness.runs.run import Run
 from prefill_router.minipool.server import Faults, Rule, ScriptedModel, Server, serve
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, write_pool
 from prefill_router.upstream import Reply, Upstream

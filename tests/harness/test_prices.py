@@ -13,8 +13,8 @@ from price_lists import MODELS, Page, PriceServer, serving_prices
 
 from commands import refused, run, succeeded
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
-from prefill_router.harness.pricefetch import fetch
-from prefill_router.harness.pricelist import Refreshed, refresh_prices
+from prefill_router.harness.prices.fetch import fetch
+from prefill_router.harness.prices.refresh import Refreshed, refresh_prices
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, read_pool, write_pool
 
 TODAY = "2026-11-21"
@@ -195,7 +195,7 @@ def test_server_that_is_slow_or_not_there(server: PriceServer) -> None:
 
 
 def test_endless_answer(server: PriceServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prefill_router.harness.pricefetch.MOST_BYTES", 500)
+    monkeypatch.setattr("prefill_router.harness.prices.fetch.MOST_BYTES", 500)
     with pytest.raises(UpstreamError, match="sends more than 500 bytes"):
         refresh(server)
 

@@ -25,9 +25,10 @@ from prefill_router.errors import (
     PromptError,
     StoreError,
 )
-from prefill_router.harness import Answer, Attempt, Run, Task, codec
-from prefill_router.harness.journal import Journal
-from prefill_router.harness.runs import Retry
+from prefill_router.harness import Answer, Attempt, Run, Task
+from prefill_router.harness.runs import codec
+from prefill_router.harness.runs.journal import Journal
+from prefill_router.harness.runs.run import Retry
 from prefill_router.targets import Pool, Target
 from prefill_router.upstream import Reply, Usage
 

@@ -16,9 +16,9 @@ from prefill_router.targets import Pool, read_pool
 
 if TYPE_CHECKING:
     from prefill_router.harness import Task
-    from prefill_router.harness.estimate import Estimate
-    from prefill_router.harness.runs import Retry
-    from prefill_router.harness.summary import Summary
+    from prefill_router.harness.collecting.estimate import Estimate
+    from prefill_router.harness.collecting.summary import Summary
+    from prefill_router.harness.runs.run import Retry
 
 
 @app.command()
@@ -75,8 +75,8 @@ def collect(
     Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --limit 20 --out runs/mmlu_pro
     """
     from prefill_router.harness.benchmarks import LoadReport, load_tasks, sample_tasks
-    from prefill_router.harness.collect import collect, estimate_collection
-    from prefill_router.harness.options import CollectOptions
+    from prefill_router.harness.collecting.collect import collect, estimate_collection
+    from prefill_router.harness.collecting.options import CollectOptions
     from prefill_router.progress import BarProgress
     from prefill_router.upstream.client import Upstream
 
@@ -123,7 +123,7 @@ def _pool(path: Path, only: str | None) -> Pool:
 
 
 def _retry(text: str) -> "Retry":
-    from prefill_router.harness.runs import Retry
+    from prefill_router.harness.runs.run import Retry
 
     choices: tuple[Retry, ...] = get_args(Retry)
     for choice in choices:

@@ -10,7 +10,7 @@ from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.harness.grading import GRADERS, GradingReport, Settings, grade_run
 from prefill_router.harness.grading.letters import check_unextracted
 from prefill_router.harness.grading.tally import TargetSummary
-from prefill_router.harness.runs import Run
+from prefill_router.harness.runs.run import Run
 from prefill_router.progress import BarProgress
 from prefill_router.targets import read_pool
 

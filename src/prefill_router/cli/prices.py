@@ -12,7 +12,13 @@ from rich.table import Table
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
-from prefill_router.harness.pricelist import OPENROUTER, PRICES, Change, Refreshed, refresh_prices
+from prefill_router.harness.prices.refresh import (
+    OPENROUTER,
+    PRICES,
+    Change,
+    Refreshed,
+    refresh_prices,
+)
 from prefill_router.targets import read_pool, write_pool
 
 _COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)

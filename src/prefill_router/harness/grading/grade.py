@@ -23,7 +23,7 @@ from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.grading.sheet import Sheet
 from prefill_router.harness.grading.shelf import Entry, Shelf
 from prefill_router.harness.grading.tally import TargetSummary
-from prefill_router.harness.runs import Run
+from prefill_router.harness.runs.run import Run
 from prefill_router.harness.task import Task
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool

@@ -8,8 +8,8 @@ from typing import final
 
 from prefill_router.data import Query
 from prefill_router.errors import CorruptError, DataError
-from prefill_router.harness import codec, schema
-from prefill_router.harness.runs import Run
+from prefill_router.harness.runs import codec, schema
+from prefill_router.harness.runs.run import Run
 from prefill_router.harness.task import Task
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from prefill_router.harness.answer import Attempt
-from prefill_router.harness.billing import Bill
+from prefill_router.harness.collecting.billing import Bill
 
 _WAITING_FOR_EACH = 4
 

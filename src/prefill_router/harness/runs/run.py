@@ -1,6 +1,6 @@
 """A run on disk: what was asked, and every answer, as it came.
 
-A folder `RUN/` of `run.json` (format, pool, options) and `run.sqlite` (see `harness.schema`).
+A folder `RUN/` of `run.json` (format, pool, options) and `run.sqlite` (see `harness.runs.schema`).
 """
 
 import sqlite3
@@ -12,9 +12,9 @@ from typing import Any, Literal, final
 from prefill_router.activations.lock import only_writer
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, CorruptError, DataError
-from prefill_router.harness import codec, schema
 from prefill_router.harness.answer import Answer
-from prefill_router.harness.manifest import (
+from prefill_router.harness.runs import codec, schema
+from prefill_router.harness.runs.manifest import (
     LOCK,
     MANIFEST,
     check_place,
@@ -23,7 +23,7 @@ from prefill_router.harness.manifest import (
     read_manifest,
     write_manifest,
 )
-from prefill_router.harness.records import read_records
+from prefill_router.harness.runs.records import read_records
 from prefill_router.harness.task import Task
 from prefill_router.targets import Pool, pool_from_dict
 

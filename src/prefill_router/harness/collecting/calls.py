@@ -8,8 +8,8 @@ from typing import final
 from prefill_router.data import Prompt
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.harness.answer import Attempt
-from prefill_router.harness.billing import Bill
-from prefill_router.harness.schedule import Question
+from prefill_router.harness.collecting.billing import Bill
+from prefill_router.harness.collecting.schedule import Question
 from prefill_router.targets import Target
 from prefill_router.upstream import Reply, Usage
 from prefill_router.upstream.pricing import Bound, cost_of

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, final
 from urllib.parse import quote
 
 from prefill_router.errors import ConfigError, DataError, FormatError
-from prefill_router.harness.pricefetch import fetch, is_address
+from prefill_router.harness.prices.fetch import fetch, is_address
 from prefill_router.importers import values
 from prefill_router.targets import Pool, Target
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from prefill_router import files
 from prefill_router.errors import ConfigError, CorruptError, FormatError
-from prefill_router.harness import schema
+from prefill_router.harness.runs import schema
 from prefill_router.targets import Pool
 
 MANIFEST = "run.json"

@@ -7,21 +7,21 @@ from typing import final
 
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.harness.answer import Answer
-from prefill_router.harness.asker import Asker
-from prefill_router.harness.billing import Bill, bill_of_failure, bill_of_reply
-from prefill_router.harness.budget import Ledger
-from prefill_router.harness.calls import Backlog, Call, attempt_of
-from prefill_router.harness.circuit import Circuit
-from prefill_router.harness.estimate import Typical
-from prefill_router.harness.journal import Journal
-from prefill_router.harness.limits import Gate
-from prefill_router.harness.options import CollectOptions
-from prefill_router.harness.planning import Plan
-from prefill_router.harness.prompts import Prompts
-from prefill_router.harness.recording import answer_of, request_of
-from prefill_router.harness.retrying import Retrying
-from prefill_router.harness.schedule import Lane, Question
-from prefill_router.harness.tally import Tally
+from prefill_router.harness.collecting.asker import Asker
+from prefill_router.harness.collecting.billing import Bill, bill_of_failure, bill_of_reply
+from prefill_router.harness.collecting.budget import Ledger
+from prefill_router.harness.collecting.calls import Backlog, Call, attempt_of
+from prefill_router.harness.collecting.circuit import Circuit
+from prefill_router.harness.collecting.estimate import Typical
+from prefill_router.harness.collecting.limits import Gate
+from prefill_router.harness.collecting.options import CollectOptions
+from prefill_router.harness.collecting.planning import Plan
+from prefill_router.harness.collecting.prompts import Prompts
+from prefill_router.harness.collecting.recording import answer_of, request_of
+from prefill_router.harness.collecting.retrying import Retrying
+from prefill_router.harness.collecting.schedule import Lane, Question
+from prefill_router.harness.collecting.tally import Tally
+from prefill_router.harness.runs.journal import Journal
 from prefill_router.upstream import Reply
 from prefill_router.upstream.pricing import bound
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefill_router.harness.answer import Answer, CostSource
-from prefill_router.harness.schedule import Question
+from prefill_router.harness.collecting.schedule import Question
 from prefill_router.targets import Provider, Target
 from prefill_router.upstream import Reply
 from prefill_router.upstream.dialects import request_parameters

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prefill_router.errors import CorruptError
-from prefill_router.harness import codec, schema
 from prefill_router.harness.answer import Answer
+from prefill_router.harness.runs import codec, schema
 
 _AT_ONCE = 256
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from prefill_router.data import Prompt, Query
-from prefill_router.harness.planning import Plan
-from prefill_router.harness.runs import Run
+from prefill_router.harness.collecting.planning import Plan
+from prefill_router.harness.runs.run import Run
 from prefill_router.targets import Provider, Target
 from prefill_router.upstream import Reply, Usage
 from prefill_router.upstream.pricing import bound, cost_of, estimated_usage

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
-from prefill_router.harness.runs import Retry
+from prefill_router.harness.runs.run import Retry
 
 
 @final

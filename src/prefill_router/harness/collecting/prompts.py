@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import final
 
 from prefill_router.data import Prompt
-from prefill_router.harness.runs import Run
+from prefill_router.harness.runs.run import Run
 
 _AT_ONCE = 128
 _KEPT = 32

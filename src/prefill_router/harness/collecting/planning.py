@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from prefill_router.errors import ConfigError
-from prefill_router.harness.runs import Retry, Run, is_finished
-from prefill_router.harness.schedule import Question
+from prefill_router.harness.collecting.schedule import Question
+from prefill_router.harness.runs.run import Retry, Run, is_finished
 from prefill_router.targets import Pool
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError
-from prefill_router.harness.asker import Asker
-from prefill_router.harness.asking import Collector
-from prefill_router.harness.estimate import Estimate, Typical, estimate
-from prefill_router.harness.journal import Journal
-from prefill_router.harness.manifest import is_run
-from prefill_router.harness.options import CollectOptions
-from prefill_router.harness.planning import Plan, adopted, check_askable, make_plan
-from prefill_router.harness.prompts import Prompts
-from prefill_router.harness.runs import Run
-from prefill_router.harness.signals import ending_on_signals
-from prefill_router.harness.summary import Summary, summarise
-from prefill_router.harness.tally import Tally
+from prefill_router.harness.collecting.asker import Asker
+from prefill_router.harness.collecting.asking import Collector
+from prefill_router.harness.collecting.estimate import Estimate, Typical, estimate
+from prefill_router.harness.collecting.options import CollectOptions
+from prefill_router.harness.collecting.planning import Plan, adopted, check_askable, make_plan
+from prefill_router.harness.collecting.prompts import Prompts
+from prefill_router.harness.collecting.signals import ending_on_signals
+from prefill_router.harness.collecting.summary import Summary, summarise
+from prefill_router.harness.collecting.tally import Tally
+from prefill_router.harness.runs.journal import Journal
+from prefill_router.harness.runs.manifest import is_run
+from prefill_router.harness.runs.run import Run
 from prefill_router.harness.task import Task
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool

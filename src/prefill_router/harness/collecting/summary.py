@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from prefill_router.harness.asking import OVER_LIMIT
-from prefill_router.harness.options import CollectOptions
-from prefill_router.harness.planning import Plan
-from prefill_router.harness.runs import Run
-from prefill_router.harness.tally import Tally
+from prefill_router.harness.collecting.asking import OVER_LIMIT
+from prefill_router.harness.collecting.options import CollectOptions
+from prefill_router.harness.collecting.planning import Plan
+from prefill_router.harness.collecting.tally import Tally
+from prefill_router.harness.runs.run import Run
 
 
 @final

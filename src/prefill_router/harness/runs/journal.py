@@ -16,11 +16,11 @@ from uuid import uuid4
 from prefill_router.activations.lock import only_writer
 from prefill_router.data import prompt_text
 from prefill_router.errors import ConfigError, DataError, PromptError, StoreError
-from prefill_router.harness import codec, schema
 from prefill_router.harness.answer import Answer
-from prefill_router.harness.manifest import LOCK
-from prefill_router.harness.records import checksum
-from prefill_router.harness.runs import Run, refuse_second
+from prefill_router.harness.runs import codec, schema
+from prefill_router.harness.runs.manifest import LOCK
+from prefill_router.harness.runs.records import checksum
+from prefill_router.harness.runs.run import Run, refuse_second
 from prefill_router.harness.task import Task
 
 Recorded = Callable[[StoreError | None], object]

@@ -1,0 +1,1 @@
+"""Asks every target every question, within the limits of providers and of a purse."""
