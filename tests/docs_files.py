@@ -1,18 +1,23 @@
 """The files and names that the guides speak of, made up; what a page makes itself isn't here.
 
 `FOLDER` is what every page finds in its folder, `FILES` what a page finds besides, `NAMES` what the
-Python of a page finds defined.
+Python of a page finds defined; `WHILE` makes what is there only while a page runs.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from harness import collecting, graded_runs, price_lists, task_files
 from importers import samples
 from prefill_router import ActivationStore, Router, read_dataset
-from prefill_router.data import write_dataset
-from prefill_router.targets import Pool, Target, read_pool, write_pool
+from prefill_router.data import Query, write_dataset
+from prefill_router.harness import Task
+from prefill_router.harness.benchmarks import write_tasks
+from prefill_router.minipool import make_tasks
+from prefill_router.minipool.server import ScriptedModel, serve
+from prefill_router.targets import Pool, RequestOptions, Target, read_pool, write_pool
 from prefill_router.testing import make_routing_dataset
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +87,31 @@ def a_run_to_grade(folder: Path) -> None:
     graded_runs.every_kind(folder / "run")
 
 
+@contextmanager
+def readme(folder: Path) -> Iterator[None]:
+    """Questions, and a pool that answers while this lasts: one target knows more than the other."""
+    tasks = make_tasks(80, seed=0)
+    write_tasks(
+        [
+            Task(query=Query(t.id, t.prompt, domain=t.domain), grader="exact", answer=(t.answer,))
+            for t in tasks
+        ],
+        folder / "tasks.jsonl",
+    )
+    known = {t.prompt: t.answer for t in tasks if t.difficulty < 4}
+    easy = {t.prompt: t.answer for t in tasks if t.difficulty < 2}
+    with serve([ScriptedModel("small", easy), ScriptedModel("large", known)]) as server:
+        asked = RequestOptions(max_tokens=50)
+        small, large = (
+            Target(
+                name=name, input_price=p, output_price=p, base_url=server.base_url, request=asked
+            )
+            for name, p in (("small", 0.1), ("large", 1.0))
+        )
+        write_pool(Pool((small, large)), folder / "pool.yaml")
+        yield
+
+
 def two_stores(folder: Path) -> None:
     """Two stores under other names."""
     for name in ("states-a", "states-b"):
@@ -103,4 +133,5 @@ FILES: dict[str, Callable[[Path], None]] = {
     "layers.md": two_stores,
     "tasks.md": tasks,
 }
+WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {"README.md": readme}
 NAMES: dict[str, Callable[[Path], dict[str, object]]] = {"evaluation.md": predictions}

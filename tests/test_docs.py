@@ -11,7 +11,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(page: Path, workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(
+    page: Path, workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     text = page.read_text(encoding="utf-8")
     for name in docs_files.FOLDER:
         if f"--out {name}\n" not in text or name == "answers":
@@ -71,7 +74,8 @@ def place(page: Path, workshop: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     docs_files.FILES.get(page.name, lambda _: None)(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path / "cache"))
-    return tmp_path
+    with docs_files.WHILE.get(page.name, lambda _: nullcontext())(tmp_path):
+        yield tmp_path
 
 
 def run_command(line: str) -> None:
