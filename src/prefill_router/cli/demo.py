@@ -64,8 +64,8 @@ def demo(
 
 
 _FEWEST = 200
-ENCODERS = {"minipool": "prefill activations", "minilm": "sentence embeddings"}
-"""The two encoders, and what their routers read."""
+ENCODERS = {"minipool": "prefill states", "minilm": "embeddings"}
+"""The two encoders, and what their routers read: of the tiny encoder, and of sentences."""
 _EMBEDDING = "mean.6"
 """all-MiniLM-L6-v2's sentence embedding before its normalisation: the mean over its last layer."""
 

@@ -18,8 +18,8 @@ from prefill_router.router import Router
 _LAMS = (0.25, 0.5, 0.75, 1.0)
 _PER = 1000
 _COMPARED = {
-    "auc_mean": "mean AUC over targets",
-    "argmax_accuracy": "accuracy at lam = 1",
+    "auc_mean": "mean AUC",
+    "argmax_accuracy": "accuracy, lam 1",
     "headroom_captured": "headroom captured",
 }
 
@@ -112,7 +112,7 @@ class Verdict:
         names = list(self.systems)
         table = Table(box=None, pad_edge=False)
         table.add_column("")
-        for title in (*names, "difference, 95 % interval"):
+        for title in (*names, "difference [95 % interval]"):
             table.add_column(title, justify="right")
         for key, title in _COMPARED.items():
             gap = comparison.difference[key]
