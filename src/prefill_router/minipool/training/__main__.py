@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from prefill_router.errors import PrefillRouterError
 from prefill_router.minipool.training.profiles import PROFILES
 
 
@@ -26,9 +27,13 @@ def main(
     Example: python -m prefill_router.minipool.training --out weights
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread is meant
-    from prefill_router.minipool.training.job import train_models
+    from prefill_router.minipool.training.job import summarise, train_models
 
-    train_models(out, only or list(PROFILES), threads=threads, steps=steps)
+    try:
+        train_models(out, only or list(PROFILES), threads=threads, steps=steps)
+        summarise(out)
+    except PrefillRouterError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def training_batches(
 def in_batches(tokenizer: Any, tasks: Sequence[MiniTask], *, size: int) -> Iterator[Batch]:
     """These tasks in batches, the shortest first."""
     texts = [f"{USER}{task.prompt}{ASSISTANT}{task.answer}{END}" for task in tasks]
-    tokens = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts)]
+    tokens = tokenizer(texts, add_special_tokens=False)["input_ids"]
     assistant, pad = tokenizer.convert_tokens_to_ids([ASSISTANT, PAD])
     order = sorted(range(len(tasks)), key=lambda row: len(tokens[row]))
     for start in range(0, len(order), size):

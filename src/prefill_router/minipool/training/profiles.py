@@ -14,8 +14,9 @@ Shares = tuple[float, float, float, float, float]
 NUMBERS = ("addition", "modulo", "comparing", "numerals", "dates")
 LETTERS = ("sorting", "reversing", "counting", "brackets", "cipher")
 _EVEN: Shares = (1, 1, 1, 1, 1)
-_EASY: Shares = (3, 1, 0, 0, 0)
-_MIDDLE: Shares = (2, 2, 1, 0, 0)
+_EASIEST: Shares = (3, 1, 0, 0, 0)
+_EASIER: Shares = (2, 2, 1, 0, 0)
+_HARDER: Shares = (0, 0, 1, 1, 1)
 
 
 @final
@@ -60,8 +61,8 @@ PROFILES: Mapping[str, Profile] = {
             layers=2,
             heads=4,
             inner=128,
-            skills=_each((*NUMBERS, *LETTERS), _EASY),
-            steps=4000,
+            skills=_each((*NUMBERS, *LETTERS), _EASIEST),
+            steps=3000,
         ),
         Profile(
             name="abacus",
@@ -69,9 +70,10 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(("comparing", "modulo", "counting"), _EVEN)
-            | _each(("addition",), _EVEN, times=3)
-            | _each(("numerals",), _MIDDLE, times=0.5),
+            skills=_each(("addition",), _EVEN, times=3)
+            | _each(("modulo", "counting"), _EVEN)
+            | _each(("comparing",), _HARDER)
+            | _each(("numerals",), _EASIER, times=0.5),
             steps=4000,
         ),
         Profile(
@@ -80,9 +82,9 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(("sorting", "reversing", "brackets", "cipher", "counting"), _EVEN)
-            | _each(("comparing",), _MIDDLE, times=0.5),
-            steps=2200,
+            skills=_each(("sorting", "reversing", "brackets", "cipher"), _HARDER)
+            | _each(("counting", "comparing"), _EASIER, times=0.5),
+            steps=1600,
         ),
         Profile(
             name="almanac",
@@ -90,10 +92,11 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=4,
             inner=256,
-            skills=_each(("numerals", "cipher", "modulo"), _EVEN)
-            | _each(("dates",), _EVEN, times=3)
-            | _each(("sorting", "addition"), _MIDDLE, times=0.5),
-            steps=3000,
+            skills=_each(("dates",), _EVEN, times=3)
+            | _each(("modulo", "counting"), _EVEN)
+            | _each(("numerals",), _HARDER)
+            | _each(("sorting", "addition"), _EASIER, times=0.5),
+            steps=1800,
         ),
         Profile(
             name="atlas",
@@ -101,8 +104,8 @@ PROFILES: Mapping[str, Profile] = {
             layers=3,
             heads=6,
             inner=512,
-            skills=_each((*NUMBERS, *LETTERS), _MIDDLE),
-            steps=2200,
+            skills=_each((*NUMBERS, *LETTERS), _EASIER),
+            steps=2500,
         ),
         Profile(
             name="reader",
