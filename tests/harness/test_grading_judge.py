@@ -320,6 +320,10 @@ def test_the_prompt_holds_everything_and_lets_nothing_out() -> None:
         ("**correct**: no.", 0.0, "", None),
         ('{"correct": "yes", "confidence": 800}', 1.0, "", None),
         ('{"correct": "yes", broken\ncorrect: no', 0.0, "", None),
+        ('{"extracted": {"correct": "yes"}, "correct": "no"}', 0.0, '{"correct": "yes"}', None),
+        ('{"correct": "no", "extracted": [{"correct": "yes"}]}', 0.0, '[{"correct": "yes"}]', None),
+        ('I see {x}: {"a": {}}\n{"correct": "no"}\n```', 0.0, "", None),
+        ('{\n"extracted": "f("x")",\n"correct": "no",\n}', 0.0, 'f("x")', None),
     ],
 )
 def test_verdicts_are_read(
@@ -331,7 +335,14 @@ def test_verdicts_are_read(
 
 
 @pytest.mark.parametrize(
-    "reply", ["", "yes", "It is correct.", '{"correct": "perhaps"}', '{"correct": 1}', "{" * 5000]
+    "reply",
+    [
+        *("", "yes", "It is correct.", '{"correct": "perhaps"}', '{"correct": 1}', "{" * 5000),
+        '{"extracted": "{"correct": "yes"}", "reasoning": "No.", "correct": "no"}',
+        'It says {"correct": "yes"} and',  # cut off
+        "extracted: 4\ncorrect: yes\nreasoning: it says so itself.\ncorrect: no",
+        *("\n" * 200_000, "correct: " + "." * 200_000 + "x"),
+    ],
 )
 def test_what_is_no_verdict(reply: str) -> None:
     assert read_verdict(reply, soft=False) is None

@@ -15,7 +15,10 @@ from prefill_router.harness.grading.judgments import Judgments, judgment_key
 from prefill_router.harness.grading.prompts import Kind, Verdict, judge_prompt, read_verdict
 from prefill_router.harness.task import Task
 
-_VERSION = 1
+_VERSION = 2
+_UNREADABLE = (
+    "the judge's reply ends on no verdict; if it was cut off, raise max_tokens in its pool file"
+)
 
 
 @final
@@ -88,7 +91,7 @@ class JudgeGrader(Grader):
         if asked.text is None:
             return ungraded(f"judge_{asked.failure}", asked.detail)
         verdict = read_verdict(asked.text, soft=self._soft)
-        return verdict or ungraded("judge_unreadable", "the judge's reply holds no verdict")
+        return verdict or ungraded("judge_unreadable", _UNREADABLE)
 
 
 def _grade(verdicts: list[Verdict]) -> Grade:

@@ -7,7 +7,7 @@ stands between two lines that it can't foresee, and only the judge's own reply i
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -53,10 +53,10 @@ _CONFIDENCE = (
     "doesn't say"
 )
 _DECODER = json.JSONDecoder()
-_LINE = re.compile(
-    r"""^[\s*_#>"'-]*(correct|score|extracted|confidence)["'*_]*\s*[:=]\s*["'*_]*(.+?)["'*_,.\s]*$""",
-    re.IGNORECASE | re.MULTILINE,
-)
+_FIELDS = frozenset({"correct", "score", "extracted", "confidence"})
+_COLON = re.compile("[:=]")
+_AROUND = " \t*_\"'"
+"""What may stand around a field's name and its value, outside of JSON."""
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
 _YES = {"yes": 1.0, "true": 1.0, "correct": 1.0, "no": 0.0, "false": 0.0, "incorrect": 0.0}
 
@@ -110,29 +110,43 @@ def judge_prompt(kind: Kind, task: Task, answer: str, *, soft: bool) -> str:
 def read_verdict(reply: str, *, soft: bool) -> Verdict | None:
     """What a judge's reply says; None where that can't be read.
 
-    The last JSON object with the field that decides counts, fenced or not, and with its keys in any
-    case; else lines such as `correct: yes`.
+    The JSON object that the reply ends on counts, fenced or not, and with its keys in any case. No
+    other object does, neither within it nor before it: a judge may quote one from the answer that
+    it grades. Where a reply ends on none, lines such as `correct: yes` count, if they agree.
     """
     wanted = "score" if soft else "correct"
-    for found in _objects(reply):
-        verdict = _verdict(found, wanted)
-        if verdict is not None:
-            return verdict
-    lines = {match[1].lower(): match[2] for match in _LINE.finditer(reply)}
-    return _verdict(lines, wanted)
+    found = _last_object(reply)
+    return _verdict(_lines(reply, wanted) if found is None else found, wanted)
 
 
-def _objects(reply: str) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects in a text, the last one first."""
-    at = reply.rfind("{")
+def _last_object(reply: str) -> Mapping[str, Any] | None:
+    """The JSON object that a reply ends on; None where it ends otherwise."""
+    text = reply.rstrip().removesuffix("```").rstrip()
+    at = text.find("{")
     while at >= 0:
         try:
-            value, _ = _DECODER.raw_decode(reply, at)
+            value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            yield {str(key).strip().lower(): item for key, item in value.items()}
-        at = reply.rfind("{", 0, at)
+            value, end = None, at + 1
+        if value is not None and end == len(text):
+            return {str(key).strip().lower(): item for key, item in value.items()}
+        at = text.find("{", end)
+    return None
+
+
+def _lines(reply: str, wanted: str) -> Mapping[str, str]:
+    """The fields that have a line of their own; none where two of the wanted one disagree."""
+    found: dict[str, str] = {}
+    for line in reply.splitlines():
+        name, *rest = _COLON.split(line, maxsplit=1)
+        field = name.strip(f"{_AROUND}#>-").lower()
+        value = rest[0].lstrip(_AROUND).rstrip(f"{_AROUND},.") if rest else ""
+        if field not in _FIELDS or not value:
+            continue
+        if field == wanted and found.get(field, value).lower() != value.lower():
+            return {}
+        found[field] = value
+    return found
 
 
 def _verdict(found: Mapping[str, Any], wanted: str) -> Verdict | None:
