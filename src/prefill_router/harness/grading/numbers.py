@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import final
@@ -24,6 +25,7 @@ _NUMBER = re.compile(
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s?\{\s?([-+]?\d+)\s?\}\s?\{\s?(\d+)\s?\}")
 _PHRASES = re.compile(r"(?i)answer\s+is\b|answer\s*:|####")
+_BRACE = re.compile(r"[{}]")
 _BOXED = "\\boxed{"
 _BEFORE = " \t\r\n:*$"
 """What may stand between such a phrase and its number."""
@@ -95,11 +97,12 @@ def extract_number(text: str) -> Number | None:
         inside = _every(box)
         if inside:
             return inside[-1]
+    end = len(plain)
     for phrase in reversed(list(_PHRASES.finditer(plain))):
-        line = plain[phrase.end() :].lstrip(_BEFORE).split("\n", 1)[0]
-        said = _every(line)
-        if said:
-            return said[0]
+        said = _first(plain[phrase.end() : end])
+        if said is not None:
+            return said
+        end = phrase.start()  # what follows the next phrase was searched, and holds none
     every = _every(plain)
     return every[-1] if every else None
 
@@ -133,9 +136,18 @@ def _plain(text: str) -> str:
     return _FRACTION.sub(r"\1/\2", plain)
 
 
+def _first(text: str) -> Number | None:
+    """The first number in the first line that isn't empty."""
+    return next(_numbers(text.lstrip(_BEFORE).split("\n", 1)[0]), None)
+
+
 def _every(text: str) -> list[Number]:
+    return list(_numbers(text))
+
+
+def _numbers(text: str) -> Iterator[Number]:
     found = (_number(match) for match in _NUMBER.finditer(text))
-    return [number for number in found if number is not None]
+    return (number for number in found if number is not None)
 
 
 def _number(match: re.Match[str]) -> Number | None:
@@ -162,10 +174,10 @@ def _boxes(text: str) -> list[str]:
 def _closing(text: str, begin: int) -> int:
     """Where the brace closes that was opened before `begin`; the end where it never does."""
     depth = 1
-    for brace in re.finditer(r"[{}]", text[begin:]):
+    for brace in _BRACE.finditer(text, begin):
         depth += 1 if brace[0] == "{" else -1
         if not depth:
-            return begin + brace.start()
+            return brace.start()
     return len(text)
 
 
