@@ -60,6 +60,7 @@ def called(grader: CodeGrader, code: str, tests: Any = CALLED) -> Grade:
         "\nfrom decimal import Decimal".replace("\nprint", "\nfrom decimal import Decimal\nprint"),
         "print(reduce(add, map(int, input().split())))",  # names of the benchmark's own imports
         "print(3 if input() == '1 2' else 6)\nexit(1)",
+        "setrecursionlimit(maxsize % 9999)\nprint(sum(loads(f'[{input()}]'.replace(' ', ','))))",
         "import threading\nsys.setrecursionlimit(10**6)\n"
         "t = threading.Thread(target=lambda: print(sum(map(int, input().split()))))\n"
         "t.start()\nt.join()",
@@ -68,6 +69,19 @@ def called(grader: CodeGrader, code: str, tests: Any = CALLED) -> Grade:
 def test_whole_programs_that_are_right(grader: CodeGrader, code: str) -> None:
     grade = whole(grader, code)
     assert (grade.score, grade.detail) == (1.0, "2 tests passed")
+
+
+def test_output_may_be_as_large_as_what_is_expected(grader: CodeGrader) -> None:
+    lines = "7 77 777\n" * 200_000
+    large = [{"input": "200000", "output": lines, "type": "stdin"}]
+    assert len(lines) > QUICK.output_bytes
+    assert whole(grader, "print('7 77 777 \\n' * int(input()))", large).score == 1.0
+    assert (
+        whole(grader, "print('7 77 778\\n' * int(input()))", large).detail
+        == "test 1 of 1: wrong output"
+    )
+    flood = whole(grader, "while True: print('7 77 777\\n' * 10**5)", large)
+    assert flood.detail == "test 1 of 1: output"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +110,8 @@ def test_how_programs_fail(grader: CodeGrader, code: str, detail: str) -> None:
         "        print('debugging')\n        return xs + [x]",
         "def extend(xs, x):\n    return (*xs, x)",  # tuples are lists
         "def extend(xs, x):\n    return [float(v) for v in [*xs, x]]",
+        "class Scalar:\n    def __init__(self, v): self.v = v\n    def item(self): return self.v\n"
+        "def extend(xs, x):\n    return [Scalar(v) for v in [*xs, x]]",  # as numpy has them
         "class Solution:\n    @cache\n    def extend(self, *a): pass\n"
         "    def extend(self, xs, x):\n        return list(chain(xs, [x]))",
     ],

@@ -1,7 +1,7 @@
 """The grader `code`: programs against tests, in the sandbox; pass@1 of LiveCodeBench."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from prefill_router.harness.grading.base import (
@@ -57,7 +57,7 @@ class CodeGrader(Grader):
         self._stopping = threading.Event()
         facts = [f"{name} {value}" for name, value in vars(sandbox.limits).items()]
         setting = ", ".join([*facts, *([interpreter] if interpreter else [])])
-        self._about = About(name="code", version=1, setting=setting, kept=True, at_once=jobs)
+        self._about = About(name="code", version=2, setting=setting, kept=True, at_once=jobs)
 
     @property
     def about(self) -> About:
@@ -99,7 +99,7 @@ class CodeGrader(Grader):
         """How an answer fails a test; empty where it passes."""
         source = code.encode("utf-8", "replace")
         stdin = test.input.encode("utf-8", "replace")
-        outcome = self._sandbox.run(program, stdin=stdin, files={ANSWER: source})
+        outcome = self._roomy(test).run(program, stdin=stdin, files={ANSWER: source})
         if outcome.status != "ok":
             return f"{outcome.status} {_complaint(outcome.stderr)}".strip()
         found = outcome.stdout.decode("utf-8", "replace")
@@ -109,6 +109,12 @@ class CodeGrader(Grader):
         if equal is None:
             return "error: no result"
         return "" if equal else "wrong result"
+
+    def _roomy(self, test: Case) -> Sandbox:
+        """The sandbox; where a test expects much output, with room for twice as much."""
+        limits = self._sandbox.limits
+        most = max(limits.output_bytes, 2 * len(test.output.encode("utf-8", "replace")))
+        return replace(self._sandbox, limits=replace(limits, output_bytes=most))
 
 
 def read_tests(value: Any, *, named: bool) -> list[Case]:

@@ -12,15 +12,13 @@ _MODULES = (
     "string re datetime collections heapq bisect copy math random statistics itertools functools "
     "operator io sys json typing"
 )
-_STARS = " ".join(name for name in _MODULES.split() if name not in ("sys", "io", "json"))
-
 _NAMES = f"""
 import builtins, sys
 sys.setrecursionlimit(50000)
 if hasattr(sys, "set_int_max_str_digits"):
     sys.set_int_max_str_digits(0)
 names = {{"__name__": NAME, "__builtins__": builtins, "__file__": "{ANSWER}"}}
-for star in {_STARS.split()!r}:
+for star in {_MODULES.split()!r}:
     module = __import__(star)
     public = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
     names.update((n, getattr(module, n)) for n in public)
@@ -49,6 +47,12 @@ _CALL = (
     _NAMES.replace("NAME", '"answer"')
     + """
 import json, os
+
+def plain(value):
+    if hasattr(value, "item"):  # numpy's numbers
+        return value.item()
+    raise TypeError(f"a result of the type {type(value).__name__}")
+
 said = os.dup(1)
 os.dup2(2, 1)  # what the answer prints is not its result
 lines = sys.stdin.buffer.read().decode().split("\\n")
@@ -58,7 +62,7 @@ holder = names["Solution"]() if "Solution" in names else None
 function = getattr(holder, FUNCTION, None) or names[FUNCTION]
 result = function(*arguments)
 with os.fdopen(said, "w", encoding="utf-8") as out:
-    json.dump(result, out)
+    json.dump(result, out, default=plain)
 """
 )
 
