@@ -16,6 +16,7 @@ from commands import refused, run, succeeded
 from prefill_router.activations.lock import only_writer
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.errors import ConfigError, CorruptError, DataError
+from prefill_router.harness import Attempt
 from prefill_router.harness.grading import Settings, grade_run
 from prefill_router.harness.grading.grade import LOCK
 from prefill_router.harness.grading.tally import wilson
@@ -52,6 +53,25 @@ def test_the_dataset_holds_what_was_asked_and_how_right_it_was(
         dataset.output_tokens, [[3, missing], [3, missing], [3, 3], [3, missing], [missing, 3]]
     )
     np.testing.assert_array_equal(dataset.input_tokens[:, 0], [7, 7, 7, 7, missing])
+
+
+def test_counts_of_tokens_are_those_of_the_call_that_answered(tmp_path: Path) -> None:
+    late = Attempt(began="", seconds=9.0, failure="answer_timeout", cost=0.0, at_risk=0.5)
+    known = Attempt(began="", seconds=2.0, cost=0.25)
+    untrue = Attempt(began="", seconds=2.0, cost=0.25, at_risk=0.5)
+    after_another = {"cost_source": "estimate", "attempts": (late, known)}
+    folder = make_run(
+        tmp_path / "run",
+        [task("a", answer="4")],
+        [
+            answer("small", "a", "4", **after_another),
+            answer("large", "a", "4", cost_source="estimate", attempts=(untrue,)),
+        ],
+    )
+    graded(folder, tmp_path / "out")
+    dataset = read_dataset(tmp_path / "out")
+    np.testing.assert_array_equal(dataset.output_tokens, [[3, np.nan]])
+    np.testing.assert_array_equal(dataset.recorded_cost, [[0.25, 0.25]])
 
 
 def test_each_answer_has_a_row_with_its_reason(folder: Path, tmp_path: Path) -> None:

@@ -105,8 +105,11 @@ def _row(entry: Entry, answer: Answer, grade: Grade) -> tuple[Any, ...]:
 
 
 def _tokens(answer: Answer) -> tuple[int | None, int | None]:
-    """Tokens in and out as reported; none where the report is lacking or can't be true."""
-    if answer.reply is None or answer.cost_source == "estimate":
+    """Tokens in and out as reported; none where the report is lacking or can't be true.
+
+    Where it can't, the bill of the call that gave the answer is unknown, and dollars are at risk.
+    """
+    if answer.reply is None or (answer.attempts and answer.attempts[-1].at_risk):
         return None, None
     usage = answer.reply.usage
     counts = (usage.input_tokens, usage.output_tokens)
