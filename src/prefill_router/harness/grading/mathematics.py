@@ -1,5 +1,6 @@
 """The grader of mathematics: equality of LaTeX and of expressions, by `math-verify`."""
 
+import importlib.metadata
 import importlib.util
 from typing import final
 
@@ -33,12 +34,13 @@ class MathGrader(Grader):
     def __init__(self, *, jobs: int = 1, seconds: float = SECONDS) -> None:
         if importlib.util.find_spec("math_verify") is None:
             raise MissingExtraError("math-verify", extra="math", needed_for="the grader math")
-        self._about = About(name="math", version=1, kept=True, at_once=jobs)
+        library = f"math-verify {importlib.metadata.version('math-verify')}"
+        self._about = About(name="math", version=1, setting=library, kept=True, at_once=jobs)
         self._pool = WorkerPool(_WORKER, count=jobs, seconds=seconds)
 
     @property
     def about(self) -> About:
-        """Its name and version, and how many processes it has."""
+        """Its name, its version and the library's, and how many processes it has."""
         return self._about
 
     def grade(self, task: Task, text: str) -> Grade:
