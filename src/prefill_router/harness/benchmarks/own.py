@@ -16,16 +16,14 @@ from prefill_router.data import Prompt, Query, prompt_key
 from prefill_router.errors import DataError, FormatError
 from prefill_router.harness.benchmarks.base import LoadReport, Placed
 from prefill_router.harness.benchmarks.rows import SUFFIXES, rows
+from prefill_router.harness.grading import GRADERS
+from prefill_router.harness.grading.letters import right_letters
+from prefill_router.harness.grading.numbers import parse_number
 from prefill_router.harness.task import Task
 from prefill_router.importers import tables, values
 from prefill_router.importers.base import Collector
 from prefill_router.importers.tables import Record
 
-GRADERS: Final = (
-    *("exact", "normalised", "mmlu_pro", "number", "math"),
-    *("python", "judge", "hle", "code"),
-)
-"""The graders that a task can name."""
 FIELDS: Final = ("id", "prompt", "messages", "answer", "grader", "domain", "benchmark")
 _ID = ("id", "query_id")
 _COMPARING = frozenset({"exact", "normalised", "mmlu_pro", "number", "math", "hle"})
@@ -149,12 +147,24 @@ def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any
         raise DataError(f"lacks an answer, with which the grader {grader} compares")
     if grader == "judge":
         values.filled_text(options.get("rubric"), "rubric, by which the grader judge goes,")
-    if grader == "number" and not _is_tolerance(options.get("tolerance", 0)):
-        raise DataError("tolerance must be a number, finite and not negative")
+    if grader == "mmlu_pro" and not right_letters(answer):
+        raise DataError("answer must be a letter from A to J, as the grader mmlu_pro finds them")
+    if grader == "number":
+        _check_numbers(answer, options)
+    if not isinstance(options.get("function"), str | None):
+        raise DataError("function must be the name of one, as text")
     if grader == "code":
         kinds = _kinds(options.get("tests"))
         if "functional" in kinds and not isinstance(options.get("function"), str):
             raise DataError("has functional tests; name the function that they call in function")
+
+
+def _check_numbers(answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    for text in answer:
+        if parse_number(text) is None:
+            raise DataError(f"answer is {values.show(text)}; the grader number needs a number")
+    if not _is_tolerance(options.get("tolerance", 0)):
+        raise DataError("tolerance must be a number, finite and not negative")
 
 
 def _is_tolerance(value: object) -> bool:

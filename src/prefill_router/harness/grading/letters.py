@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections import deque
+from collections.abc import Collection
 from typing import Literal, final, get_args
 
 from prefill_router.errors import ConfigError
@@ -40,8 +41,8 @@ class LetterGrader(Grader):
 
     def grade(self, task: Task, text: str) -> Grade:
         """Find the letter and compare it."""
-        right = {answer.strip().strip("()").upper() for answer in task.answer}
-        if not right or not right <= set(_LETTERS):
+        right = right_letters(task.answer)
+        if not right:
             return unfit("the task's answer must be a letter from A to J")
         found = extract_letter(text)
         if found:
@@ -55,6 +56,12 @@ class LetterGrader(Grader):
 
     def close(self) -> None:
         """Nothing was started."""
+
+
+def right_letters(answers: Collection[str]) -> frozenset[str]:
+    """The letters of a task's right answers; empty where one isn't from A to J."""
+    found = frozenset(answer.strip().strip("()").upper() for answer in answers)
+    return found if found <= set(_LETTERS) else frozenset()
 
 
 def extract_letter(text: str) -> str | None:
