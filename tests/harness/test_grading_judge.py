@@ -95,6 +95,21 @@ def test_answers_are_judged_once_and_for_ever(folder: Path) -> None:
     assert again == first
 
 
+def test_the_same_answer_of_two_targets_is_judged_once(tmp_path: Path) -> None:
+    same = {
+        task(f"q{n}", grader="hle", answer="4"): dict.fromkeys(("small", "large"), "4")
+        for n in range(10)
+    }
+    folder = run_of(tmp_path / "run", same)
+    said = iter(range(100))
+    with court(lambda _: (YES, NO)[next(said) % 2]) as server:
+        first = graded(folder, judge_pool(server))
+        again = graded(folder, judge_pool(server))
+        assert len(server.log) == 10
+    assert first == again
+    assert [target.correct for target in first.targets] == [5, 5]
+
+
 def test_what_was_asked_and_replied_is_kept_whole(folder: Path) -> None:
     with court(by_answer) as server:
         graded(folder, judge_pool(server))

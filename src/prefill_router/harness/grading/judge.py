@@ -1,5 +1,8 @@
 """The graders `judge` and `hle`: another language model says how right an answer is."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import final
 
 from prefill_router.harness.grading.asking import JudgeLine
@@ -51,6 +54,8 @@ class JudgeGrader(Grader):
         self._judgments = judgments
         self._soft = soft
         self._samples = samples
+        self._under_way: set[str] = set()
+        self._ended = threading.Condition()
 
     @property
     def about(self) -> About:
@@ -63,12 +68,14 @@ class JudgeGrader(Grader):
         if lacking:
             return unfit(lacking)
         prompt = judge_prompt(self._kind, task, text, soft=self._soft)
+        key = judgment_key(self._line.judge, prompt)
         verdicts: list[Verdict] = []
-        for sample in range(self._samples):
-            found = self._kept(prompt, sample) or self._asked(prompt, sample)
-            if isinstance(found, Grade):
-                return found
-            verdicts.append(found)
+        with self._alone(key):
+            for sample in range(self._samples):
+                found = self._kept(key, sample) or self._asked(prompt, sample)
+                if isinstance(found, Grade):
+                    return found
+                verdicts.append(found)
         return _grade(verdicts)
 
     def close(self) -> None:
@@ -81,8 +88,20 @@ class JudgeGrader(Grader):
         given = isinstance(rubric, str) and bool(rubric.strip())
         return "" if given else "the task has no rubric to judge by"
 
-    def _kept(self, prompt: str, sample: int) -> Verdict | None:
-        key = judgment_key(self._line.judge, prompt)
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """Wait while another thread asks the same: targets often give the same answer."""
+        with self._ended:
+            self._ended.wait_for(lambda: key not in self._under_way)
+            self._under_way.add(key)
+        try:
+            yield
+        finally:
+            with self._ended:
+                self._under_way.remove(key)
+                self._ended.notify_all()
+
+    def _kept(self, key: str, sample: int) -> Verdict | None:
         found = (read_verdict(t, soft=self._soft) for t in self._judgments.texts(key, sample))
         return next((verdict for verdict in found if verdict is not None), None)
 
