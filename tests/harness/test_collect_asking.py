@@ -221,6 +221,22 @@ def test_estimate_knows_what_is_recorded_and_writes_nothing(server: Server, tmp_
     assert found.to_dict()["calls"] == 20
 
 
+def test_a_target_that_only_failed_may_be_mended(tmp_path: Path) -> None:
+    faults = Faults(rules=[Rule(kind="unsupported_field", field="seed")])
+    run = tmp_path / "run"
+    with serve(models(["small"]), faults=faults) as server:
+        pool = pool_of(server, ["small"])
+        good = pool.targets[0]
+        wrong = replace(good, model="smal")
+        assert ask(run, replace(pool, targets=(wrong,)), tasks(2)).missing == {"unknown_model": 2}
+        odd = replace(good, request=replace(good.request, seed=1))
+        assert ask(run, replace(pool, targets=(odd,)), tasks(2)).missing == {"refused": 2}
+        assert ask(run, pool, tasks(2)).calls == 0  # the same request would be refused again
+        assert ask(run, pool, tasks(2), retry="all").answered == 2
+        with pytest.raises(ConfigError, match=r"has answered in .* another model"):
+            ask(run, replace(pool, targets=(wrong,)), tasks(2))
+
+
 def test_chats_and_odd_texts_go_through(tmp_path: Path) -> None:
     odd = "\u0000 \u2028 \U0001f600 ﬃ 'quoted' \\"
     asked = [Task(query=Query("id with spaces / é", odd), grader="exact")]

@@ -217,6 +217,7 @@ def test_waits_grow_or_are_what_the_provider_says() -> None:
     assert again.wait(failure("connect"), ["connect"]) == Retrying().wait(failure("connect"), [""])
     with pytest.raises(ConfigError):
         Retrying(0)
+    assert Retrying(9999).wait(failure("connect"), ["connect"] * 3000) is not None
 
 
 def test_calls_refused_for_the_rate_are_no_attempts_for_a_long_while() -> None:
@@ -255,28 +256,72 @@ def test_a_lane_gives_what_is_due_first_and_ends_when_all_is_finished() -> None:
     run(work())
 
 
-def test_a_provider_that_does_nothing_is_left_after_a_while() -> None:
+def test_a_provider_that_nothing_reaches_is_left_after_half_a_minute() -> None:
     now = [0.0]
     circuit = Circuit(two_providers(), clock=lambda: now[0])
     for kind in ("connect", "overloaded", "connect", "connect_timeout"):
-        circuit.failed("a0", failure(kind))  # type: ignore[arg-type]
+        circuit.failed("a0", failure(kind), question="q")  # type: ignore[arg-type]
         now[0] += 20  # the last two are within half a minute
     assert circuit.postponed("a0") is None
-    circuit.failed("a1", failure("connect"))
-    assert circuit.postponed("a0") == "a can't be reached"
+    circuit.failed("a1", failure("connect"), question="q")
+    assert circuit.postponed("a0") == circuit.postponed("a1") == "a can't be reached"
     assert circuit.postponed("b0") is None
-    for _ in range(4):
-        circuit.failed("b0", failure("rate_limited"))
-        assert circuit.postponed("b0") is None
-        now[0] += 200
-    circuit.failed("b1", failure("overloaded"))
-    assert circuit.postponed("b0") == "b is busy"
     again = Circuit(two_providers(), clock=lambda: now[0])
     for _ in range(3):
-        again.failed("a0", failure("connect"))
+        again.failed("a0", failure("connect"), question="q")
         now[0] += 20
         again.answered("a1")
     assert again.postponed("a0") is None
+
+
+@pytest.mark.parametrize("kind", ["rate_limited", "overloaded", "first_token_timeout"])
+def test_a_target_that_gives_no_answers_is_left_after_a_while(kind: FailureKind) -> None:
+    now = [0.0]
+    circuit = Circuit(two_providers(), clock=lambda: now[0])
+    for number in range(4):
+        circuit.failed("b0", failure(kind), question=f"q{number}")
+        assert circuit.postponed("b0") is None
+        now[0] += 200
+        circuit.answered("b1")  # it has nothing to do with the other target
+    circuit.failed("b0", failure("server_error"), question="q4")
+    assert circuit.postponed("b0") == "b0 gives no answers (server_error)"
+    assert circuit.postponed("b1") is None
+
+
+def test_one_hard_question_ends_nothing_and_an_answer_begins_anew() -> None:
+    now = [0.0]
+    circuit = Circuit(two_providers(), clock=lambda: now[0])
+    for number in range(8):
+        circuit.failed("b0", failure("first_token_timeout"), question=f"q{number % 2}")
+        now[0] += 600
+    assert circuit.postponed("b0") is None
+    circuit.answered("b0")
+    for number in range(3):
+        circuit.failed("b0", failure("first_token_timeout"), question=f"q{number}")
+        now[0] += 250
+    assert circuit.postponed("b0") is None
+
+
+def test_a_refused_key_or_model_is_a_targets_own() -> None:
+    circuit = Circuit(two_providers())
+    for _ in range(3):  # such as 403 for a model that the key doesn't open
+        circuit.failed("a0", failure("unauthorised", retriable=False), question="q")
+    assert circuit.refused("a0") == "unauthorised"
+    assert circuit.refused("a1") is None
+
+
+def test_a_server_that_takes_calls_and_answers_none_does_not_hold_a_run(tmp_path: Path) -> None:
+    faults = Faults(rules=[Rule(kind="stall", seconds=60.0, model="small")])
+    with serve(models(), faults=faults) as server:
+        pool = pool_of(server, first_token_seconds=0.3, concurrency=4)
+        summary = ask(tmp_path / "run", pool, tasks(400), patience_seconds=0.5, limit=100.0)
+    small, large = summary.targets
+    assert large.answered == 400
+    assert small.answered == 0
+    assert small.not_asked > 300
+    ((why, number),) = summary.not_asked.items()
+    assert why == "small gives no answers (first_token_timeout)"
+    assert number == small.not_asked
 
 
 class Counting:

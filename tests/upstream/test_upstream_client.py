@@ -112,6 +112,70 @@ def test_a_connection_closed_while_idle_is_made_anew() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("seconds", "billed"), [(0.0, "no"), (1.2, "perhaps")])
+def test_a_connection_closed_while_a_request_is_under_way(seconds: float, billed: str) -> None:
+    """One that was used before and ends at once was idle too long; no server has begun then."""
+
+    async def run() -> None:
+        closed = asyncio.Event()
+
+        async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.read(10_000)
+            told = b"".join(piece for piece in GOOD.pieces if isinstance(piece, bytes))
+            head = (
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+            )
+            writer.write(head % len(told) + told)
+            if not closed.is_set():
+                await reader.readuntil(b"\r\n\r\n")  # the next request meets a closing connection
+                closed.set()
+                await asyncio.sleep(seconds)
+            writer.close()
+
+        async with await asyncio.start_server(server, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            pool = pool_of(f"http://127.0.0.1:{port}/v1")
+            async with Upstream(pool) as upstream:
+                assert (await upstream.ask("tiny", "x")).text == "4"
+                with pytest.raises(UpstreamError) as found:
+                    await upstream.ask("tiny", "x")
+                assert (await upstream.ask("tiny", "x")).text == "4"  # on a new connection
+        assert (found.value.failure, found.value.billed) == ("broken_off", billed)
+        assert found.value.retriable
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HTTP_PROXY", "ftp://me:secret@x"),
+        ("SSL_CERT_FILE", "/no/such"),
+        ("ALL_PROXY", "socks5://127.0.0.1:1"),
+    ],
+)
+def test_an_unfit_environment_is_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"{name}") as found:
+        ask_once(pool_of("http://127.0.0.1:1/v1"), "tiny", "x")
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://", "ftp://x/v1", "http://[::1", "http://x:port/v1", "http://x:99999/v1"],
+)
+def test_an_address_that_is_none_is_told_at_once(address: str) -> None:
+    with pytest.raises(ConfigError, match="base_url"):
+        pool_of(address)
+    with pytest.raises(ConfigError, match="api_key_env") as found:
+        pool_of("http://me:secret@127.0.0.1:1/v1")
+    assert "secret" not in str(found.value)
+
+
 def test_calls_can_be_cancelled() -> None:
     async def run() -> None:
         async with Endpoint(Script(["hang"]), GOOD) as endpoint:

@@ -328,6 +328,20 @@ def test_names_of_errors_are_told() -> None:
     assert "type invalid_request_error, code unknown_parameter" in str(found)
 
 
+@pytest.mark.parametrize("code", [f"key.{KEY}.revoked", KEY, f"{KEY}-x"])
+def test_names_that_hold_the_key_are_not_told(code: str) -> None:
+    script = refusal(401, told("no", "authentication_error", code))
+    found = failure(script, api_key_env="A_KEY", environment={"A_KEY": KEY})
+    assert KEY not in str(found)
+    assert "authentication_error" in str(found)
+
+
+@pytest.mark.parametrize("status", [504, 524])
+def test_a_gateway_that_gave_up_waiting_may_be_billed_for(status: int) -> None:
+    found = failure(refusal(status, "timeout"))
+    assert (found.failure, found.billed, found.retriable) == ("server_error", "perhaps", True)
+
+
 def test_redirects_are_not_followed() -> None:
     async def run() -> None:
         async with (

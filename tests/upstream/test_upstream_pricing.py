@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from prefill_router.data import Message
+from prefill_router.errors import ConfigError
 from prefill_router.targets import RequestOptions, Target
 from prefill_router.upstream import (
     Bound,
@@ -131,6 +132,20 @@ def test_bounds_know_templates_and_ones_own_fields() -> None:
     assert found.input_tokens > plain + 1000
     several = target(request=RequestOptions(max_tokens=10, extra_body={"n": 3}))
     assert bound(several, "x").output_tokens == 30
+
+
+def test_bounds_know_budgets_beside_the_maximum() -> None:
+    request = RequestOptions(max_tokens=100, extra_body={"thinking_budget": 4000})
+    assert bound(Target(name="t", request=request), "x").output_tokens == 4100
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"n": 0}, {"thinking_budget": -1}, {"max_tokens": None}, {"max_tokens": "9"}],
+)
+def test_fields_that_no_bound_holds_for_are_refused(extra: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="extra_body"):
+        RequestOptions(extra_body=extra)
 
 
 def test_estimates_are_a_quarter_of_the_bytes() -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from typing import Literal, final, get_args
+from urllib.parse import urlsplit
 
 from prefill_router.errors import ConfigError
 
@@ -45,11 +46,7 @@ class Provider:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ConfigError("a provider has an empty name; give it one")
-        if not self.base_url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"provider {self.name!r} has the base_url {self.base_url!r}; it begins with "
-                "http:// or https://"
-            )
+        self._check_address()
         if self.concurrency < 1:
             raise ConfigError(
                 f"provider {self.name!r} has concurrency {self.concurrency}; at least 1 is needed"
@@ -58,6 +55,24 @@ class Provider:
             self._check_positive(what, getattr(self, what))
         for what in ("connect_seconds", "first_token_seconds", "answer_seconds"):
             self._check_positive(what, getattr(self, what))
+
+    def _check_address(self) -> None:
+        try:
+            parts = urlsplit(self.base_url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        else:
+            if parts.username or parts.password:
+                raise ConfigError(
+                    f"provider {self.name!r} has a password in its base_url; take it out, and name "
+                    "the variable of its key as api_key_env"
+                )
+        if not good:
+            raise ConfigError(
+                f"provider {self.name!r} has the base_url {self.base_url!r}; it begins with "
+                "http:// or https://, then a host, such as http://127.0.0.1:8000/v1"
+            )
 
     def _check_positive(self, what: str, value: float | None) -> None:
         if value is not None and not (math.isfinite(value) and value > 0):

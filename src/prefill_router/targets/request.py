@@ -11,6 +11,7 @@ from prefill_router.errors import ConfigError
 MOST_TOKENS = 128_000
 """The paper's maximum of output tokens (its Section on correctness labels)."""
 _OURS = ("messages", "model", "stream", "stream_options")
+_NUMBERS = ("max_tokens", "max_completion_tokens", "thinking_budget", "n")
 
 
 @final
@@ -52,6 +53,13 @@ class RequestOptions:
             json.dumps(dict(self.extra_body), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"extra_body isn't JSON: {error}") from None
+        for name in _NUMBERS:
+            number = self.extra_body.get(name, 1)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ConfigError(
+                    f"extra_body sets {name} to {number!r}; it must be a whole number above 0, "
+                    "since it bounds what a call can cost"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without what is left to the provider."""

@@ -26,6 +26,8 @@ _REQUEST_ID = (b"x-request-id", b"request-id", b"x-generation-id")
 _LAST_SECONDS = 1.0  # for the end of a stream whose answer is complete
 _SLACK = 0.05  # of the time limits: timers are moved no more often than that
 _LONGEST = 2**26  # bytes of a reply in one piece
+_AT_ONCE = 1.0  # seconds; a server that closes later has had the time to begin an answer
+_GAVE_UP_WAITING = (504, 524)  # gateways, of a server behind that may go on and bill
 _NOT_ANSWERS: Mapping[str, FailureKind] = {
     "content_filter": "content_filter",
     "error": "server_error",  # OpenRouter
@@ -101,11 +103,14 @@ class _Call:
         self._request_id: str | None = None
         self._is_done = False
         self._slack = _SLACK * provider.first_token_seconds
+        self._limit: asyncio.Timeout | None = None
+        self._is_new = False
 
     async def run(self) -> Reply:
         try:
             async with asyncio.timeout_at(self._deadline()) as limit:
-                response = await self._send(limit)
+                self._limit = limit
+                response = await self._send()
                 try:
                     await self._read(response, limit)
                 finally:
@@ -125,14 +130,20 @@ class _Call:
                 raise self._failed(self._ending(error)) from None
         return self._conclude()
 
-    async def _send(self, limit: asyncio.Timeout) -> httpx2.Response:
-        """Send; the clock starts when the request leaves, not while the SDK prepares it."""
+    def leave(self) -> None:
+        """The clock starts when the request leaves, not while the SDK prepares it."""
+        self._began = self._heard = self._clock()
+        if self._limit is not None:
+            self._limit.reschedule(self._deadline())
 
-        def leave() -> None:
-            self._began = self._heard = self._clock()
-            limit.reschedule(self._deadline())
+    async def trace(self, event: str, details: Any) -> None:
+        """Note whether a connection is made, or one used that there was."""
+        del details
+        if event == "connection.connect_tcp.started":
+            self._is_new = True
 
-        mark = LEAVING.set(leave)
+    async def _send(self) -> httpx2.Response:
+        mark = LEAVING.set(self)
         try:
             response = await self._client.post(
                 _PATH,
@@ -221,7 +232,9 @@ class _Call:
         if isinstance(cause, httpx2.TimeoutException):
             return self._failed("connect_timeout")
         if isinstance(cause, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError):
-            return self._failed("broken_off")
+            # A server may close an idle connection while a request is on its way to it.
+            idle = not self._is_new and self._clock() - self._began < _AT_ONCE
+            return self._failed("broken_off", billed=not idle)
         return self._failed("connect")
 
     def _refused(self, response: httpx2.Response) -> UpstreamError:
@@ -247,7 +260,7 @@ class _Call:
             status=status,
             error=error,
             wait=retry_after(said, now=time.time()) if kind != "unauthorised" else None,
-            billed=status is None,
+            billed=status is None or status in _GAVE_UP_WAITING,
         )
 
     def _failed(

@@ -187,7 +187,7 @@ def failed(
     """
     told = [f"HTTP {status}"] if status is not None else []
     for label, name in (("type", error.kind), ("code", error.code)) if error else ():
-        if _A_NAME.fullmatch(name) and not any(name in secret for secret in secrets):
+        if _A_NAME.fullmatch(name) and not any(name in s or s in name for s in secrets):
             told.append(f"{label} {name}")
     place = f" ({', '.join(told)})" if told else ""
     return UpstreamError(

@@ -70,16 +70,17 @@ def bound(target: Target, prompt: Prompt) -> Bound:
     """The most that one call can use and cost.
 
     A tokenizer makes at most one token of a byte, of the text as it stands or in a Unicode normal
-    form; templates are allowed for. Output ends at the request's maximum of tokens.
+    form; templates are allowed for. Output ends at the request's maximum of tokens, beside which
+    some providers have a `thinking_budget` for the reasoning.
     """
     text = prompt_text(prompt)
     extra = json.dumps(dict(target.request.extra_body))
     messages = 1 if isinstance(prompt, str) else len(prompt)
     given = _most_bytes(text) + len(extra) + _MESSAGE_TOKENS * messages + _TEMPLATE_TOKENS
-    limits = [target.request.extra_body.get(name) for name in MAX_TOKENS_FIELDS]
-    written = max((n for n in limits if isinstance(n, int)), default=target.request.max_tokens)
-    copies = target.request.extra_body.get("n")
-    written *= copies if isinstance(copies, int) and copies > 1 else 1
+    own = target.request.extra_body
+    limits = [own[name] for name in MAX_TOKENS_FIELDS if name in own]
+    written = max(limits, default=target.request.max_tokens)
+    written = (written + own.get("thinking_budget", 0)) * own.get("n", 1)
     return Bound(
         input_tokens=given, output_tokens=written, dollars=_dearest(given, written, target)
     )

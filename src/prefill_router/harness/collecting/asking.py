@@ -110,6 +110,7 @@ class Collector:
         while (question := await lane.next()) is not None:
             if not self._skip(question, lane):
                 await self._ask(question, lane, gate)
+            await asyncio.sleep(0)  # many that are skipped mustn't hold up other calls
             await self._backlog.until_at_most(_MOST_UNRECORDED)
 
     def _skip(self, question: Question, lane: Lane) -> bool:
@@ -189,7 +190,7 @@ class Collector:
     def _failed(
         self, call: Call, error: UpstreamError, lane: Lane, gate: Gate, start: float
     ) -> None:
-        self._circuit.failed(call.target.name, error)
+        self._circuit.failed(call.target.name, error, question=call.question.query_id)
         if error.failure in _LIMITED:
             gate.narrow(start)
             self._pause(call, error, gate)

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import final
 
 from prefill_router.errors import FailureKind, UpstreamError
@@ -10,19 +11,27 @@ from prefill_router.targets import Pool
 
 _IN_A_ROW = 3
 _UNREACHED: tuple[FailureKind, ...] = ("connect", "connect_timeout")
-_TOO_MUCH: tuple[FailureKind, ...] = ("rate_limited", "overloaded")
 _UNREACHED_SECONDS = 30.0
 """A server may be starting anew."""
 _FOR_ALL_QUESTIONS: tuple[FailureKind, ...] = ("unauthorised", "unknown_model")
 
 
 @final
+@dataclass
+class _Silence:
+    """Since when there was no answer, and the questions that could have had one."""
+
+    since: float
+    questions: set[str] = field(default_factory=set)
+
+
+@final
 class Circuit:
     """Closes a target after a few refusals in a row that no other question would be spared.
 
-    A key that is refused is that of all targets of its provider; an unknown model is a target's
-    own matter. A provider that nothing reaches for half a minute is left for another time, and so
-    is one that only says, for as long as patience lasts, that it is asked too much.
+    A provider that nothing reaches for half a minute is left for another time. So is a target that
+    gives several questions nothing but failures for as long as patience lasts: a server may be too
+    busy, or take every call and answer none.
 
     Args:
         pool: The targets.
@@ -37,17 +46,9 @@ class Circuit:
         patience_seconds: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pool, self._clock = pool, clock
-        self._patience = {"can't be reached": _UNREACHED_SECONDS, "is busy": patience_seconds}
-        self._since: dict[tuple[str, str], float] = {}
-        self._beside = {
-            target.name: [
-                other.name
-                for other in pool
-                if pool.provider_of(other.name).name == pool.provider_of(target.name).name
-            ]
-            for target in pool
-        }
+        self._pool, self._patience, self._clock = pool, patience_seconds, clock
+        self._unreached: dict[str, float] = {}
+        self._silent: dict[str, _Silence] = {}
         self._refusals: Counter[tuple[FailureKind, str]] = Counter()
         self._closed: dict[str, FailureKind] = {}
         self._postponed: dict[str, str] = {}
@@ -61,32 +62,44 @@ class Circuit:
         return self._postponed.get(target)
 
     def answered(self, target: str) -> None:
-        """A call was answered, so the target exists and its provider's key is a good one."""
-        for why in self._patience:
-            self._since.pop((self._pool.provider_of(target).name, why), None)
-        self._refusals.pop(("unknown_model", target), None)
-        for name in self._beside[target]:
-            self._refusals.pop(("unauthorised", name), None)
+        """A call was answered, so the target exists and its key is a good one."""
+        self._heard(target)
+        for kind in _FOR_ALL_QUESTIONS:
+            self._refusals.pop((kind, target), None)
 
-    def failed(self, target: str, error: UpstreamError) -> None:
-        """A call failed."""
-        self._note_silence(target, error)
-        if error.failure not in _FOR_ALL_QUESTIONS:
+    def failed(self, target: str, error: UpstreamError, *, question: str) -> None:
+        """A call for this question failed."""
+        if error.retriable:
+            self._note_silence(target, error, question)
             return
-        names = self._beside[target] if error.failure == "unauthorised" else [target]
-        self._refusals.update((error.failure, name) for name in names)
-        if self._refusals[error.failure, target] >= _IN_A_ROW:
-            self._closed.update(dict.fromkeys(names, error.failure))
+        self._heard(target)
+        if error.failure in _FOR_ALL_QUESTIONS:
+            self._refusals[error.failure, target] += 1
+            if self._refusals[error.failure, target] >= _IN_A_ROW:
+                self._closed[target] = error.failure
 
     def postpone(self, target: str, why: str) -> None:
         """Ask none of the provider's targets for now."""
-        self._postponed.update(dict.fromkeys(self._beside[target], why))
+        provider = self._provider(target)
+        for other in self._pool.names:
+            if self._provider(other) == provider:
+                self._postponed[other] = why
 
-    def _note_silence(self, target: str, error: UpstreamError) -> None:
-        """How long a provider has done nothing but this, and whether that is too long."""
-        provider, now = self._pool.provider_of(target).name, self._clock()
-        for why, kinds in (("can't be reached", _UNREACHED), ("is busy", _TOO_MUCH)):
-            if error.failure not in kinds:
-                self._since.pop((provider, why), None)
-            elif now - self._since.setdefault((provider, why), now) > self._patience[why]:
-                self.postpone(target, f"{provider} {why}")
+    def _provider(self, target: str) -> str:
+        return self._pool.provider_of(target).name
+
+    def _heard(self, target: str) -> None:
+        self._unreached.pop(self._provider(target), None)
+        self._silent.pop(target, None)
+
+    def _note_silence(self, target: str, error: UpstreamError, question: str) -> None:
+        """How long there was no answer, and whether that is too long."""
+        provider, now = self._provider(target), self._clock()
+        if error.failure not in _UNREACHED:
+            self._unreached.pop(provider, None)
+        elif now - self._unreached.setdefault(provider, now) > _UNREACHED_SECONDS:
+            self.postpone(target, f"{provider} can't be reached")
+        silence = self._silent.setdefault(target, _Silence(now))
+        silence.questions.add(question)
+        if now - silence.since > self._patience and len(silence.questions) >= _IN_A_ROW:
+            self._postponed.setdefault(target, f"{target} gives no answers ({error.failure})")

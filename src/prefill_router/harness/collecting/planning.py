@@ -18,22 +18,22 @@ class Plan:
     Attributes:
         ids: The tasks, in order.
         pool: The targets that are asked.
-        finished: The (target, id) that need no asking.
-        missing: The other recorded ones, and why they are missing.
+        finished: The ids that need no asking, of each target.
+        missing: The other recorded ones, of each target, and why they are missing.
     """
 
     ids: Sequence[str]
     pool: Pool
-    finished: Collection[tuple[str, str]] = field(repr=False)
-    missing: Mapping[tuple[str, str], str] = field(repr=False)
+    finished: Mapping[str, Collection[str]] = field(repr=False)
+    missing: Mapping[str, Mapping[str, str]] = field(repr=False)
 
     def says(self, question: Question, reason: str) -> bool:
         """Whether the run says already that a question is missing for this reason."""
-        return self.missing.get((question.target, question.query_id)) == reason
+        return self.missing[question.target].get(question.query_id) == reason
 
     def targets_of(self, query_id: str) -> list[str]:
         """The targets that are to be asked this task."""
-        return [name for name in self.pool.names if (name, query_id) not in self.finished]
+        return [name for name in self.pool.names if query_id not in self.finished[name]]
 
     def lanes(self) -> dict[str, list[str]]:
         """The targets of each provider, by its name."""
@@ -46,25 +46,27 @@ class Plan:
         """The questions to these targets, task by task."""
         for query_id in self.ids:
             for name in targets:
-                if (name, query_id) not in self.finished:
+                if query_id not in self.finished[name]:
                     yield Question(name, query_id)
 
     def count(self, targets: Sequence[str]) -> int:
         """How many questions these targets are to be asked."""
-        return sum(
-            (name, query_id) not in self.finished for query_id in self.ids for name in targets
-        )
+        return sum(len(self.ids) - len(self.finished[name]) for name in targets)
 
 
 def make_plan(ids: Sequence[str], pool: Pool, run: Run | None, *, retry: Retry) -> Plan:
     """The plan of asking these tasks of these targets; without a run nothing is finished."""
-    finished: set[tuple[str, str]] = set()
-    missing: dict[tuple[str, str], str] = {}
+    finished: dict[str, set[str]] = {name: set() for name in pool.names}
+    missing: dict[str, dict[str, str]] = {name: {} for name in pool.names}
+    same = {query_id: query_id for query_id in ids}  # one text for all targets
+    reasons: dict[str, str] = {}
     for target, query_id, reason in () if run is None else run.outcomes():
+        if target not in finished or query_id not in same:
+            continue
         if is_finished(reason, retry):
-            finished.add((target, query_id))
+            finished[target].add(same[query_id])
         elif reason is not None:
-            missing[target, query_id] = reason
+            missing[target][same[query_id]] = reasons.setdefault(reason, reason)
     return Plan(ids, pool, finished, missing)
 
 
@@ -72,15 +74,16 @@ def adopted(run: Run, pool: Pool) -> Pool:
     """The pool of a run that goes on with this pool: its targets first, then those of before.
 
     Raises:
-        ConfigError: A target that has answered is asked with other parameters than before.
+        ConfigError: A target that has answered is asked with other parameters than before. One
+            that only failed may be mended.
     """
     asked = run.asked_targets()
-    for name in set(pool.names) & set(run.pool.names) & asked:
+    for name in set(pool.names) & set(run.pool.names) & run.asked_targets(answered=True):
         now, before = _identity(pool, name), _identity(run.pool, name)
         changed = [what for what in now if now[what] != before[what]]
         if changed:
             raise ConfigError(
-                f"target {name!r} was asked in {run.folder} with another {changed[0]}: "
+                f"target {name!r} has answered in {run.folder} with another {changed[0]}: "
                 f"{before[changed[0]]!r}, now {now[changed[0]]!r}; give it another name, or "
                 "collect into another folder"
             )

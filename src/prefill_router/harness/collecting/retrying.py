@@ -48,5 +48,5 @@ class Retrying:
         if error.retry_after:
             told = error.retry_after
             return told + self.chance.uniform(0, min(told, self.seconds))
-        longest = min(self.seconds * 2 ** (len(failures) - 1), _MOST_SECONDS)
+        longest = min(self.seconds * 2.0 ** min(len(failures) - 1, 64), _MOST_SECONDS)
         return self.chance.uniform(0, longest)

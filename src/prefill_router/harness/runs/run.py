@@ -191,9 +191,10 @@ class Run:
         rows = self._rows(f"SELECT {what} FROM answers WHERE target = ?", target)
         return [value for (value,) in rows if value is not None]
 
-    def asked_targets(self) -> set[str]:
-        """The targets with any record."""
-        return {target for (target,) in self._rows("SELECT DISTINCT target FROM answers")}
+    def asked_targets(self, *, answered: bool = False) -> set[str]:
+        """The targets with any record, or those with an answer."""
+        which = "WHERE missing IS NULL" if answered else ""
+        return {target for (target,) in self._rows(f"SELECT DISTINCT target FROM answers {which}")}
 
     def digests(self) -> dict[str, str]:
         """The digests of the tasks' content, by id."""
