@@ -247,6 +247,27 @@ def test_several_answers_at_once_and_again(grader: CodeGrader, tmp_path: Path) -
     assert again.targets == first.targets
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_same_answer_of_two_targets_has_one_verdict(
+    grader: CodeGrader, tmp_path: Path, *, fresh: bool
+) -> None:
+    del grader  # skipped where there is no sandbox
+    by_chance = block("import os\nprint(os.urandom(1)[0] % 2)")
+    tests = [{"input": "", "output": "1"}]
+    tasks = {
+        task(f"q{n}", grader="code", tests=tests): dict.fromkeys(("small", "large"), by_chance)
+        for n in range(10)
+    }
+    folder = run_of(tmp_path / "run", tasks)
+    with Run.open(folder) as run:
+        first = grade_run(run, tmp_path / "out", settings=Settings(jobs=2, fresh=fresh))
+        again = grade_run(run, tmp_path / "out")
+    small, large = first.targets
+    assert small.correct == large.correct
+    assert again.targets == first.targets
+    assert (first.reused, again.reused) == (0, 20)
+
+
 def test_another_interpreter_can_be_named(grader: CodeGrader, tmp_path: Path) -> None:
     del grader  # skipped where there is no sandbox
     system = Path("/usr/bin/python3")

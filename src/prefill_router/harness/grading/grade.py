@@ -191,6 +191,7 @@ class _Job:
         self._graders = graders
         self._keep = keep
         self._lanes: dict[str, _Lane] = {}
+        self._made: set[bytes] = set()
 
     def grade_all(self, run: Run, progress: Progress) -> int:
         """Grade every answer; returns how many were left out."""
@@ -239,14 +240,23 @@ class _Job:
         grader = self._graders[entry.grader]
         about = grader.about
         key = grade_key(about, entry.digest, text) if about.kept else b""
-        known = self._kept.get(key) if key and not self._graders.settings.fresh else None
+        known = self._known(about.name, key, advance) if key else None
         if known is not None:
-            self.reused += 1
+            self.reused += key not in self._made
             self._note(entry, answer, known, advance)
         elif about.at_once == 1 and not about.kept:
             self._note(entry, answer, grader.grade(self._task(entry), text), advance)
         else:
             self._hand_over(grader, _Waiting(entry, answer, key), text, advance)
+
+    def _known(self, name: str, key: bytes, advance: Callable[[], None]) -> Grade | None:
+        """A verdict that is kept; targets often give the same answer, so wait if it is made."""
+        lane = self._lanes.get(name)
+        while lane and any(waiting.key == key for waiting in lane.waiting.values()):
+            self._note_finished(lane, advance)
+        if self._graders.settings.fresh and key not in self._made:
+            return None
+        return self._kept.get(key)
 
     def _hand_over(
         self, grader: Grader, waiting: _Waiting, text: str, advance: Callable[[], None]
@@ -261,6 +271,7 @@ class _Job:
         for waiting, grade in lane.finished():
             if waiting.key:
                 self._kept.put(waiting.key, grade)
+                self._made.add(waiting.key)
             self._note(waiting.entry, waiting.answer, grade, advance)
 
     def _note(
