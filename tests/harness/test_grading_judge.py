@@ -21,7 +21,7 @@ from prefill_router.harness.grading.prompts import Verdict, judge_prompt, read_v
 from prefill_router.harness.runs.run import Run
 from prefill_router.minipool.server import Faults, Rule, ScriptedModel, Server, serve
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, write_pool
-from prefill_router.upstream import Reply, Upstream
+from prefill_router.upstream import Reply
 
 YES = '{"extracted": "4", "reasoning": "They agree.", "correct": "yes", "confidence": 80}'
 NO = '{"extracted": "5", "reasoning": "They differ.", "correct": "no", "confidence": null}'
@@ -70,12 +70,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def graded(folder: Path, pool: Pool, **options: Any) -> GradingReport:
-    def connect(asked: Pool) -> Upstream:
-        return Upstream(asked)
-
     with Run.open(folder) as run:
         settings = Settings(judge=pool, **options)
-        return grade_run(run, folder.parent / "out", settings=settings, connect=connect)
+        return grade_run(run, folder.parent / "out", settings=settings)
 
 
 def rows(folder: Path, query: str) -> list[Any]:
@@ -245,7 +242,7 @@ def test_an_interruption_ends_calls_and_counts_what_they_may_have_cost(tmp_path:
     with court(lambda _: YES, Rule(kind="stall", seconds=60.0)) as server:
         judgments = Judgments(tmp_path)
         pool = judge_pool(server)
-        line = JudgeLine(pool, judgments, limit=None, connect=Upstream)
+        line = JudgeLine(pool, judgments, limit=None)
         asking = threading.Thread(target=lambda: _quietly(line))
         asking.start()
         while not server.stats().in_flight:

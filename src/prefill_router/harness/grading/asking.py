@@ -3,18 +3,16 @@
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
-from prefill_router.data import Prompt
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.harness.grading.judgments import Judgments, judgment_key
 from prefill_router.harness.grading.ledger import Ledger, OverLimitError, Reservation
 from prefill_router.targets import Pool, Target
-from prefill_router.upstream import Reply
+from prefill_router.upstream import Reply, Upstream
 from prefill_router.upstream.pricing import bound, cost_of, plausible, reported_cost
 
 ATTEMPTS = 4
@@ -25,25 +23,6 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 
 class _NotBegunError(Exception):
     """A call was to begin when all were being broken off."""
-
-
-@runtime_checkable
-class Asks(Protocol):
-    """A client of the judge's endpoint, as `upstream` has it."""
-
-    async def ask(self, target: str, prompt: Prompt) -> Reply:
-        """One reply."""
-
-    async def __aenter__(self) -> "Asks":
-        """Connect."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
 
 
 @final
@@ -70,11 +49,11 @@ class JudgeLine:
         pool: The judge alone.
         judgments: Where replies and failures are kept.
         limit: US dollars, with what earlier judgments cost; None for no limit.
-        connect: Makes the client of a pool.
         first_wait: Seconds before the second attempt where the endpoint doesn't say.
 
     Raises:
-        ConfigError: The pool has not one target, or there is a limit and no price.
+        ConfigError: The pool has not one target, its key isn't set, or there is a limit and no
+            price.
     """
 
     def __init__(
@@ -83,7 +62,6 @@ class JudgeLine:
         judgments: Judgments,
         *,
         limit: float | None,
-        connect: Callable[[Pool], Asks],
         first_wait: float = _FIRST_WAIT,
     ) -> None:
         self.judge = only_target(pool)
@@ -92,6 +70,7 @@ class JudgeLine:
                 f"--judge-limit needs to know what {self.judge.name!r} costs; give its prices in "
                 "the judge's pool file"
             )
+        self._upstream = Upstream(pool)
         self._judgments = judgments
         self._ledger = Ledger(limit=limit, spent=judgments.charged)
         self._first_wait = first_wait
@@ -103,7 +82,6 @@ class JudgeLine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="judge", daemon=True)
         self._thread.start()
-        self._upstream = connect(pool)
         self._wait(self._upstream.__aenter__())
 
     def ask(self, prompt: str, sample: int) -> Asked:

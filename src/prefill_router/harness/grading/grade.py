@@ -15,7 +15,6 @@ from prefill_router.data import write_dataset
 from prefill_router.data.storage import check_replaceable
 from prefill_router.errors import ConfigError
 from prefill_router.harness.answer import Answer
-from prefill_router.harness.grading.asking import Asks
 from prefill_router.harness.grading.base import Grade, Grader, ungraded
 from prefill_router.harness.grading.kept import KeptGrades, grade_key
 from prefill_router.harness.grading.registry import Graders, grader_named
@@ -26,7 +25,6 @@ from prefill_router.harness.grading.tally import TargetSummary
 from prefill_router.harness.runs.run import Run
 from prefill_router.harness.task import Task
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.targets import Pool
 
 SUMMARY = "grading.json"
 LOCK = "grading"
@@ -70,7 +68,6 @@ def grade_run(
     *,
     settings: Settings | None = None,
     progress: Progress | None = None,
-    connect: Callable[[Pool], Asks] | None = None,
 ) -> GradingReport:
     """Grade a run's answers and write the dataset, whole or not at all.
 
@@ -83,7 +80,6 @@ def grade_run(
         out: The dataset's folder; one that is there is replaced.
         settings: How to grade.
         progress: Shows how far it is.
-        connect: Makes the client of the judge's endpoint; by default `upstream`'s.
 
     Raises:
         ConfigError: A grader lacks something, such as a judge or a package, or there is none of a
@@ -99,7 +95,7 @@ def grade_run(
     check_replaceable(out)
     shelf = Shelf(run)
     sheet = Sheet(shelf, run.pool)
-    graders = Graders(settings, run.folder, connect=connect)
+    graders = Graders(settings, run.folder)
     with _alone(run.folder), _job(shelf, sheet, graders, run.folder) as job:
         left_out = job.grade_all(run, progress or SilentProgress())
         report = GradingReport(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, final
 
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router.harness.grading.asking import Asks, JudgeLine, only_target
+from prefill_router.harness.grading.asking import JudgeLine, only_target
 from prefill_router.harness.grading.base import Grader
 from prefill_router.harness.grading.code import CodeGrader
 from prefill_router.harness.grading.functions import FunctionGrader
@@ -19,7 +19,6 @@ from prefill_router.harness.grading.numbers import NumberGrader
 from prefill_router.harness.grading.prompts import Kind
 from prefill_router.harness.grading.settings import Settings
 from prefill_router.sandbox import Sandbox
-from prefill_router.targets import Pool
 
 
 @final
@@ -29,15 +28,11 @@ class Graders:
     Args:
         settings: How the run is to be graded.
         folder: The run's.
-        connect: Makes the client of the judge's endpoint; by default `upstream`'s.
     """
 
-    def __init__(
-        self, settings: Settings, folder: Path, *, connect: Callable[[Pool], Asks] | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
         self._folder = folder
-        self._connect = connect or _connect
         self._open: dict[str, Grader] = {}
         self._line: tuple[JudgeLine, Judgments] | None = None
 
@@ -69,7 +64,7 @@ class Graders:
             judgments = Judgments(self._folder)
             limit = self.settings.judge_limit
             try:
-                line = JudgeLine(pool, judgments, limit=limit, connect=self._connect)
+                line = JudgeLine(pool, judgments, limit=limit)
             except PrefillRouterError:
                 judgments.close()
                 raise
@@ -115,12 +110,6 @@ def _code(graders: Graders) -> Grader:
     settings = graders.settings
     sandbox = Sandbox.open(python=settings.interpreter)
     return CodeGrader(sandbox, jobs=settings.jobs, interpreter=str(settings.interpreter or ""))
-
-
-def _connect(pool: Pool) -> Asks:
-    from prefill_router.upstream import Upstream
-
-    return Upstream(pool)
 
 
 GRADERS: Final[Mapping[str, GraderKind]] = {
