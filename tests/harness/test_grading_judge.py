@@ -17,7 +17,8 @@ from prefill_router.harness.grading import GradingReport, Settings, grade_run
 from prefill_router.harness.grading.asking import JudgeLine
 from prefill_router.harness.grading.judgments import DATABASE, Judgments
 from prefill_router.harness.grading.ledger import Ledger, OverLimitError
-from prefill_router.harness.grading.prompts import Verdict, judge_prompt, read_verdict
+from prefill_router.harness.grading.prompts import judge_prompt
+from prefill_router.harness.grading.verdicts import Verdict, read_verdict
 from prefill_router.harness.runs.run import Run
 from prefill_router.minipool.server import Faults, Rule, ScriptedModel, Server, serve
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, write_pool

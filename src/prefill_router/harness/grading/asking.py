@@ -49,21 +49,13 @@ class JudgeLine:
         pool: The judge alone.
         judgments: Where replies and failures are kept.
         limit: US dollars, with what earlier judgments cost; None for no limit.
-        first_wait: Seconds before the second attempt where the endpoint doesn't say.
 
     Raises:
         ConfigError: The pool has not one target, its key isn't set, or there is a limit and no
             price.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        judgments: Judgments,
-        *,
-        limit: float | None,
-        first_wait: float = _FIRST_WAIT,
-    ) -> None:
+    def __init__(self, pool: Pool, judgments: Judgments, *, limit: float | None) -> None:
         self.judge = only_target(pool)
         if limit is not None and not self.judge.has_price:
             raise ConfigError(
@@ -73,7 +65,6 @@ class JudgeLine:
         self._upstream = Upstream(pool)
         self._judgments = judgments
         self._ledger = Ledger(limit=limit, spent=judgments.charged)
-        self._first_wait = first_wait
         self._random = random.Random(0)
         self._in_a_row = 0
         self._hopeless = ""
@@ -190,7 +181,7 @@ class JudgeLine:
 
     def _backoff(self, attempt: int) -> float:
         """Seconds, up to twice as many each time; drawn, so that callers don't come together."""
-        return self._random.uniform(0, min(self._first_wait * 2**attempt, _LONGEST_WAIT))
+        return self._random.uniform(0, min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT))
 
     def _begin(self, prompt: str) -> Future[Any]:
         """A call under way; none begins once `stop` has broken off the others."""

@@ -15,7 +15,8 @@ from prefill_router.harness.grading.base import (
     ungraded,
 )
 from prefill_router.harness.grading.judgments import Judgments, judgment_key
-from prefill_router.harness.grading.prompts import Kind, Verdict, judge_prompt, read_verdict
+from prefill_router.harness.grading.prompts import Kind, judge_prompt
+from prefill_router.harness.grading.verdicts import Verdict, read_verdict
 from prefill_router.harness.task import Task
 
 _VERSION = 2

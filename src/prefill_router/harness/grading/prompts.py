@@ -1,15 +1,11 @@
-"""What a judge is asked, and how its reply is read.
+"""What a judge is asked.
 
 The answer that is judged may hold anything, such as orders to the judge or a made-up verdict. It
-stands between two lines that it can't foresee, and only the judge's own reply is read.
+stands between two lines that it can't foresee.
 """
 
 import hashlib
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal
 
 from prefill_router.data import prompt_text
 from prefill_router.harness.task import Task
@@ -52,31 +48,6 @@ _CONFIDENCE = (
     '"confidence": how sure the graded text says it is of its answer, from 0 to 100, or null if it '
     "doesn't say"
 )
-_DECODER = json.JSONDecoder()
-_FIELDS = frozenset({"correct", "score", "extracted", "confidence"})
-_COLON = re.compile("[:=]")
-_AROUND = " \t*_\"'"
-"""What may stand around a field's name and its value, outside of JSON."""
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
-_YES = {"yes": 1.0, "true": 1.0, "correct": 1.0, "no": 0.0, "false": 0.0, "incorrect": 0.0}
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What a judge said.
-
-    Attributes:
-        score: In [0, 1].
-        extracted: The final answer that it saw; empty where it named none.
-        reasoning: Why.
-        confidence: How sure the graded answer says it is, in [0, 1]; None where unsaid.
-    """
-
-    score: float
-    extracted: str = ""
-    reasoning: str = ""
-    confidence: float | None = None
 
 
 def judge_prompt(kind: Kind, task: Task, answer: str, *, soft: bool) -> str:
@@ -105,88 +76,6 @@ def judge_prompt(kind: Kind, task: Task, answer: str, *, soft: bool) -> str:
         answer=answer,
         form=_FORM.format(fields="\n".join(f"- {field}" for field in fields)),
     )
-
-
-def read_verdict(reply: str, *, soft: bool) -> Verdict | None:
-    """What a judge's reply says; None where that can't be read.
-
-    The JSON object that the reply ends on counts, fenced or not, and with its keys in any case. No
-    other object does, neither within it nor before it: a judge may quote one from the answer that
-    it grades. Where a reply ends on none, lines such as `correct: yes` count, if they agree.
-    """
-    wanted = "score" if soft else "correct"
-    found = _last_object(reply)
-    return _verdict(_lines(reply, wanted) if found is None else found, wanted)
-
-
-def _last_object(reply: str) -> Mapping[str, Any] | None:
-    """The JSON object that a reply ends on; None where it ends otherwise."""
-    text = reply.rstrip().removesuffix("```").rstrip()
-    at = text.find("{")
-    while at >= 0:
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            value, end = None, at + 1
-        if value is not None and end == len(text):
-            return {str(key).strip().lower(): item for key, item in value.items()}
-        at = text.find("{", end)
-    return None
-
-
-def _lines(reply: str, wanted: str) -> Mapping[str, str]:
-    """The fields that have a line of their own; none where two of the wanted one disagree."""
-    found: dict[str, str] = {}
-    for line in reply.splitlines():
-        name, *rest = _COLON.split(line, maxsplit=1)
-        field = name.strip(f"{_AROUND}#>-").lower()
-        value = rest[0].lstrip(_AROUND).rstrip(f"{_AROUND},.") if rest else ""
-        if field not in _FIELDS or not value:
-            continue
-        if field == wanted and found.get(field, value).lower() != value.lower():
-            return {}
-        found[field] = value
-    return found
-
-
-def _verdict(found: Mapping[str, Any], wanted: str) -> Verdict | None:
-    score = _share(found.get("score")) if wanted == "score" else _yes(found.get("correct"))
-    if score is None:
-        return None
-    sure = _number(found.get("confidence"))
-    within = sure is not None and 0 <= sure <= 100
-    return Verdict(
-        score=score,
-        extracted=_text(found.get("extracted")),
-        reasoning=_text(found.get("reasoning")),
-        confidence=sure / 100 if within and sure is not None else None,
-    )
-
-
-def _yes(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return float(value)
-    return _YES.get(value.strip().strip("*_\"'.").lower()) if isinstance(value, str) else None
-
-
-def _share(value: Any) -> float | None:
-    """A score from 0 to 1; another number is no such score, and isn't guessed at."""
-    number = _number(value)
-    return number if number is not None and 0 <= number <= 1 else None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value) if abs(value) < 1e9 else None
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip().rstrip("%").strip()):
-        return float(value.strip().rstrip("%").strip())
-    return None
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def _question(task: Task) -> str:
