@@ -16,7 +16,10 @@ import pytest
 from collecting import answer_to, answers, ask, bill, models, pool_of, rows, tasks
 
 from prefill_router.harness import Answer, Run
+from prefill_router.harness.collecting.billing import bill_of_reply
 from prefill_router.minipool.server import Faults, Record, Rule, Server, serve
+from prefill_router.upstream import Reply, Usage
+from prefill_router.upstream.pricing import bound
 
 STALL = 4.0
 LATE = {"first_token_timeout", "answer_timeout"}
@@ -151,6 +154,20 @@ def test_usage_that_cannot_be_true_is_kept_and_not_believed(tmp_path: Path, lie:
         assert kept["completion_tokens"] >= 1000 * record.completion_tokens
     elif lie != "omit":
         assert kept
+
+
+@pytest.mark.parametrize(("given", "written"), [(1, 500), (1000, 3), (1000, 0), (0, 500)])
+def test_counts_too_small_for_the_texts_are_not_believed(given: int, written: int) -> None:
+    target = pool_of("http://127.0.0.1:1/v1", ["small"], max_tokens=1000).targets[0]
+    prompt, most = "What? " * 600, bound(target, "What? " * 600)
+    usage = Usage(input_tokens=given, output_tokens=written)
+    reply = Reply(text="No. " * 100, reasoning="Hm. " * 400, usage=usage)
+    found = bill_of_reply(target, prompt, most, reply)
+    assert found.source == "estimate"
+    assert found.note.startswith("input_tokens" if given < 1000 else "output_tokens")
+    assert found.charged >= (most.dollars or 0.0)
+    honest = replace(reply, usage=Usage(input_tokens=1000, output_tokens=500))
+    assert bill_of_reply(target, prompt, most, honest).source == "usage"
 
 
 def test_a_broken_answer_stays_at_risk(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from prefill_router.data import Prompt
+from prefill_router.data import Prompt, prompt_text
 from prefill_router.errors import UpstreamError
 from prefill_router.harness.answer import CostSource
 from prefill_router.targets import Target
@@ -16,6 +16,9 @@ from prefill_router.upstream.pricing import (
     plausible,
     reported_cost,
 )
+
+_MOST_BYTES_PER_TOKEN = 32
+"""On average, in any text that isn't one sign over and over."""
 
 
 @final
@@ -47,7 +50,7 @@ def bill_of_reply(target: Target, prompt: Prompt, most: Bound, reply: Reply) -> 
     It goes by what the provider says that it cost, or by the tokens that it reports. Where what it
     reports can't be true the cost is an estimate, and the most possible stays at risk.
     """
-    odd = plausible(reply.usage, most) or _nothing_counted(reply)
+    odd = plausible(reply.usage, most) or _too_few(prompt, reply)
     told = reported_cost(reply.usage)
     if told is not None and _is_possible(told, most):
         risk = 0.0 if not odd else _rest(most, told)
@@ -81,12 +84,13 @@ def _estimate(target: Target, prompt: Prompt, most: Bound, reply: Reply, note: s
     return Bill(cost=cost, at_risk=_rest(most, cost), source="estimate", note=note)
 
 
-def _nothing_counted(reply: Reply) -> str:
-    """Counts of zero for something that was read or written."""
-    if reply.usage.input_tokens == 0:
-        return "input_tokens is 0"
-    if reply.usage.output_tokens == 0 and (reply.text or reply.reasoning):
-        return "output_tokens is 0, and there is an answer"
+def _too_few(prompt: Prompt, reply: Reply) -> str:
+    """Counts that are too small for what was read or written."""
+    read, written = prompt_text(prompt), reply.text + reply.reasoning
+    for name, text in (("input_tokens", read), ("output_tokens", written)):
+        size, count = len(text.encode("utf-8", "surrogatepass")), getattr(reply.usage, name)
+        if count is not None and size > _MOST_BYTES_PER_TOKEN * count:
+            return f"{name} is {count}, for {size} bytes"
     return ""
 
 
