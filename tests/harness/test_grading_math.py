@@ -36,6 +36,8 @@ def grader() -> Iterator[MathGrader]:
         ("x + 1", "$x + 2$", 0.0),
         ("3", "I do not know.", 0.0),
         ("3", "", 0.0),
+        ("x^2", "x^2\n", 1.0),  # without a mark of mathematics
+        (r"\text{red}", r"\text{red}", 1.0),
     ],
 )
 def test_results_are_compared_as_mathematics(

@@ -17,7 +17,7 @@ _READ = 10_000
 
 @final
 class MathGrader(Grader):
-    """Right where the answer's result equals the task's as mathematics.
+    """Right where the answer is the task's letter for letter, or its result equals it.
 
     `math-verify` looks for the last result (in a box, in LaTeX, as a plain expression) and compares
     by algebra. It limits its time by signals, which fail in threads and can't interrupt everything,
@@ -35,7 +35,7 @@ class MathGrader(Grader):
         if importlib.util.find_spec("math_verify") is None:
             raise MissingExtraError("math-verify", extra="math", needed_for="the grader math")
         library = f"math-verify {importlib.metadata.version('math-verify')}"
-        self._about = About(name="math", version=1, setting=library, kept=True, at_once=jobs)
+        self._about = About(name="math", version=2, setting=library, kept=True, at_once=jobs)
         self._pool = WorkerPool(_WORKER, count=jobs, seconds=seconds)
 
     @property
@@ -47,6 +47,9 @@ class MathGrader(Grader):
         """Compare in one of the processes."""
         if not task.answer:
             return unfit("the task has no answer to compare with")
+        bare = text.strip()
+        if bare and bare in map(str.strip, task.answer):  # the library reads few that aren't marked
+            return graded(True, extracted=bare)
         request = {"right": list(task.answer), "found": text[-_READ:]}
         try:
             said = self._pool.ask(request)
