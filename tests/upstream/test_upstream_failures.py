@@ -132,6 +132,15 @@ def test_a_date_to_ask_again_is_understood() -> None:
     assert 90 < found.retry_after <= 100
 
 
+def test_a_date_to_ask_again_goes_by_the_endpoints_own_clock() -> None:
+    hour_ago = time.time() - 3600
+    headers = {
+        "date": formatdate(hour_ago, usegmt=True),
+        "retry-after": formatdate(hour_ago + 30, usegmt=True),
+    }
+    assert failure(refusal(429, "slow down", headers)).retry_after == pytest.approx(30, abs=1)
+
+
 def test_headers_of_the_provider_behind_count() -> None:
     error = {**told("x", "", 429), "metadata": {"headers": {"Retry-After": "4"}}}
     assert failure(refusal(429, error)).retry_after == 4.0

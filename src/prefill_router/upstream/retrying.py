@@ -31,7 +31,8 @@ def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
     """
     said = _milliseconds(headers.get("retry-after-ms"))
     if said is None:
-        said = _seconds_or_date(headers.get("retry-after"), now)
+        clock = _moment(headers.get("date"))  # the endpoint's, which may differ from ours
+        said = _seconds_or_date(headers.get("retry-after"), now if clock is None else clock)
     if said is None:
         said = max(_resets(headers, now), default=None)
     return None if said is None else min(max(said, 0.0), _LONGEST)
@@ -44,10 +45,15 @@ def _milliseconds(text: str | None) -> float | None:
 
 def _seconds_or_date(text: str | None, now: float) -> float | None:
     number = _number(text)
-    if number is not None or text is None:
+    if number is not None:
         return number
+    moment = _moment(text)
+    return None if moment is None else moment - now
+
+
+def _moment(text: str | None) -> float | None:
     try:
-        return email.utils.parsedate_to_datetime(text).timestamp() - now
+        return email.utils.parsedate_to_datetime(text).timestamp() if text else None
     except (ValueError, OverflowError):
         return None
 
