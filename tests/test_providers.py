@@ -77,6 +77,7 @@ def test_the_papers_maximum_is_the_default() -> None:
         (lambda: RequestOptions(temperature=-1), "not negative"),
         (lambda: RequestOptions(extra_body={"messages": []}), "which asking sets itself"),
         (lambda: RequestOptions(extra_body={"a": float("nan")}), "isn't JSON"),
+        (lambda: Target(name="a", api_key_env="sk-x"), "never is the key"),
         (lambda: Target(name="a", reasoning_price=1), "reasoning price alone"),
         (lambda: Target(name="a", provider="p", base_url="http://x"), "endpoint of its own"),
         (lambda: Pool((Target(name="a", provider="p"),)), "no such providers"),
@@ -92,7 +93,12 @@ def test_what_can_not_be(make, words: str) -> None:  # noqa: ANN001
     ("text", "words"),
     [
         ("{name: p, base_url: 'http://x', dialect: klingon}", r"providers\.0\.dialect"),
-        ("{name: p, base_url: 'http://x', api_key: sk-1}", r"providers\.0\.api_key: Extra"),
+        (
+            "{name: p, base_url: 'http://x', api_key: sk-1}",
+            r"providers\.0\.api_key: keys don't belong",
+        ),
+        ("{name: p, base_url: 'http://x', api_key_env: sk-1}", "can't be the name of a variable"),
+        ("{name: p, base_url: 'http://x', concurency: 2}", "concurency: no such field; .*concurr"),
         ("{name: p}", r"providers\.0\.base_url: Field required"),
         ("{name: p, base_url: ftp}", "begins with http"),
     ],

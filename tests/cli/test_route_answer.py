@@ -21,9 +21,12 @@ def names(job: Job) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def server(names: tuple[str, ...]) -> Iterator[Server]:
-    broken = Faults(rules=[Rule(kind="status", status=500, contains="break")])
+    rules = [
+        Rule(kind="status", status=400, contains="break"),
+        Rule(kind="rate_limit", contains="again", retry_after=0.05, form="ms", attempts=1),
+    ]
     models = [ScriptedModel(name, lambda q: f"you said {q}") for name in names]
-    with serve(models, faults=broken) as running:
+    with serve(models, faults=Faults(rules=rules)) as running:
         yield running
 
 
@@ -49,11 +52,23 @@ def test_as_json(route: Route, pool: Path, names: tuple[str, ...]) -> None:
     assert value["reply"]["usage"]["output_tokens"] > 0
 
 
+def test_a_rate_limit_is_waited_for(route: Route, pool: Path, server: Server) -> None:
+    before = len(server.log)
+    done = route("and again", "--answer", "--pool", pool)
+    assert done.code == 0, done.err
+    assert "you said and again" in done.out
+    assert len(server.log) == before + 2
+
+
 def test_a_target_that_fails_or_has_no_endpoint(route: Route, pool: Path) -> None:
     failed = route("break it", "--answer", "--pool", pool)
     assert failed.code == 1
     assert failed.err.startswith("error: ")
     assert "break it" not in failed.err
+    assert "P(correct)" in failed.out  # the decision stands
+    told = route("break it", "--answer", "--pool", pool, "--json")
+    assert told.code == 1
+    assert json.loads(told.out)["reply"] is None
     nowhere = route("Hello", "--answer")
     assert nowhere.code == 1
     assert "has no endpoint; give it a base_url" in nowhere.err

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.data import Prompt
-from prefill_router.errors import FormatError
+from prefill_router.errors import FormatError, UpstreamError
 from prefill_router.targets import read_pool
 from prefill_router.upstream import Reply, ask_once
 
@@ -57,13 +57,21 @@ def route(
     router = Router.load(folder, sources=sources(encoder_folder))
     places = router.pool if pool is None else read_pool(pool)
     decision = router.route(asked, lam=lam, only=names)
-    reply = ask_once(places, decision.target, asked) if answer else None
-    if as_json:
-        print_json(decision.to_dict() | ({} if reply is None else {"reply": _plain(reply)}))
-        return
-    _show(decision)
-    if reply is not None:
-        _show_reply(reply)
+    if not as_json:
+        _show(decision)
+    if answer:
+        try:
+            reply = ask_once(places, decision.target, asked)
+        except UpstreamError:
+            if as_json:
+                print_json(decision.to_dict() | {"reply": None})
+            raise
+        if not as_json:
+            _show_reply(reply)
+            return
+        print_json(decision.to_dict() | {"reply": _plain(reply)})
+    elif as_json:
+        print_json(decision.to_dict())
 
 
 def _plain(reply: Reply) -> dict[str, Any]:

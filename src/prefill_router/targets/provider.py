@@ -1,6 +1,7 @@
 """Providers: who serves targets, in which dialect, and how hard they may be asked."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ Dialect = Literal[
 ]
 """How an OpenAI-compatible endpoint differs from OpenAI's own."""
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @final
@@ -46,6 +49,7 @@ class Provider:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ConfigError("a provider has an empty name; give it one")
+        check_variable(self.api_key_env, f"provider {self.name!r}")
         self._check_address()
         if self.concurrency < 1:
             raise ConfigError(
@@ -79,3 +83,16 @@ class Provider:
             raise ConfigError(
                 f"provider {self.name!r} has {what} {value}; it must be a number above 0"
             )
+
+
+def check_variable(name: str | None, whose: str) -> None:
+    """Check that what should name the variable of a key can be the name of one.
+
+    Raises:
+        ConfigError: It can't; it isn't quoted, since it may be the key itself.
+    """
+    if name is not None and not _VARIABLE.fullmatch(name):
+        raise ConfigError(
+            f"{whose} has an api_key_env that can't be the name of a variable; it names the "
+            "environment variable that holds the key, such as LAB_KEY, and never is the key"
+        )

@@ -25,7 +25,7 @@ or, where only prices are known, `prices.csv` with the columns `target`,
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -36,6 +36,9 @@ from prefill_router.targets.pool import Pool
 from prefill_router.targets.provider import Dialect, Provider
 from prefill_router.targets.request import RequestOptions
 from prefill_router.targets.target import Target
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _PRICE_COLUMNS = ("target", "usd_per_million_input_tokens", "usd_per_million_output_tokens")
 
@@ -106,9 +109,22 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise FormatError(f"{place}: {first['msg']}", file=source) from None
+        raise FormatError(f"{place}: {_told(first)}", file=source) from None
     except ConfigError as error:
         raise FormatError(str(error), file=source) from None
+
+
+def _told(error: "ErrorDetails") -> str:
+    """What is wrong with a field, and what would do; without its value, which may be a key."""
+    if error["type"] != "extra_forbidden":
+        return error["msg"]
+    if error["loc"][-1] in ("api_key", "key"):
+        return "keys don't belong in files; name the variable that holds it as api_key_env"
+    places: dict[str, type[BaseModel]] = {"targets": _TargetModel, "providers": _ProviderModel}
+    model = places.get(str(error["loc"][0]), _PoolModel)
+    if "request" in error["loc"][:-1]:
+        model = _RequestModel
+    return f"no such field; the fields are {', '.join(model.model_fields)}"
 
 
 def read_pool(path: Path) -> Pool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.targets.provider import check_variable
 from prefill_router.targets.request import RequestOptions
 
 
@@ -41,6 +42,7 @@ class Target:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ConfigError("a target has an empty name; give it one")
+        check_variable(self.api_key_env, f"target {self.name!r}")
         special = (self.cached_input_price, self.reasoning_price)
         for price in (self.input_price, self.output_price, *special):
             if price is not None and not (math.isfinite(price) and price >= 0):

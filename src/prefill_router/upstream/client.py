@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
 from prefill_router.data import Prompt, prompt_text
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.targets import Pool, Provider
 from prefill_router.upstream.dialects import request_messages, request_parameters
 from prefill_router.upstream.failures import failed
@@ -19,7 +19,9 @@ from prefill_router.upstream.reply import Reply
 if TYPE_CHECKING:
     from prefill_router.upstream.calling import Caller
 
+_WAIT_SECONDS, _PATIENCE_SECONDS = 1.0, 30.0
 _NO_KEY = "none"  # servers without keys want some word
+_USUAL = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _KEY = re.compile(r"[!-~]+")
 
 
@@ -104,8 +106,15 @@ class Upstream:
             raise failed(target, "refused", billed="no") from None
 
 
-def ask_once(pool: Pool, target: str, prompt: Prompt) -> Reply:
+def ask_once(pool: Pool, target: str, prompt: Prompt, *, attempts: int = 3) -> Reply:
     """Ask one target and wait for its answer; not to be called where an event loop runs.
+
+    Args:
+        pool: Has the target.
+        target: Its name.
+        prompt: What is asked.
+        attempts: Calls at most. Between them it waits as long as the endpoint says, or a second,
+            and gives up rather than wait for longer than half a minute.
 
     Raises:
         UpstreamError: It gave no answer, or only a part of one.
@@ -114,6 +123,14 @@ def ask_once(pool: Pool, target: str, prompt: Prompt) -> Reply:
 
     async def ask() -> Reply:
         async with Upstream(pool.select([target])) as upstream:
+            for _ in range(attempts - 1):
+                try:
+                    return await upstream.ask(target, prompt)
+                except UpstreamError as error:
+                    wait = _WAIT_SECONDS if error.retry_after is None else error.retry_after
+                    if not error.retriable or wait > _PATIENCE_SECONDS:
+                        raise
+                    await asyncio.sleep(wait)
             return await upstream.ask(target, prompt)
 
     return asyncio.run(ask())
@@ -124,12 +141,19 @@ def _keys(providers: set[Provider], environment: Mapping[str, str]) -> dict[Prov
     named = {p: p.api_key_env for p in providers}
     lacking = sorted({n for n in named.values() if n is not None and not environment.get(n)})
     if lacking:
+        whose = sorted(p.name for p, n in named.items() if n in lacking)
         raise ConfigError(
-            f"the environment variables {lacking} aren't set; they hold the keys of "
-            f"{sorted(p.name for p, n in named.items() if n in lacking)}"
+            f"no key for {', '.join(whose)}: set the environment variable "
+            f"{', '.join(map(_shown, lacking))}"
         )
     keys = {p: _NO_KEY if n is None else environment[n].strip() for p, n in named.items()}
     odd = sorted(str(named[p]) for p, key in keys.items() if not _KEY.fullmatch(key))
     if odd:
-        raise ConfigError(f"the environment variables {odd} hold what can't be a key; set them")
+        shown = ", ".join(map(_shown, odd))
+        raise ConfigError(f"the environment variable {shown} holds what can't be a key; set it")
     return keys
+
+
+def _shown(variable: str) -> str:
+    """A variable's name, unless it looks like a key that was put in its place."""
+    return variable if _USUAL.fullmatch(variable) else "that api_key_env names"
