@@ -31,6 +31,7 @@ app = typer.Typer(
     help="Decides, for each request, which language model should answer it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # so that paragraphs are wrapped anew
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
