@@ -193,7 +193,11 @@ def _show(summary: "Summary") -> None:
         out.print(f"{number:,} questions were not asked: {why}", soft_wrap=True)
     if summary.limit_that_would_do is not None:
         enough = _rounded_up(summary.limit_that_would_do)
-        out.print(f"about --limit {enough} would do for all of them", soft_wrap=True)
+        out.print(
+            f"by an estimate --limit {enough} would do for the rest: it goes by what each target's "
+            "questions were charged so far, at risk included",
+            soft_wrap=True,
+        )
 
 
 def _check(summary: "Summary") -> None:

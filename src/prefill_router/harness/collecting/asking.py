@@ -223,8 +223,7 @@ class Collector:
         if question.attempts:
             self._missing(question, str(question.attempts[-1].failure), lane)
         else:
-            call = self._prepare(question)
-            self._tally.left(why, call.expected_dollars, call.reserved)
+            self._tally.left(why)
             lane.finish()
 
     def _record(

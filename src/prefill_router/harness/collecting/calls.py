@@ -12,7 +12,7 @@ from prefill_router.harness.collecting.billing import Bill
 from prefill_router.harness.collecting.schedule import Question
 from prefill_router.targets import Target
 from prefill_router.upstream import Reply, Usage
-from prefill_router.upstream.pricing import Bound, cost_of
+from prefill_router.upstream.pricing import Bound
 
 
 @final
@@ -38,11 +38,6 @@ class Call:
     def expected_tokens(self) -> int:
         """In and out."""
         return (self.expected.input_tokens or 0) + (self.expected.output_tokens or 0)
-
-    @property
-    def expected_dollars(self) -> float:
-        """US dollars; 0 without prices."""
-        return cost_of(self.expected, self.target) or 0.0
 
     @property
     def reserved(self) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from prefill_router.harness.collecting.asking import OVER_LIMIT
+from prefill_router.harness.collecting.enough import limit_for_the_rest
 from prefill_router.harness.collecting.options import CollectOptions
 from prefill_router.harness.collecting.planning import Plan
 from prefill_router.harness.collecting.tally import Tally
@@ -43,8 +44,8 @@ class Summary:
         spent: US dollars of the whole run, as far as known.
         at_risk: US dollars that may have been billed for the run beyond that, at most.
         limit: The spending limit, in US dollars; None for none.
-        limit_that_would_do: One that would let the rest be asked, as expected; None where nothing
-            was left for the limit's sake.
+        limit_that_would_do: One that would let the rest be asked, as an estimate; None where
+            nothing was left for the limit's sake.
         seconds: How long it took.
         targets: How the tasks stand with each target.
     """
@@ -70,14 +71,13 @@ def summarise(
     run: Run, plan: Plan, tally: Tally, options: CollectOptions, *, seconds: float
 ) -> Summary:
     """What came of asking, and how the run stands now."""
-    left, spent, at_risk = tally.not_asked(), run.spent, run.at_risk
-    enough = spent + at_risk + left.dollars + left.most_dollars
+    over = OVER_LIMIT in tally.not_asked()
     return Summary(
         **tally.to_dict(),
-        spent=spent,
-        at_risk=at_risk,
+        spent=run.spent,
+        at_risk=run.at_risk,
         limit=options.limit,
-        limit_that_would_do=enough if OVER_LIMIT in left.questions else None,
+        limit_that_would_do=limit_for_the_rest(run, plan, options) if over else None,
         seconds=seconds,
         targets=_targets(run, plan),
     )

@@ -2,29 +2,12 @@
 
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, final
 
 from prefill_router.harness.answer import Answer
 from prefill_router.progress import Advance
 
 _EVERY_SECONDS = 0.2
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Left:
-    """Questions that were not asked.
-
-    Attributes:
-        questions: How many, by why.
-        dollars: US dollars that they are expected to cost.
-        most_dollars: US dollars that the dearest of them can cost at most.
-    """
-
-    questions: dict[str, int]
-    dollars: float
-    most_dollars: float
 
 
 @final
@@ -40,7 +23,6 @@ class Tally:
         self._unsaid = 0
         self._said = time.monotonic()
         self._left: Counter[str] = Counter()
-        self._left_dollars = self._left_most = 0.0
         self.calls = 0
         self.answered: Counter[str] = Counter()
         self.missing: Counter[tuple[str, str]] = Counter()
@@ -64,24 +46,14 @@ class Tally:
         self.missing[target, reason] += 1
         self._step()
 
-    def left(self, why: str, dollars: float, most_dollars: float) -> None:
-        """A question isn't asked.
-
-        Args:
-            why: The reason.
-            dollars: US dollars that it is expected to cost.
-            most_dollars: US dollars that it can cost at most.
-        """
+    def left(self, why: str) -> None:
+        """A question isn't asked, for this reason."""
         self._left[why] += 1
-        self._left_dollars += dollars
-        self._left_most = max(self._left_most, most_dollars)
         self._step()
 
-    def not_asked(self) -> Left:
-        """The questions that were not asked."""
-        return Left(
-            questions=dict(self._left), dollars=self._left_dollars, most_dollars=self._left_most
-        )
+    def not_asked(self) -> dict[str, int]:
+        """How many questions were not asked, by why."""
+        return dict(self._left)
 
     def say(self) -> None:
         """Say how far it is."""
@@ -99,7 +71,7 @@ class Tally:
             "calls": self.calls,
             "answered": self.answered.total(),
             "missing": dict(reasons),
-            "not_asked": dict(self._left),
+            "not_asked": self.not_asked(),
             "cost": self.cost,
         }
 

@@ -186,6 +186,18 @@ class Run:
         exposed = f"SELECT COALESCE(SUM(dollars), 0) FROM ({last})"
         return max(round(float(self._one(beyond)) + float(self._one(exposed)), _DECIMALS), 0.0)
 
+    def charged(self, target: str) -> list[float]:
+        """US dollars that each question to a target has been charged, what is at risk included.
+
+        Questions that nothing came of and that cost nothing, such as where a key was refused,
+        aren't in it.
+        """
+        query = (
+            "SELECT SUM(charged) FROM answers "
+            "WHERE target = ? AND (missing IS NULL OR charged > 0) GROUP BY query_id"
+        )
+        return [dollars for (dollars,) in self._rows(query, target)]
+
     def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
         """This figure of all recorded answers of a target that have it."""
         rows = self._rows(f"SELECT {what} FROM answers WHERE target = ?", target)
