@@ -1,15 +1,14 @@
 """Judges: what they are asked, how their replies are read, and that none is paid twice."""
 
 import json
-import re
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from graded_runs import answer as answered, make_run, run_of, task
+from judges import NO, UNREADABLE, YES, by_answer, court, graded_part, judge_pool
 
 from commands import refused, succeeded
 from prefill_router.errors import ConfigError, CorruptError
@@ -20,43 +19,9 @@ from prefill_router.harness.grading.ledger import Ledger, OverLimitError
 from prefill_router.harness.grading.prompts import judge_prompt
 from prefill_router.harness.grading.verdicts import Verdict, read_verdict
 from prefill_router.harness.runs.run import Run
-from prefill_router.minipool.server import Faults, Rule, ScriptedModel, Server, serve
-from prefill_router.targets import Pool, Provider, RequestOptions, Target, write_pool
+from prefill_router.minipool.server import Rule
+from prefill_router.targets import Pool, Target, write_pool
 from prefill_router.upstream import Reply
-
-YES = '{"extracted": "4", "reasoning": "They agree.", "correct": "yes", "confidence": 80}'
-NO = '{"extracted": "5", "reasoning": "They differ.", "correct": "no", "confidence": null}'
-UNREADABLE = "I would rather not say."
-
-
-def judge_pool(server: Server, *, concurrency: int = 4, max_tokens: int = 500) -> Pool:
-    provider = Provider(
-        name="court", base_url=server.base_url, dialect="vllm", concurrency=concurrency
-    )
-    judge = Target(
-        name="judge",
-        provider="court",
-        input_price=1.0,
-        output_price=10.0,
-        request=RequestOptions(max_tokens=max_tokens),
-    )
-    return Pool((judge,), providers=(provider,))
-
-
-def court(say: Callable[[str], str] | Mapping[str, str], *rules: Rule) -> Any:
-    model = ScriptedModel("judge", say, characters=40)
-    return serve([model], faults=Faults(rules=rules))
-
-
-def by_answer(prompt: str) -> str:
-    """Says yes to answers that hold 4."""
-    return YES if "4" in graded_part(prompt) else NO
-
-
-def graded_part(prompt: str) -> str:
-    found = re.search(r"(=== \w{16}) answer to grade\n(.*)\n\1 end", prompt, re.DOTALL)
-    assert found
-    return found[2]
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.harness.grading import GRADERS, GradingReport, Settings, grade_run
+from prefill_router.cli.grade_summary import show_grading
+from prefill_router.harness.grading import GRADERS, Settings, grade_run
 from prefill_router.harness.grading.letters import check_unextracted
-from prefill_router.harness.grading.tally import TargetSummary
 from prefill_router.harness.runs.run import Run
 from prefill_router.progress import BarProgress
 from prefill_router.targets import read_pool
@@ -78,45 +77,5 @@ def grade(
     if as_json:
         print_json({"out": str(to), "reused": report.reused, **report.to_dict()})
         return
-    _show(report)
+    show_grading(report)
     out.print(f"{to}: for more, prefill-router describe {to}", soft_wrap=True)
-
-
-def _show(report: GradingReport) -> None:
-    out.print(_table(report.targets))
-    for name in report.skipped:
-        out.print(f"left ungraded, as asked: answers for the grader {name}")
-    for target in report.targets:
-        if target.missing:
-            reasons = ", ".join(f"{n:,} {reason}" for reason, n in target.missing.items())
-            out.print(f"{target.target} lacks labels: {reasons}", soft_wrap=True)
-    if report.reused:
-        out.print(f"{report.reused:,} verdicts were kept from before")
-    if report.left_out:
-        out.print(f"{report.left_out:,} answers of targets that the pool no longer has")
-
-
-def _table(targets: tuple[TargetSummary, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("target", overflow="fold")
-    for title in ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("median", justify="right", no_wrap=True)
-    for target in targets:
-        table.add_row(*_cells(target))
-    return table
-
-
-def _cells(target: TargetSummary) -> tuple[str, ...]:
-    interval = target.interval
-    missing = sum(target.missing.values())
-    return (
-        target.target,
-        f"{target.graded:,}",
-        "?" if target.accuracy is None else f"{100 * target.accuracy:.1f} %",
-        "?" if interval is None else f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}",
-        f"{missing:,}" if missing else "-",
-        f"{target.truncated:,}" if target.truncated else "-",
-        "?" if target.mean_cost is None else f"${target.mean_cost:.6f}",
-        "?" if target.median_seconds is None else f"{target.median_seconds:.2f} s",
-    )

@@ -68,12 +68,18 @@ class JudgeLine:
         self._random = random.Random(0)
         self._in_a_row = 0
         self._hopeless = ""
+        self._held_back: dict[str, float] = {}
         self._stopping = threading.Event()
         self._beginning = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="judge", daemon=True)
         self._thread.start()
         self._wait(self._upstream.__aenter__())
+
+    @property
+    def held_back(self) -> float:
+        """US dollars that one reply to each prompt can cost which the limit held back."""
+        return sum(self._held_back.values())
 
     def ask(self, prompt: str, sample: int) -> Asked:
         """Ask, and keep what comes of it.
@@ -115,6 +121,7 @@ class JudgeLine:
             with self._ledger.reserving(most) as reservation:
                 return None, self._call(key, prompt, sample, reservation)
         except OverLimitError as error:
+            self._held_back[key] = most
             return None, Asked(failure="limit", detail=str(error))
         except UpstreamError as error:
             self._count(error)

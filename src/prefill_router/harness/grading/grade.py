@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from prefill_router import files
 from prefill_router.activations.lock import only_writer
@@ -18,10 +18,10 @@ from prefill_router.harness.answer import Answer
 from prefill_router.harness.grading.base import Grade, Grader, ungraded
 from prefill_router.harness.grading.kept import KeptGrades, grade_key
 from prefill_router.harness.grading.registry import Graders, grader_named
+from prefill_router.harness.grading.report import GradingReport
 from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.grading.sheet import Sheet
 from prefill_router.harness.grading.shelf import Entry, Shelf
-from prefill_router.harness.grading.tally import TargetSummary
 from prefill_router.harness.runs.run import Run
 from prefill_router.harness.task import Task
 from prefill_router.progress import Progress, SilentProgress
@@ -30,36 +30,6 @@ SUMMARY = "grading.json"
 LOCK = "grading"
 _WAITING = 2
 """Answers handed to a grader for each that it grades at once."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class GradingReport:
-    """What came of grading a run.
-
-    Attributes:
-        targets: What came of each target, in the pool's order.
-        graders: The graders that were used: name, version and what else verdicts depend on.
-        skipped: Graders whose answers were left ungraded.
-        left_out: Answers of targets that the run's pool no longer has, or to tasks that were added
-            meanwhile.
-        reused: Verdicts that were kept from an earlier grading.
-    """
-
-    targets: tuple[TargetSummary, ...]
-    graders: dict[str, dict[str, Any]]
-    skipped: tuple[str, ...]
-    left_out: int
-    reused: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; the same run graded the same way gives the same."""
-        return {
-            "targets": [target.to_dict() for target in self.targets],
-            "graders": self.graders,
-            "skipped": list(self.skipped),
-            "left_out": self.left_out,
-        }
 
 
 def grade_run(
@@ -104,6 +74,7 @@ def grade_run(
             skipped=tuple(sorted(settings.skip)),
             left_out=left_out,
             reused=job.reused,
+            judging=graders.bill,
         )
 
     def also(folder: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, final
 
 from prefill_router.data import prompt_key
 from prefill_router.errors import CorruptError, StoreError
+from prefill_router.harness.grading.bill import Bill
 from prefill_router.targets import Target
 from prefill_router.upstream import Reply
 
@@ -40,6 +41,12 @@ CREATE INDEX IF NOT EXISTS judgments_by_key ON judgments (key, sample);
 """
 _CHARGED = """
 SELECT COALESCE(SUM(COALESCE(j.charged, f.charged, c.most)), 0)
+FROM calls c LEFT JOIN judgments j USING (call) LEFT JOIN failures f USING (call)
+"""
+_BILL = """
+SELECT COUNT(*), COALESCE(SUM(j.cost), 0),
+  COALESCE(SUM(COALESCE(j.charged, f.charged, c.most) - COALESCE(j.cost, 0)), 0),
+  COUNT(CASE WHEN j.call IS NOT NULL AND j.cost IS NULL AND j.charged = 0 THEN 1 END)
 FROM calls c LEFT JOIN judgments j USING (call) LEFT JOIN failures f USING (call)
 """
 _REFUSAL = """
@@ -80,6 +87,22 @@ class Judgments:
     def charged(self) -> float:
         """US dollars of all calls, those of unknown bill at the most that they can have cost."""
         return float(self._rows(_CHARGED)[0][0])
+
+    def bill(self, *, held_back: float = 0.0) -> Bill:
+        """What all calls have cost.
+
+        Args:
+            held_back: US dollars that calls can cost which a limit held back.
+        """
+        calls, cost, at_risk, unpriced = self._rows(_BILL)[0]
+        enough = cost + at_risk + held_back if held_back else None
+        return Bill(
+            calls=calls,
+            cost=cost,
+            at_risk=max(at_risk, 0.0),
+            unpriced=unpriced,
+            limit_that_would_do=enough,
+        )
 
     def texts(self, key: str, sample: int) -> list[str]:
         """The texts of the replies so far, the newest first."""

@@ -8,6 +8,7 @@ from typing import Final, final
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.harness.grading.asking import JudgeLine, only_target
 from prefill_router.harness.grading.base import Grader
+from prefill_router.harness.grading.bill import Bill
 from prefill_router.harness.grading.code import CodeGrader
 from prefill_router.harness.grading.functions import FunctionGrader
 from prefill_router.harness.grading.judge import JudgeGrader
@@ -51,6 +52,14 @@ class Graders:
     def opened(self) -> Mapping[str, Grader]:
         """Those that were asked for, by name."""
         return self._open
+
+    @property
+    def bill(self) -> Bill | None:
+        """What judging the run has cost so far; None where no judge was needed."""
+        if self._line is None:
+            return None
+        line, judgments = self._line
+        return judgments.bill(held_back=line.held_back * self.settings.judge_samples)
 
     def judge(self, kind: Kind) -> Grader:
         """A grader that asks the judge; all of them share one line to it."""

@@ -1,0 +1,69 @@
+"""What `grade` prints of what came of it."""
+
+from rich.table import Table
+
+from prefill_router.cli.amounts import counted, dollars, rounded_up
+from prefill_router.cli.app import out
+from prefill_router.harness.grading import GradingReport
+from prefill_router.harness.grading.bill import Bill
+from prefill_router.harness.grading.tally import TargetSummary
+
+
+def show_grading(report: GradingReport) -> None:
+    """Print what came of grading: a line for each target, what lacks labels, what judging cost."""
+    out.print(_table(report.targets))
+    for name in report.skipped:
+        out.print(f"left ungraded, as asked: answers for the grader {name}")
+    for target in report.targets:
+        if target.missing:
+            reasons = ", ".join(f"{n:,} {reason}" for reason, n in target.missing.items())
+            out.print(f"{target.target} lacks labels: {reasons}", soft_wrap=True)
+    if report.reused:
+        out.print(f"{report.reused:,} verdicts were kept from before")
+    if report.left_out:
+        out.print(f"{report.left_out:,} answers of targets that the pool no longer has")
+    if report.judging is not None:
+        _show_bill(report.judging)
+
+
+def _show_bill(bill: Bill) -> None:
+    calls = counted(bill.calls, "judge call")
+    out.print(f"{calls} in all gradings of this run: {dollars(bill.cost)}", soft_wrap=True)
+    if bill.at_risk:
+        out.print(
+            f"up to {dollars(bill.at_risk)} more may have been billed, by judge calls whose bill "
+            "is unknown; it counts against --judge-limit",
+            soft_wrap=True,
+        )
+    if bill.unpriced:
+        replies = counted(bill.unpriced, "judge reply", "judge replies")
+        out.print(f"{replies} without a known cost: the judge's pool file has no prices")
+    if bill.limit_that_would_do is not None:
+        enough = rounded_up(bill.limit_that_would_do)
+        out.print(f"about --judge-limit {enough} would do for all of them", soft_wrap=True)
+
+
+def _table(targets: tuple[TargetSummary, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("target", overflow="fold")
+    for title in ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("median", justify="right", no_wrap=True)
+    for target in targets:
+        table.add_row(*_cells(target))
+    return table
+
+
+def _cells(target: TargetSummary) -> tuple[str, ...]:
+    interval = target.interval
+    missing = sum(target.missing.values())
+    return (
+        target.target,
+        f"{target.graded:,}",
+        "?" if target.accuracy is None else f"{100 * target.accuracy:.1f} %",
+        "?" if interval is None else f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}",
+        f"{missing:,}" if missing else "-",
+        f"{target.truncated:,}" if target.truncated else "-",
+        "?" if target.mean_cost is None else f"${target.mean_cost:.6f}",
+        "?" if target.median_seconds is None else f"{target.median_seconds:.2f} s",
+    )
