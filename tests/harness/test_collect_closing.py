@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from collecting import Canned, pool_of, tasks
+from collecting import Canned, pool_of, tasks, write_tasks_file
 
+from commands import run
 from prefill_router.data import Prompt
 from prefill_router.errors import UpstreamError
+from prefill_router.harness.collecting.asking import OVER_LIMIT
 from prefill_router.harness.collecting.collect import collect
 from prefill_router.harness.collecting.options import CollectOptions
 from prefill_router.harness.collecting.summary import Summary
+from prefill_router.targets import write_pool
 from prefill_router.upstream import Reply
 
 
@@ -45,3 +49,40 @@ def test_the_limit_that_would_do_counts_what_goes_at_risk(tmp_path: Path) -> Non
     second = collected(enough)
     assert second.not_asked == {}
     assert second.spent + second.at_risk <= enough
+
+
+def standing(summary: Summary) -> list[tuple[int, int, int, int]]:
+    return [
+        (row.answered, sum(row.missing.values()), row.not_asked, row.missing_before)
+        for row in summary.targets
+    ]
+
+
+def test_each_question_is_counted_once(tmp_path: Path) -> None:
+    pool = pool_of("http://127.0.0.1:1/v1", ["small"], concurrency=1)
+    options = CollectOptions(attempts=1)
+
+    def collected(count: int, limit: float | None = None) -> Summary:
+        chosen = replace(options, limit=limit)
+        return collect(tmp_path / "run", pool, tasks(count), asker=Breaking(), options=chosen)
+
+    first = collected(3)  # the third breaks off
+    assert standing(first) == [(2, 1, 0, 0)]
+    stopped = collected(8, limit=first.spent + first.at_risk)
+    assert stopped.calls == 0
+    assert stopped.not_asked == {OVER_LIMIT: 6}
+    assert standing(stopped) == [(2, 0, 6, 1)]
+    last = collected(8)
+    assert last.missing == {"broken_off": 2, "context_too_long": 1}
+    assert standing(last) == [(5, 3, 0, 0)]
+    assert standing(collected(8)) == [(7, 1, 0, 0)]  # what is too long isn't asked again
+
+
+def test_a_limit_that_stops_everything_is_an_error(tmp_path: Path) -> None:
+    write_pool(pool_of("http://127.0.0.1:1/v1", ["small"]), tmp_path / "pool.yaml")
+    write_tasks_file(tmp_path / "tasks.jsonl", 24)
+    files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
+    done = run("collect", *files, "--out", tmp_path / "run", "--limit", 0.00001)
+    assert done.code == 1
+    assert "24 questions were not asked: the spending limit" in done.out
+    assert done.err.splitlines()[-1].startswith("error: nothing was asked (the spending limit)")

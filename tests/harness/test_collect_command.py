@@ -32,7 +32,9 @@ def test_collects_and_goes_on(server: Server, command: list[object], tmp_path: P
     before = len(server.log)
     told = json.loads(succeeded(*command, "--sample", 8, "--only", "small", "--json"))
     assert (told["calls"], told["answered"]) == (8, 8)
-    assert told["targets"] == [{"target": "small", "answered": 8, "missing": {}, "not_asked": 0}]
+    assert told["targets"] == [
+        {"target": "small", "answered": 8, "missing": {}, "not_asked": 0, "missing_before": 0}
+    ]
     assert told["cost"] == pytest.approx(told["spent"])
     told = json.loads(succeeded(*command, "--sample", 12, "--only", "small", "--json"))
     assert told["calls"] == 4  # the larger sample holds the smaller
@@ -61,9 +63,11 @@ def test_limit(command: list[object]) -> None:
     assert told["spent"] + told["at_risk"] <= 0.01
     assert told["not_asked"]
     assert told["limit_that_would_do"] > 0.01
-    shown = succeeded(*command, "--limit", 0.01)
-    assert "the spending limit" in shown
-    assert "would do" in shown
+    stopped = run(*command, "--limit", 0.01)
+    assert stopped.code == 1  # nothing more fits
+    assert "error: nothing was asked (the spending limit)" in stopped.err
+    assert "the spending limit" in stopped.out
+    assert "would do" in stopped.out
     enough = told["limit_that_would_do"]
     assert json.loads(succeeded(*command, "--limit", enough, "--json"))["not_asked"] == {}
 

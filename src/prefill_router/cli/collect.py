@@ -191,6 +191,9 @@ def _show(summary: "Summary") -> None:
         )
     for why, number in summary.not_asked.items():
         out.print(f"{number:,} questions were not asked: {why}", soft_wrap=True)
+    before = sum(row.missing_before for row in summary.targets)
+    if before:
+        out.print(f"{before:,} of those not asked are missing from before", soft_wrap=True)
     if summary.limit_that_would_do is not None:
         enough = _rounded_up(summary.limit_that_would_do)
         out.print(
@@ -201,7 +204,12 @@ def _show(summary: "Summary") -> None:
 
 
 def _check(summary: "Summary") -> None:
-    """Fail where there was something to ask and nothing was answered."""
+    """Fail where there was something to ask and nothing was asked, or nothing answered."""
+    if summary.not_asked and not summary.calls:
+        raise ConfigError(
+            f"nothing was asked ({', '.join(summary.not_asked)}); give a larger --limit where that "
+            "is why, else ask again later"
+        )
     if summary.missing and not summary.answered:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(summary.missing.items()))
         raise ConfigError(

@@ -20,14 +20,17 @@ class TargetSummary:
     Attributes:
         target: Its name.
         answered: Tasks with an answer.
-        missing: Tasks without, by reason.
-        not_asked: Tasks that it wasn't asked yet.
+        missing: Tasks that it was asked without an answer, by reason.
+        not_asked: The other tasks: never asked, or missing from before and to be asked again, which
+            they weren't this time.
+        missing_before: So many of those not asked are missing from before.
     """
 
     target: str
     answered: int
     missing: dict[str, int] = field(hash=False)
     not_asked: int
+    missing_before: int
 
 
 @final
@@ -79,26 +82,32 @@ def summarise(
         limit=options.limit,
         limit_that_would_do=limit_for_the_rest(run, plan, options) if over else None,
         seconds=seconds,
-        targets=_targets(run, plan),
+        targets=_targets(run, plan, tally),
     )
 
 
-def _targets(run: Run, plan: Plan) -> tuple[TargetSummary, ...]:
+def _targets(run: Run, plan: Plan, tally: Tally) -> tuple[TargetSummary, ...]:
+    """Each task is counted once, so that what wasn't asked this time is no part of the missing."""
     wanted = set(plan.ids)
-    missing: dict[str, Counter[str]] = {name: Counter() for name in plan.pool.names}
+    missing = {name: Counter(tally.missing_of(name)) for name in plan.pool.names}
     answered: Counter[str] = Counter()
+    again: Counter[str] = Counter()
     for target, query_id, reason in run.outcomes():
-        if target in missing and query_id in wanted:
-            if reason is None:
-                answered[target] += 1
-            else:
-                missing[target][reason] += 1
+        if target not in missing or query_id not in wanted:
+            continue
+        if reason is None:
+            answered[target] += 1
+        elif query_id in plan.finished[target]:
+            missing[target][reason] += 1
+        else:
+            again[target] += 1
     return tuple(
         TargetSummary(
             target=name,
             answered=answered[name],
             missing=dict(missing[name]),
             not_asked=len(wanted) - answered[name] - missing[name].total(),
+            missing_before=again[name] - sum(tally.missing_of(name).values()),
         )
         for name in plan.pool.names
     )

@@ -55,6 +55,10 @@ class Tally:
         """How many questions were not asked, by why."""
         return dict(self._left)
 
+    def missing_of(self, target: str) -> dict[str, int]:
+        """How many of a target's answers stayed missing, by reason."""
+        return {reason: n for (name, reason), n in self.missing.items() if name == target}
+
     def say(self) -> None:
         """Say how far it is."""
         missing = f", {self.missing.total():,} missing" if self.missing else ""
