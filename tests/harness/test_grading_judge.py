@@ -10,7 +10,8 @@ import pytest
 from graded_runs import answer as answered, make_run, run_of, task
 from judges import NO, UNREADABLE, YES, by_answer, court, graded_part, judge_pool
 
-from commands import refused, succeeded
+from commands import refused, run, succeeded
+from prefill_router.data.storage import is_dataset
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.harness.grading import GradingReport, Settings, grade_run
 from prefill_router.harness.grading.asking import JudgeLine
@@ -173,6 +174,37 @@ def test_a_judge_that_refuses_the_key_is_left_in_peace(tmp_path: Path) -> None:
     assert [target.missing for target in report.targets] == [{"judge_unauthorised": 20}] * 2
 
 
+@pytest.mark.parametrize(
+    ("say", "rules", "reason", "fix"),
+    [
+        (YES, [Rule(kind="unauthorized")], "judge_unauthorised", "check the judge's key"),
+        (UNREADABLE, [], "4 judge_unreadable", "raise max_tokens"),
+        (YES, [Rule(kind="context_length")], "4 judge_context_too_long", "longer prompts"),
+    ],
+)
+def test_a_judge_that_gives_no_verdict_is_warned_of(
+    folder: Path, tmp_path: Path, say: str, rules: list[Rule], reason: str, fix: str
+) -> None:
+    with court(lambda _: say, *rules) as server:
+        write_pool(judge_pool(server, concurrency=1), tmp_path / "judge.yaml")
+        done = run(
+            "grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml", "--json"
+        )
+    assert done.code == 1
+    warning = done.err.splitlines()[-1]
+    assert warning.startswith("warning: the judge gave no verdict")
+    assert reason in warning
+    assert fix in warning
+    assert sum(json.loads(done.out)["judge_failed"].values()) == 4
+    assert is_dataset(tmp_path / "out")
+
+
+def test_one_verdict_is_no_useless_judge(folder: Path, tmp_path: Path) -> None:
+    with court(lambda p: YES if "Polite?" in p else UNREADABLE) as server:
+        write_pool(judge_pool(server), tmp_path / "judge.yaml")
+        succeeded("grade", folder, "--out", tmp_path / "out", "--judge", tmp_path / "judge.yaml")
+
+
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.05])
 def test_the_limit_is_never_passed(tmp_path: Path, limit: float) -> None:
     tasks = {task(f"q{n}", grader="hle", answer="4"): {"small": f"4 {n}"} for n in range(30)}
@@ -216,6 +248,8 @@ def test_an_interruption_ends_calls_and_counts_what_they_may_have_cost(tmp_path:
         line.stop()
         asking.join()
         assert line.ask("more", 0).failure == "interrupted"
+        while server.stats().in_flight:  # it notices a little later
+            pass
         assert len(server.log) == 1
         line.close()
         assert judgments.charged > 0

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.grade_summary import show_grading
+from prefill_router.cli.grade_summary import judge_warning, show_grading
 from prefill_router.harness.grading import GRADERS, Settings, grade_run
 from prefill_router.harness.grading.letters import check_unextracted
 from prefill_router.harness.runs.run import Run
@@ -76,6 +76,9 @@ def grade(
         report = grade_run(opened, to, settings=settings, progress=BarProgress(console=err))
     if as_json:
         print_json({"out": str(to), "reused": report.reused, **report.to_dict()})
-        return
-    show_grading(report)
-    out.print(f"{to}: for more, prefill-router describe {to}", soft_wrap=True)
+    else:
+        show_grading(report)
+        out.print(f"{to}: for more, prefill-router describe {to}", soft_wrap=True)
+    if report.judge_useless:
+        err.print(judge_warning(report), style="yellow", soft_wrap=True)
+        raise typer.Exit(1)

@@ -1,5 +1,8 @@
 """What `grade` prints of what came of it."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from rich.table import Table
 
 from prefill_router.cli.amounts import counted, dollars, rounded_up
@@ -7,6 +10,14 @@ from prefill_router.cli.app import out
 from prefill_router.harness.grading import GradingReport
 from prefill_router.harness.grading.bill import Bill
 from prefill_router.harness.grading.tally import TargetSummary
+
+_OTHER_FIX = "check the judge's endpoint in its pool file and grade again"
+_FIXES: Final[Mapping[str, str]] = {
+    "judge_unauthorised": "check the judge's key, which its pool file names by api_key_env",
+    "judge_unknown_model": "check the judge's model in its pool file",
+    "judge_context_too_long": "give a judge that can read longer prompts",
+    "judge_unreadable": "raise max_tokens in the judge's pool file, or give another judge",
+}
 
 
 def show_grading(report: GradingReport) -> None:
@@ -24,6 +35,14 @@ def show_grading(report: GradingReport) -> None:
         out.print(f"{report.left_out:,} answers of targets that the pool no longer has")
     if report.judging is not None:
         _show_bill(report.judging)
+
+
+def judge_warning(report: GradingReport) -> str:
+    """Why no answer has a judge's label though some needed one, and what to do about it."""
+    failed = report.judge_failed
+    reasons = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
+    fixes = dict.fromkeys(_FIXES.get(reason, _OTHER_FIX) for reason in failed)
+    return f"warning: the judge gave no verdict at all ({reasons}); {'; '.join(fixes)}"
 
 
 def _show_bill(bill: Bill) -> None:

@@ -68,6 +68,7 @@ def grade_run(
     graders = Graders(settings, run.folder)
     with _alone(run.folder), _job(shelf, sheet, graders, run.folder) as job:
         left_out = job.grade_all(run, progress or SilentProgress())
+        judged, judge_failed = sheet.judged()
         report = GradingReport(
             targets=tuple(sheet.summaries()),
             graders={n: _about(grader) for n, grader in sorted(graders.opened.items())},
@@ -75,6 +76,8 @@ def grade_run(
             left_out=left_out,
             reused=job.reused,
             judging=graders.bill,
+            judged=judged,
+            judge_failed=judge_failed,
         )
 
     def also(folder: Path) -> None:

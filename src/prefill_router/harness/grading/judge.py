@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import Final, final, get_args
 
 from prefill_router.harness.grading.asking import JudgeLine
 from prefill_router.harness.grading.base import (
@@ -19,8 +19,15 @@ from prefill_router.harness.grading.prompts import Kind, judge_prompt
 from prefill_router.harness.grading.verdicts import Verdict, read_verdict
 from prefill_router.harness.task import Task
 
+JUDGES: Final = frozenset(get_args(Kind))
+"""The graders that ask a judge."""
+FAILED: Final = "judge_"
+"""Begins the reasons of answers that a judge gave no score."""
+OVER_LIMIT: Final = f"{FAILED}limit"
+"""The one of them that isn't the judge's failure."""
+UNREADABLE: Final = f"{FAILED}unreadable"
 _VERSION = 2
-_UNREADABLE = (
+_NO_VERDICT = (
     "the judge's reply ends on no verdict; if it was cut off, raise max_tokens in its pool file"
 )
 
@@ -109,9 +116,9 @@ class JudgeGrader(Grader):
     def _asked(self, prompt: str, sample: int) -> Verdict | Grade:
         asked = self._line.ask(prompt, sample)
         if asked.text is None:
-            return ungraded(f"judge_{asked.failure}", asked.detail)
+            return ungraded(f"{FAILED}{asked.failure}", asked.detail)
         verdict = read_verdict(asked.text, soft=self._soft)
-        return verdict or ungraded("judge_unreadable", _UNREADABLE)
+        return verdict or ungraded(UNREADABLE, _NO_VERDICT)
 
 
 def _grade(verdicts: list[Verdict]) -> Grade:

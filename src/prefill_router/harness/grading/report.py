@@ -1,6 +1,6 @@
 """What came of grading a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from prefill_router.harness.grading.bill import Bill
@@ -20,6 +20,8 @@ class GradingReport:
             meanwhile.
         reused: Verdicts that were kept from an earlier grading.
         judging: What judging the run has cost so far; None where no judge was needed.
+        judged: Answers that a judge gave a score.
+        judge_failed: How many it failed to give one, by the reason; a limit isn't its failure.
     """
 
     targets: tuple[TargetSummary, ...]
@@ -28,6 +30,13 @@ class GradingReport:
     left_out: int
     reused: int
     judging: Bill | None = None
+    judged: int = 0
+    judge_failed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def judge_useless(self) -> bool:
+        """Whether a judge failed at answers and gave none a score."""
+        return bool(self.judge_failed) and not self.judged
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; the same run graded the same way gives the same."""
@@ -37,4 +46,6 @@ class GradingReport:
             "skipped": list(self.skipped),
             "left_out": self.left_out,
             "judging": None if self.judging is None else self.judging.to_dict(),
+            "judged": self.judged,
+            "judge_failed": self.judge_failed,
         }

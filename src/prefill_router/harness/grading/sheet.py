@@ -1,6 +1,7 @@
 """The table of grades: a row per answer, beside the dataset that is made of it."""
 
 import io
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -12,6 +13,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.harness.answer import Answer
 from prefill_router.harness.grading.base import Grade
+from prefill_router.harness.grading.judge import FAILED, JUDGES, OVER_LIMIT
 from prefill_router.harness.grading.shelf import Entry, Shelf
 from prefill_router.harness.grading.tally import Tally, TargetSummary
 from prefill_router.targets import Pool
@@ -85,6 +87,16 @@ class Sheet:
         for column, tally in enumerate(self._tallies):
             tally.unasked(len(self._shelf) - int(self._asked[:, column].sum()))
         return [tally.summary() for tally in self._tallies]
+
+    def judged(self) -> tuple[int, dict[str, int]]:
+        """Answers that judges gave a score, and how many they failed to give one, by the reason."""
+        scored, failed = 0, Counter[str]()
+        for _, _, (_, _, grader, score, missing, *_) in self._rows:
+            if grader in JUDGES and score is not None:
+                scored += 1
+            elif (missing or "").startswith(FAILED) and missing != OVER_LIMIT:
+                failed[missing] += 1
+        return scored, dict(sorted(failed.items()))
 
     def write(self, folder: Path) -> None:
         """Write the table of grades, in the order of the tasks and then of the pool."""
