@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
-from collecting import Canned, pool_of, tasks, write_tasks_file
+import pytest
+from collecting import Canned, models, pool_of, tasks, texts, write_tasks_file
 
 from commands import run
 from prefill_router.data import Prompt
@@ -14,6 +19,7 @@ from prefill_router.harness.collecting.asking import OVER_LIMIT
 from prefill_router.harness.collecting.collect import collect
 from prefill_router.harness.collecting.options import CollectOptions
 from prefill_router.harness.collecting.summary import Summary
+from prefill_router.minipool.server import Faults, Rule, serve
 from prefill_router.targets import write_pool
 from prefill_router.upstream import Reply
 
@@ -86,3 +92,33 @@ def test_a_limit_that_stops_everything_is_an_error(tmp_path: Path) -> None:
     assert done.code == 1
     assert "24 questions were not asked: the spending limit" in done.out
     assert done.err.splitlines()[-1].startswith("error: nothing was asked (the spending limit)")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_it_stands(tmp_path: Path, number: signal.Signals) -> None:
+    write_tasks_file(tmp_path / "tasks.jsonl", 30)
+    stall = Rule(kind="stall", seconds=60.0, requests=tuple(range(5, 30)))
+    with serve(models(["small"]), faults=Faults(rules=[stall])) as server:
+        write_pool(pool_of(server, ["small"], concurrency=2), tmp_path / "pool.yaml")
+        files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
+        line = [sys.executable, "-c", "from prefill_router.cli import main; main()", "collect"]
+        with subprocess.Popen(
+            [*line, *files, "--out", tmp_path / "run"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            until = time.monotonic() + 60
+            while server.stats().in_flight < 2 or len(texts(tmp_path / "run")) < 5:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    row = next(line.split() for line in out.splitlines() if line.startswith("small"))
+    assert row[1:4] == ["5", "0", "25"]
+    assert "5 calls in" in out
+    assert "the run has cost $" in out
+    assert "more may have been billed" in out  # the two that were under way
+    assert "25 questions were not asked: interrupted" in out
+    assert err.splitlines()[-1].startswith("interrupted; what was finished is kept")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -107,13 +108,11 @@ def collect(
         options=options,
         progress=BarProgress(console=err),
         tell=_show_estimate,
+        tell_interrupted=partial(_tell_summary, json=json),
     )
     for reason, left_out in report.skipped.items():
         err.print(f"{left_out:,} tasks were left out: {reason}", soft_wrap=True)
-    if json:
-        print_json(summary.to_dict())
-    else:
-        _show(summary)
+    _tell_summary(summary, json=json)
     _check(summary)
 
 
@@ -164,6 +163,13 @@ def _show_estimate(found: "Estimate", to: Console = err) -> None:
         f"{_dollars(found.most_dollars)} if every answer is as long as it may be{time}",
         soft_wrap=True,
     )
+
+
+def _tell_summary(summary: "Summary", *, json: bool) -> None:
+    if json:
+        print_json(summary.to_dict())
+    else:
+        _show(summary)
 
 
 def _show(summary: "Summary") -> None:

@@ -35,6 +35,7 @@ def collect(
     options: CollectOptions | None = None,
     progress: Progress | None = None,
     tell: Callable[[Estimate], None] | None = None,
+    tell_interrupted: Callable[[Summary], None] | None = None,
 ) -> Summary:
     """Ask every target every task, and keep each answer as it arrives.
 
@@ -49,6 +50,7 @@ def collect(
         options: Limits and retries.
         progress: Where to show how far it is.
         tell: Told of the estimate before anything is asked.
+        tell_interrupted: Told how the run stands where it is told to end, before the error.
 
     Raises:
         ConfigError: There are no tasks, a target can't be asked, a task or a target's request
@@ -72,8 +74,14 @@ def collect(
         if tell is not None:
             tell(estimate(plan, _unfinished(plan, run), typical))
         began = time.monotonic()
-        tally = _ask(run, journal, plan, typical, asker, options, progress or SilentProgress())
-        return summarise(run, plan, tally, options, seconds=time.monotonic() - began)
+        shown = progress or SilentProgress()
+        tally, whole = _ask(run, journal, plan, typical, asker, options, shown)
+        summary = summarise(run, plan, tally, options, seconds=time.monotonic() - began)
+    if not whole:
+        if tell_interrupted is not None:
+            tell_interrupted(summary)
+        raise KeyboardInterrupt
+    return summary
 
 
 def estimate_collection(
@@ -108,7 +116,9 @@ def _ask(
     asker: AbstractAsyncContextManager[Asker],
     options: CollectOptions,
     progress: Progress,
-) -> Tally:
+) -> tuple[Tally, bool]:
+    """What came of it, and whether it went on to its end."""
+
     async def ask(tally: Tally) -> None:
         with ending_on_signals():
             async with asker as entered:
@@ -127,15 +137,15 @@ def _ask(
     if not total:
         progress = SilentProgress()
     with progress.task("asking", total=total) as advance:
-        tally = Tally(advance)
+        tally, whole = Tally(advance), True
         try:
             if total:
                 asyncio.run(ask(tally))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            whole = False
         finally:
             tally.say()
-    return tally
+    return tally, whole
 
 
 def _some(tasks: Iterable[Task]) -> Iterator[Task]:

@@ -11,6 +11,9 @@ from prefill_router.harness.collecting.planning import Plan
 from prefill_router.harness.collecting.tally import Tally
 from prefill_router.harness.runs.run import Run
 
+INTERRUPTED = "interrupted"
+"""Why the questions that it didn't come to were not asked."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +77,19 @@ def summarise(
     run: Run, plan: Plan, tally: Tally, options: CollectOptions, *, seconds: float
 ) -> Summary:
     """What came of asking, and how the run stands now."""
-    over = OVER_LIMIT in tally.not_asked()
+    targets = _targets(run, plan, tally)
+    left = tally.not_asked()
+    over = OVER_LIMIT in left
+    if rest := sum(target.not_asked for target in targets) - sum(left.values()):
+        left[INTERRUPTED] = rest
     return Summary(
-        **tally.to_dict(),
+        **{**tally.to_dict(), "not_asked": left},
         spent=run.spent,
         at_risk=run.at_risk,
         limit=options.limit,
         limit_that_would_do=limit_for_the_rest(run, plan, options) if over else None,
         seconds=seconds,
-        targets=_targets(run, plan, tally),
+        targets=targets,
     )
 
 
