@@ -131,15 +131,29 @@ def test_the_mean_of_several_replies(tmp_path: Path) -> None:
     assert fewer.targets[0].correct == 0.5
 
 
-def test_a_reply_that_cannot_be_read_is_missing_and_asked_for_again(folder: Path) -> None:
+def test_a_reply_that_cannot_be_read_is_asked_for_again_only_where_that_is_wanted(
+    folder: Path,
+) -> None:
     with court(lambda _: UNREADABLE) as server:
         first = graded(folder, judge_pool(server))
+        assert graded(folder, judge_pool(server)) == first
+        assert len(server.log) == 4
     assert [target.missing for target in first.targets] == [{"judge_unreadable": 2}] * 2
     with court(by_answer) as server:
-        second = graded(folder, judge_pool(server))
+        second = graded(folder, judge_pool(server), judge_again=True)
+        assert graded(folder, judge_pool(server), judge_again=True) == second
         assert len(server.log) == 4
     assert [target.correct for target in second.targets] == [2, 0]
     assert len(rows(folder, "SELECT * FROM judgments")) == 8
+
+
+def test_the_same_answer_of_two_targets_is_asked_again_but_once(tmp_path: Path) -> None:
+    question = task("a", grader="hle", answer="4")
+    folder = run_of(tmp_path / "run", {question: dict.fromkeys(("small", "large"), "4")})
+    with court(lambda _: UNREADABLE) as server:
+        for calls in (1, 2):
+            graded(folder, judge_pool(server), judge_again=True)
+            assert len(server.log) == calls
 
 
 def test_a_judge_that_fails_for_a_while_is_asked_again(folder: Path) -> None:

@@ -40,6 +40,9 @@ def grade(
     judge_limit: Annotated[
         float | None, typer.Option(help="Dollars that judging this run may cost in all.")
     ] = None,
+    judge_again: Annotated[
+        bool, typer.Option("--judge-again", help="Ask again where a judge's reply can't be read.")
+    ] = False,
     jobs: Annotated[int, typer.Option(help="Programs and calculations at once.")] = 2,
     interpreter: Annotated[
         Path | None,
@@ -65,6 +68,7 @@ def grade(
         soft=soft,
         judge_samples=judge_samples,
         judge_limit=judge_limit,
+        judge_again=judge_again,
         jobs=jobs,
         skip=frozenset(skip or ()),
         fresh=fresh,

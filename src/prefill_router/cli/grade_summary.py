@@ -16,7 +16,8 @@ _FIXES: Final[Mapping[str, str]] = {
     "judge_unauthorised": "check the judge's key, which its pool file names by api_key_env",
     "judge_unknown_model": "check the judge's model in its pool file",
     "judge_context_too_long": "give a judge that can read longer prompts",
-    "judge_unreadable": "raise max_tokens in the judge's pool file, or give another judge",
+    "judge_unreadable": "raise max_tokens in the judge's pool file, give another judge, "
+    "or ask it once more with --judge-again",
 }
 
 

@@ -42,6 +42,7 @@ class JudgeGrader(Grader):
         judgments: The replies so far.
         soft: Take the judge's score from 0 to 1, rather than its yes or no.
         samples: Ask so many times; the score is the mean.
+        again: Ask once more where no reply so far can be read.
         at_once: How many answers at once.
     """
 
@@ -53,6 +54,7 @@ class JudgeGrader(Grader):
         *,
         soft: bool = False,
         samples: int = 1,
+        again: bool = False,
         at_once: int = 1,
     ) -> None:
         asked = f"{line.judge.name}, {'soft' if soft else 'yes or no'}, {samples} replies"
@@ -62,6 +64,8 @@ class JudgeGrader(Grader):
         self._judgments = judgments
         self._soft = soft
         self._samples = samples
+        self._again = again
+        self._asked_again: set[tuple[str, int]] = set()
         self._under_way: set[str] = set()
         self._ended = threading.Condition()
 
@@ -76,7 +80,7 @@ class JudgeGrader(Grader):
         if lacking:
             return unfit(lacking)
         prompt = judge_prompt(self._kind, task, text, soft=self._soft)
-        key = judgment_key(self._line.judge, prompt)
+        key = self._key(prompt)
         verdicts: list[Verdict] = []
         with self._alone(key):
             for sample in range(self._samples):
@@ -88,6 +92,9 @@ class JudgeGrader(Grader):
 
     def close(self) -> None:
         """The line and the judgments may be another grader's too; who opened them closes them."""
+
+    def _key(self, prompt: str) -> str:
+        return judgment_key(self._line.judge, prompt)
 
     def _lacks(self, task: Task) -> str:
         if self._kind == "hle":
@@ -109,14 +116,23 @@ class JudgeGrader(Grader):
                 self._under_way.remove(key)
                 self._ended.notify_all()
 
-    def _kept(self, key: str, sample: int) -> Verdict | None:
-        found = (read_verdict(t, soft=self._soft) for t in self._judgments.texts(key, sample))
-        return next((verdict for verdict in found if verdict is not None), None)
+    def _kept(self, key: str, sample: int) -> Verdict | Grade | None:
+        """What the replies so far say; None where the judge is to be asked."""
+        texts = self._judgments.texts(key, sample)
+        found = (read_verdict(text, soft=self._soft) for text in texts)
+        verdict = next((verdict for verdict in found if verdict is not None), None)
+        if verdict is not None or not texts:
+            return verdict
+        if self._again and (key, sample) not in self._asked_again:
+            self._asked_again.add((key, sample))
+            return None
+        return ungraded(UNREADABLE, _NO_VERDICT)
 
     def _asked(self, prompt: str, sample: int) -> Verdict | Grade:
         asked = self._line.ask(prompt, sample)
         if asked.text is None:
             return ungraded(f"{FAILED}{asked.failure}", asked.detail)
+        self._asked_again.add((self._key(prompt), sample))
         verdict = read_verdict(asked.text, soft=self._soft)
         return verdict or ungraded(UNREADABLE, _NO_VERDICT)
 

@@ -83,6 +83,7 @@ class Graders:
             *self._line,
             soft=self.settings.soft,
             samples=self.settings.judge_samples,
+            again=self.settings.judge_again,
             at_once=pool.provider_of(only_target(pool).name).concurrency,
         )
 

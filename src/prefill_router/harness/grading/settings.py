@@ -20,6 +20,7 @@ class Settings:
         soft: Take a judge's score from 0 to 1, rather than its yes or no.
         judge_samples: Replies asked of the judge for each answer; the score is their mean.
         judge_limit: US dollars that judging may cost, over all gradings of the run.
+        judge_again: Ask a judge once more where none of its replies can be read.
         jobs: Programs and calculations at once.
         skip: Graders whose answers are left ungraded.
         fresh: Run programs and calculations again, rather than take kept verdicts. Judges are not
@@ -33,6 +34,7 @@ class Settings:
     soft: bool = False
     judge_samples: int = 1
     judge_limit: float | None = None
+    judge_again: bool = False
     jobs: int = 1
     skip: frozenset[str] = field(default_factory=frozenset)
     fresh: bool = False
