@@ -50,9 +50,27 @@ def test_one_of_several_answers_will_do(grader: MathGrader) -> None:
     assert grader.grade(task(answer=("1", "2")), r"\boxed{2}").score == 1.0
 
 
-def test_a_task_without_a_readable_answer_is_missing(grader: MathGrader) -> None:
+@pytest.mark.parametrize(
+    "right",
+    ["", r"\frac{", r"3 \frac{", "1}{", "(1,2", "x=", r"\boxed{\frac{}", ("1", r"\sqrt{")],
+)
+@pytest.mark.parametrize("text", ["1", "", r"\frac{"])
+def test_a_task_without_a_readable_answer_is_unfit(
+    grader: MathGrader, right: str | tuple[str, ...], text: str
+) -> None:
+    assert grader.grade(task(answer=right), text).missing == "unfit_task"
+
+
+def test_a_task_without_an_answer_is_unfit(grader: MathGrader) -> None:
     assert grader.grade(task(), "1").missing == "unfit_task"
-    assert grader.grade(task(answer=""), "1").missing == "undecided"
+
+
+@pytest.mark.parametrize(
+    "right", [r"\{1, 2\}", r"[1, 2)", r"\text{red}", "12 \\%", "x < 2", "1,000"]
+)
+def test_what_is_well_formed_can_be_read(grader: MathGrader, right: str) -> None:
+    assert grader.grade(task(answer=right), f"It is ${right}$.").score == 1.0
+    assert grader.grade(task(answer=right), "It is $77$.").score == 0.0
 
 
 def test_what_takes_too_long_is_stopped_and_missing() -> None:

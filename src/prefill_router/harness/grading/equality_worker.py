@@ -8,6 +8,7 @@ time limit: whoever started it ends it.
 import importlib
 import json
 import logging
+import re
 import resource
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any
 MEMORY_BYTES = 3 * 2**30
 READY = {"ready": True}
 _BAD = (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, NotImplementedError)
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _TOO_MUCH = (MemoryError, RecursionError)
 
 
@@ -32,32 +34,49 @@ def main() -> None:
         try:
             _say(decide(request["right"], request["found"]))
         except _TOO_MUCH:
-            _say({"equal": None, "read": ""})
+            _say({"unread": False, "equal": None, "read": ""})
 
 
 def decide(right: Sequence[str], found: str) -> dict[str, Any]:
     """Whether an answer equals one of the right ones.
 
     Returns:
-        `equal`: true or false, null where no right answer can be read; `read`: what was read out
-        of the answer.
+        `unread`: whether a right answer can't be read, so that nothing is compared; `equal`: true
+        or false; `read`: what was read out of the answer.
 
     Raises:
         MemoryError: It takes too much memory.
         RecursionError: It nests too deeply.
     """
-    golds = [gold for gold in map(_gold, right) if gold]
+    golds = [_gold(text) for text in right]
+    if not all(golds):
+        return {"unread": True, "equal": None, "read": ""}
     said = _read(found)
-    if not golds:
-        return {"equal": None, "read": str(said[-1]) if said else ""}
     equal = any(_equal(gold, said) for gold in golds)
-    return {"equal": equal, "read": str(said[-1])[:2000] if said else ""}
+    return {"unread": False, "equal": equal, "read": str(said[-1])[:2000] if said else ""}
 
 
 def _gold(text: str) -> list[Any]:
-    """What a right answer says; where nothing in it is marked as mathematics, all of it is."""
+    """What a right answer says; where nothing in it is marked as mathematics, all of it is.
+
+    Nothing where it is malformed: the library then gives its text alone, which few answers equal,
+    or what stands before the fault.
+    """
+    if not _balanced(text):
+        return []
     marked = any(mark in text for mark in ("$", "\\boxed", "\\(", "\\["))
-    return _read(text if marked else f"${text}$")
+    found = _read(text if marked else f"${text}$")
+    return found if any(not isinstance(one, str) for one in found) else []
+
+
+def _balanced(text: str) -> bool:
+    """Whether every brace that groups has its other half."""
+    depth = 0
+    for brace in _BRACES.findall(text):
+        depth += {"{": 1, "}": -1}.get(brace, 0)
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _read(text: str) -> list[Any]:

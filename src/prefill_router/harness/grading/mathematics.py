@@ -20,8 +20,10 @@ class MathGrader(Grader):
     """Right where the answer is the task's letter for letter, or its result equals it.
 
     `math-verify` looks for the last result (in a box, in LaTeX, as a plain expression) and compares
-    by algebra. It limits its time by signals, which fail in threads and can't interrupt everything,
-    so it runs in processes that are killed after `SECONDS`: such an answer isn't graded.
+    by algebra. A task with an answer that it can't read is unfit, whatever was answered: labels of
+    the lucky ones alone would mislead. It limits its time by signals, which fail in threads and
+    can't interrupt everything, so it runs in processes that are killed after `SECONDS`: such an
+    answer isn't graded.
 
     Args:
         jobs: How many processes.
@@ -35,7 +37,7 @@ class MathGrader(Grader):
         if importlib.util.find_spec("math_verify") is None:
             raise MissingExtraError("math-verify", extra="math", needed_for="the grader math")
         library = f"math-verify {importlib.metadata.version('math-verify')}"
-        self._about = About(name="math", version=2, setting=library, kept=True, at_once=jobs)
+        self._about = About(name="math", version=3, setting=library, kept=True, at_once=jobs)
         self._pool = WorkerPool(_WORKER, count=jobs, seconds=seconds)
 
     @property
@@ -48,15 +50,18 @@ class MathGrader(Grader):
         if not task.answer:
             return unfit("the task has no answer to compare with")
         bare = text.strip()
-        if bare and bare in map(str.strip, task.answer):  # the library reads few that aren't marked
-            return graded(True, extracted=bare)
-        request = {"right": list(task.answer), "found": text[-_READ:]}
+        same = bare in map(str.strip, task.answer)  # the library reads few that aren't marked
+        request = {"right": list(task.answer), "found": "" if same else text[-_READ:]}
         try:
             said = self._pool.ask(request)
         except WorkerGoneError as gone:
             return ungraded("timeout" if gone.overrun else "undecided", str(gone))
+        if said["unread"]:
+            return unfit("math-verify can't read the task's answer, or one of them")
         if said["equal"] is None:
-            return ungraded("undecided", "no right answer could be read, or it took too much")
+            return ungraded("undecided", "it took too much")
+        if same:
+            return graded(True, extracted=bare)
         return graded(said["equal"], extracted=said["read"])
 
     def close(self) -> None:
