@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -10,15 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from collecting import Canned, models, pool_of, tasks, texts, write_tasks_file
+from collecting import Canned, models, pool_of, rows, tasks, texts, write_tasks_file
 
 from commands import run
 from prefill_router.data import Prompt
 from prefill_router.errors import UpstreamError
+from prefill_router.harness import Answer
 from prefill_router.harness.collecting.asking import OVER_LIMIT
 from prefill_router.harness.collecting.collect import collect
 from prefill_router.harness.collecting.options import CollectOptions
 from prefill_router.harness.collecting.summary import Summary
+from prefill_router.harness.collecting.tally import Tally
 from prefill_router.minipool.server import Faults, Rule, serve
 from prefill_router.targets import write_pool
 from prefill_router.upstream import Reply
@@ -55,6 +58,34 @@ def test_the_limit_that_would_do_counts_what_goes_at_risk(tmp_path: Path) -> Non
     second = collected(enough)
     assert second.not_asked == {}
     assert second.spent + second.at_risk <= enough
+
+
+def test_no_money_rounds_away(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    def advance(amount: float = 1, *, note: str = "") -> None:
+        del amount
+        notes.append(note)
+
+    tally = Tally(advance)
+    for cost in (0.0000036, 0.0021, 0.5):
+        tally.recorded(Answer(target="a", query_id="q", reply=Reply(text=""), cost=cost))
+        tally.say()
+    assert [note for i, note in enumerate(notes) if note not in notes[:i]] == [
+        "$0.0000036",
+        "$0.0021",
+        "$0.5021",
+    ]
+    with serve(models(["small"])) as server:
+        write_pool(pool_of(server, ["small"]), tmp_path / "pool.yaml")
+        write_tasks_file(tmp_path / "tasks.jsonl", 1)
+        files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
+        done = run("collect", *files, "--out", tmp_path / "run", "--assume-output-tokens", 1)
+    amounts = re.findall(r"\$[0-9.]+", done.out + done.err)
+    assert len(amounts) >= 6
+    assert all(float(amount[1:]) > 0 for amount in amounts)
+    ((cost,),) = rows(tmp_path / "run", "SELECT cost FROM answers")
+    assert float(amounts[-1][1:]) == pytest.approx(cost, rel=0.05)
 
 
 def standing(summary: Summary) -> list[tuple[int, int, int, int]]:

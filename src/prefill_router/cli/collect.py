@@ -1,6 +1,5 @@
 """`prefill-router collect`: every target is asked every question, and each answer is kept."""
 
-import math
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from prefill_router.cli.amounts import dollars, rounded_up
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, read_pool
@@ -201,7 +201,7 @@ def _show(summary: "Summary") -> None:
     if before:
         out.print(f"{before:,} of those not asked are missing from before", soft_wrap=True)
     if summary.limit_that_would_do is not None:
-        enough = _rounded_up(summary.limit_that_would_do)
+        enough = rounded_up(summary.limit_that_would_do)
         out.print(
             f"by an estimate --limit {enough} would do for the rest: it goes by what each target's "
             "questions were charged so far, at risk included",
@@ -225,15 +225,7 @@ def _check(summary: "Summary") -> None:
 
 
 def _dollars(value: float | None) -> str:
-    if value is None:
-        return "no price"
-    return f"${value:,.2f}" if value >= 100 or value == 0 else f"${value:,.4f}"
-
-
-def _rounded_up(dollars: float) -> str:
-    """To cents, or, where it is less, to two digits."""
-    step = 10.0 ** min(-2, math.floor(math.log10(max(dollars, 1e-9))) - 1)
-    return f"{math.ceil(dollars / step) * step:.{max(2, -round(math.log10(step)))}f}"
+    return "no price" if value is None else dollars(value)
 
 
 def _duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from decimal import Decimal
 from typing import Any, final
 
 from prefill_router.harness.answer import Answer
@@ -63,7 +64,7 @@ class Tally:
         """Say how far it is."""
         missing = f", {self.missing.total():,} missing" if self.missing else ""
         left = f", {self._left.total():,} not asked" if self._left else ""
-        self._advance(self._unsaid, note=f"${self.cost:,.4f}{missing}{left}")
+        self._advance(self._unsaid, note=f"{_dollars(self.cost)}{missing}{left}")
         self._unsaid, self._said = 0, time.monotonic()
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,3 +84,8 @@ class Tally:
         self._unsaid += 1
         if time.monotonic() - self._said > _EVERY_SECONDS:
             self.say()
+
+
+def _dollars(value: float) -> str:
+    """US dollars; under a cent two digits that aren't zero."""
+    return f"${Decimal(f'{value:.1e}'):f}" if 0 < value < 0.01 else f"${value:,.4f}"
