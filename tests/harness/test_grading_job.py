@@ -303,6 +303,30 @@ def test_the_command(command: Callable[..., str], tmp_path: Path) -> None:
     assert "small" in succeeded("describe", tmp_path / "out")
 
 
+def test_each_reason_has_an_example(command: Callable[..., str], tmp_path: Path) -> None:
+    shown = command("--skip", "number").splitlines()
+    assert "rate_limited: for one, a of large" in shown
+    assert "unfit_task: for one, f of large: the task has no answer to compare with" in shown
+    assert f"the rest: {tmp_path / 'out' / 'grades.parquet'}, column detail" in shown
+    assert not [line for line in shown if line.startswith(("skipped:", "not_asked:"))]
+    told = json.loads(command("--json"))["examples"]
+    assert told["rate_limited"] == {"query_id": "a", "target": "large", "detail": ""}
+
+
+def test_an_example_quotes_no_prompt(tmp_path: Path) -> None:
+    numbers = iter(range(9))
+
+    def example(body: str) -> dict[str, str]:
+        question = task("a", grader="python", function=write_function(tmp_path, body))
+        folder = run_of(tmp_path / f"run{next(numbers)}", {question: {"small": "x"}})
+        found: dict[str, str] = graded(folder, tmp_path / "out")["examples"]["function_failed"]
+        return found
+
+    assert example("raise KeyError('x' * 1000)")["detail"].startswith("KeyError: 'xxx")
+    assert len(example("raise KeyError('y' * 2000)")["detail"]) <= 120
+    assert example("raise ValueError('not so: ' + task['prompt'])")["detail"] == ""
+
+
 def test_the_command_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     refused("no run", "grade", tmp_path, *out)

@@ -81,7 +81,7 @@ def grade(
     if as_json:
         print_json({"out": str(to), "reused": report.reused, **report.to_dict()})
     else:
-        show_grading(report)
+        show_grading(report, to)
         out.print(f"{to}: for more, prefill-router describe {to}", soft_wrap=True)
     if report.judge_useless:
         err.print(judge_warning(report), style="yellow", soft_wrap=True)

@@ -1,6 +1,7 @@
 """What `grade` prints of what came of it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from rich.table import Table
@@ -9,6 +10,7 @@ from prefill_router.cli.amounts import counted, dollars, rounded_up
 from prefill_router.cli.app import out
 from prefill_router.harness.grading import GradingReport
 from prefill_router.harness.grading.bill import Bill
+from prefill_router.harness.grading.sheet import GRADES
 from prefill_router.harness.grading.tally import TargetSummary
 
 _OTHER_FIX = "check the judge's endpoint in its pool file and grade again"
@@ -21,7 +23,7 @@ _FIXES: Final[Mapping[str, str]] = {
 }
 
 
-def show_grading(report: GradingReport) -> None:
+def show_grading(report: GradingReport, folder: Path) -> None:
     """Print what came of grading: a line for each target, what lacks labels, what judging cost."""
     out.print(_table(report.targets))
     for name in report.skipped:
@@ -30,12 +32,22 @@ def show_grading(report: GradingReport) -> None:
         if target.missing:
             reasons = ", ".join(f"{n:,} {reason}" for reason, n in target.missing.items())
             out.print(f"{target.target} lacks labels: {reasons}", soft_wrap=True)
+    _show_examples(report, folder)
     if report.reused:
         out.print(f"{report.reused:,} verdicts were kept from before")
     if report.left_out:
         out.print(f"{report.left_out:,} answers of targets that the pool no longer has")
     if report.judging is not None:
         _show_bill(report.judging)
+
+
+def _show_examples(report: GradingReport, folder: Path) -> None:
+    shown = {reason: one for reason, one in report.examples.items() if reason != "skipped"}
+    for reason, one in shown.items():
+        told = f": {one.detail}" if one.detail else ""
+        out.print(f"{reason}: for one, {one.query_id} of {one.target}{told}", soft_wrap=True)
+    if shown:
+        out.print(f"the rest: {folder / GRADES}, column detail", soft_wrap=True)
 
 
 def judge_warning(report: GradingReport) -> str:

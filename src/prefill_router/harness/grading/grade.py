@@ -78,6 +78,7 @@ def grade_run(
             judging=graders.bill,
             judged=judged,
             judge_failed=judge_failed,
+            examples=sheet.examples(),
         )
 
     def also(folder: Path) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from prefill_router.harness.grading.bill import Bill
+from prefill_router.harness.grading.examples import Example
 from prefill_router.harness.grading.tally import TargetSummary
 
 
@@ -22,6 +23,7 @@ class GradingReport:
         judging: What judging the run has cost so far; None where no judge was needed.
         judged: Answers that a judge gave a score.
         judge_failed: How many it failed to give one, by the reason; a limit isn't its failure.
+        examples: An answer of each reason for which there is no label.
     """
 
     targets: tuple[TargetSummary, ...]
@@ -32,6 +34,7 @@ class GradingReport:
     judging: Bill | None = None
     judged: int = 0
     judge_failed: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, Example] = field(default_factory=dict)
 
     @property
     def judge_useless(self) -> bool:
@@ -48,4 +51,5 @@ class GradingReport:
             "judging": None if self.judging is None else self.judging.to_dict(),
             "judged": self.judged,
             "judge_failed": self.judge_failed,
+            "examples": {reason: example.to_dict() for reason, example in self.examples.items()},
         }

@@ -13,6 +13,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.harness.answer import Answer
 from prefill_router.harness.grading.base import Grade
+from prefill_router.harness.grading.examples import Example, example_of
 from prefill_router.harness.grading.judge import FAILED, JUDGES, OVER_LIMIT
 from prefill_router.harness.grading.shelf import Entry, Shelf
 from prefill_router.harness.grading.tally import Tally, TargetSummary
@@ -98,12 +99,23 @@ class Sheet:
                 failed[missing] += 1
         return scored, dict(sorted(failed.items()))
 
+    def examples(self) -> dict[str, Example]:
+        """Of each reason for a missing label the first answer, in the order of the table."""
+        found: dict[str, Example] = {}
+        for _, _, (name, target, _, _, missing, _, detail, *_) in self._sorted():
+            if missing is not None and missing not in found:
+                found[missing] = example_of(self._shelf[name].query, target, detail)
+        return dict(sorted(found.items()))
+
     def write(self, folder: Path) -> None:
         """Write the table of grades, in the order of the tasks and then of the pool."""
-        rows = [cells for _, _, cells in sorted(self._rows, key=lambda row: row[:2])]
+        rows = [cells for _, _, cells in self._sorted()]
         content = io.BytesIO()
         pl.DataFrame(rows, schema=_COLUMNS, orient="row").write_parquet(content)
         (folder / GRADES).write_bytes(content.getbuffer())
+
+    def _sorted(self) -> list[tuple[int, int, tuple[Any, ...]]]:
+        return sorted(self._rows, key=lambda row: row[:2])
 
 
 def _row(entry: Entry, answer: Answer, grade: Grade) -> tuple[Any, ...]:
