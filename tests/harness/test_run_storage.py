@@ -141,6 +141,26 @@ def test_the_latest_answer_counts_and_they_come_task_by_task(run: Run) -> None:
         list(run.answers(targets=["nobody"]))
 
 
+def test_the_view_of_the_latest_answers(run: Run) -> None:
+    superseded = (
+        of("a", "q1", None, "overloaded"),
+        of("a", "q0", "first"),
+        of("a", "q1", None, "x"),
+    )
+    record(run, *superseded, of("b", "q1", "b1"), of("a", "q1", "late"))
+    query = "SELECT target, query_id, missing FROM latest ORDER BY seq"
+    latest = [("a", "q0", None), ("b", "q1", None), ("a", "q1", None)]
+    assert rows(run.folder, query) == latest
+    assert rows(run.folder, "SELECT COUNT(*) FROM answers") == [(5,)]
+    database = sqlite3.connect(run.folder / "run.sqlite")
+    database.execute("DROP VIEW latest")  # as in a run that was made before there was one
+    database.close()
+    with Run.open(run.folder) as old:
+        assert len(list(old.answers())) == 3
+    with Journal(run):
+        assert rows(run.folder, query) == latest
+
+
 @pytest.mark.parametrize(
     ("retry", "left"),
     [("failed", {"q1"}), ("all", {"q1", "q2"}), ("none", set())],

@@ -4,6 +4,8 @@
     What was asked: position, id, digest of the content, the task as JSON, its options.
 `answers`
     One narrow row per recorded answer, in the order of their coming: what tables and resuming need.
+`latest`
+    A view: of `answers`, the last row of each target and question.
 `records`
     The whole record of each of them, as JSON, with a checksum.
 `exposure`
@@ -21,7 +23,7 @@ from prefill_router.errors import CorruptError, FormatError, StoreError
 
 DATABASE = "run.sqlite"
 VERSION = 1
-"""Of the format of a run."""
+"""Of the format of a run; a view more is no other format, since nothing here reads it."""
 _APPLICATION = 0x70667275
 _TABLES = ("tasks", "answers", "records", "exposure")
 _SCHEMA = """
@@ -60,6 +62,10 @@ CREATE TABLE exposure (
   seq INTEGER PRIMARY KEY, session TEXT NOT NULL, dollars REAL NOT NULL
 );
 CREATE INDEX exposure_by_session ON exposure (session, seq, dollars);
+"""
+_LATEST = """
+CREATE VIEW IF NOT EXISTS latest AS
+SELECT * FROM answers WHERE seq IN (SELECT MAX(seq) FROM answers GROUP BY query_id, target);
 """
 _REFUSAL = """
 CREATE TRIGGER {table}_{what} BEFORE {what} ON {table}
@@ -120,6 +126,7 @@ def open_to_write(folder: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA synchronous = FULL")
         _check(connection, folder)
+        connection.execute(_LATEST)  # runs made before there was the view get it
     except sqlite3.Error as error:
         connection.close()
         raise told(error, folder) from None
@@ -149,7 +156,7 @@ def _script() -> str:
         for what in ("UPDATE", "DELETE")
     ]
     marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
-    return "BEGIN;" + _SCHEMA + "".join(refusals) + marks + "COMMIT;"
+    return "BEGIN;" + _SCHEMA + _LATEST + "".join(refusals) + marks + "COMMIT;"
 
 
 def _connect(folder: Path, mode: str) -> sqlite3.Connection:
