@@ -88,6 +88,16 @@ def test_no_money_rounds_away(tmp_path: Path) -> None:
     assert float(amounts[-1][1:]) == pytest.approx(cost, rel=0.05)
 
 
+def test_one_of_a_thing_is_not_many(tmp_path: Path) -> None:
+    write_pool(pool_of("http://127.0.0.1:1/v1", ["small"]), tmp_path / "pool.yaml")
+    write_tasks_file(tmp_path / "tasks.jsonl", 1)
+    files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
+    done = run("collect", *files, "--out", tmp_path / "run", "--limit", 0.00001)
+    assert "1 call, " in done.err
+    assert "0 calls in" in done.out
+    assert "1 question not asked: the spending limit" in done.out
+
+
 def standing(summary: Summary) -> list[tuple[int, int, int, int]]:
     return [
         (row.answered, sum(row.missing.values()), row.not_asked, row.missing_before)
@@ -121,7 +131,7 @@ def test_a_limit_that_stops_everything_is_an_error(tmp_path: Path) -> None:
     files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
     done = run("collect", *files, "--out", tmp_path / "run", "--limit", 0.00001)
     assert done.code == 1
-    assert "24 questions were not asked: the spending limit" in done.out
+    assert "24 questions not asked: the spending limit" in done.out
     assert done.err.splitlines()[-1].startswith("error: nothing was asked (the spending limit)")
 
 
@@ -151,5 +161,5 @@ def test_an_interrupted_run_says_how_it_stands(tmp_path: Path, number: signal.Si
     assert "5 calls in" in out
     assert "the run has cost $" in out
     assert "more may have been billed" in out  # the two that were under way
-    assert "25 questions were not asked: interrupted" in out
+    assert "25 questions not asked: interrupted" in out
     assert err.splitlines()[-1].startswith("interrupted; what was finished is kept")

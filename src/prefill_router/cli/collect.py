@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from prefill_router.cli.amounts import dollars, rounded_up
+from prefill_router.cli.amounts import counted, dollars, rounded_up
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, read_pool
@@ -111,7 +111,7 @@ def collect(
         tell_interrupted=partial(_tell_summary, json=json),
     )
     for reason, left_out in report.skipped.items():
-        err.print(f"{left_out:,} tasks were left out: {reason}", soft_wrap=True)
+        err.print(f"{counted(left_out, 'task')} left out: {reason}", soft_wrap=True)
     _tell_summary(summary, json=json)
     _check(summary)
 
@@ -159,7 +159,7 @@ def _show_estimate(found: "Estimate", to: Console = err) -> None:
     to.print(table)
     time = "" if found.seconds is None else f", about {_duration(found.seconds)}"
     to.print(
-        f"{found.calls:,} calls, {_dollars(found.dollars)} expected, "
+        f"{counted(found.calls, 'call')}, {_dollars(found.dollars)} expected, "
         f"{_dollars(found.most_dollars)} if every answer is as long as it may be{time}",
         soft_wrap=True,
     )
@@ -185,7 +185,7 @@ def _show(summary: "Summary") -> None:
     out.print(table)
     rate = summary.calls / max(summary.seconds, 1e-9)
     out.print(
-        f"{summary.calls:,} calls in {_duration(summary.seconds)} ({rate:,.1f}/s), "
+        f"{counted(summary.calls, 'call')} in {_duration(summary.seconds)} ({rate:,.1f}/s), "
         f"{_dollars(summary.cost)}; the run has cost {_dollars(summary.spent)}",
         soft_wrap=True,
     )
@@ -196,10 +196,10 @@ def _show(summary: "Summary") -> None:
             soft_wrap=True,
         )
     for why, number in summary.not_asked.items():
-        out.print(f"{number:,} questions were not asked: {why}", soft_wrap=True)
+        out.print(f"{counted(number, 'question')} not asked: {why}", soft_wrap=True)
     before = sum(row.missing_before for row in summary.targets)
     if before:
-        out.print(f"{before:,} of those not asked are missing from before", soft_wrap=True)
+        out.print(f"missing from before, of those not asked: {before:,}", soft_wrap=True)
     if summary.limit_that_would_do is not None:
         enough = rounded_up(summary.limit_that_would_do)
         out.print(
