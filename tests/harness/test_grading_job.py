@@ -162,6 +162,28 @@ def test_what_a_grader_lacks_is_told_before_any_work(tmp_path: Path) -> None:
     assert graded(folder, tmp_path / "out", skip=frozenset({"hle"}))["targets"][0]["graded"] == 1
 
 
+def test_all_graders_that_lack_a_judge_are_told_at_once(tmp_path: Path) -> None:
+    tasks = {
+        task("a", answer="4"): {"small": "4"},
+        task("b", grader="hle", answer="x"): {"small": "x", "large": None},
+        task("c", grader="judge", rubric="Polite?"): {"large": "x"},
+    }
+    folder = run_of(tmp_path / "run", tasks)
+    with pytest.raises(ConfigError, match=r"judge and hle need .* --skip judge --skip hle$"):
+        graded(folder, tmp_path / "out")
+
+
+def test_without_an_answer_to_judge_no_judge_is_needed(tmp_path: Path) -> None:
+    tasks = {
+        task("a", answer="4"): {"small": "4"},
+        task("b", grader="hle", answer="x"): {"small": None},
+        task("c", grader="judge", rubric="Polite?"): {},
+    }
+    report = graded(run_of(tmp_path / "run", tasks), tmp_path / "out")
+    assert report["targets"][0]["missing"] == {"not_asked": 1, "rate_limited": 1}
+    assert list(report["graders"]) == ["exact"]
+
+
 def test_runs_that_give_no_dataset(tmp_path: Path) -> None:
     empty = make_run(tmp_path / "empty", [task("a", answer="4")], [])
     with pytest.raises(DataError, match="no answers yet"):

@@ -166,7 +166,7 @@ class _Job:
 
     def grade_all(self, run: Run, progress: Progress) -> int:
         """Grade every answer; returns how many were left out."""
-        self._open_graders()
+        self._open_graders(run)
         total = sum(1 for _ in run.outcomes())
         left_out = 0
         names = set(run.pool.names)
@@ -191,12 +191,19 @@ class _Job:
             lane.threads.shutdown(wait=True)
         self._graders.close()
 
-    def _open_graders(self) -> None:
-        """Those that tasks name, at once: what they lack is told before any work."""
+    def _open_graders(self, run: Run) -> None:
+        """Those that have an answer to grade, at once: what they lack is told before any work."""
         for name in dict.fromkeys(entry.grader for entry in self._shelf):
             grader_named(name)
-            if name not in self._graders.settings.skip:
-                self._graders[name]
+        skipped, names = self._graders.settings.skip, set(run.pool.names)
+        self._graders.open(
+            {
+                self._shelf[query_id].grader
+                for target, query_id, missing in run.outcomes()
+                if missing is None and target in names and query_id in self._shelf
+            }
+            - skipped
+        )
 
     def _take(self, answer: Answer, advance: Callable[[], None]) -> None:
         entry = self._shelf[answer.query_id]

@@ -1,6 +1,6 @@
 """The graders, defined here and nowhere else, and what opens those that a run needs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -11,7 +11,7 @@ from prefill_router.harness.grading.base import Grader
 from prefill_router.harness.grading.bill import Bill
 from prefill_router.harness.grading.code import CodeGrader
 from prefill_router.harness.grading.functions import FunctionGrader
-from prefill_router.harness.grading.judge import JudgeGrader
+from prefill_router.harness.grading.judge import JUDGES, JudgeGrader
 from prefill_router.harness.grading.judgments import Judgments
 from prefill_router.harness.grading.letters import LetterGrader
 from prefill_router.harness.grading.matching import TextGrader, normalised, stripped
@@ -20,6 +20,7 @@ from prefill_router.harness.grading.numbers import NumberGrader
 from prefill_router.harness.grading.prompts import Kind
 from prefill_router.harness.grading.settings import Settings
 from prefill_router.sandbox import Sandbox
+from prefill_router.targets import Pool
 
 
 @final
@@ -48,6 +49,19 @@ class Graders:
             self._open[name] = grader_named(name).open(self)
         return self._open[name]
 
+    def open(self, names: Set[str]) -> None:
+        """Open these.
+
+        Raises:
+            ConfigError: As when one is asked for; all that need a judge are named at once.
+            SandboxError: One needs the sandbox, and there is none.
+        """
+        judges = [name for name in GRADERS if name in names & JUDGES]
+        if judges:
+            self._check_judge(judges)
+        for name in sorted(names):
+            self[name]
+
     @property
     def opened(self) -> Mapping[str, Grader]:
         """Those that were asked for, by name."""
@@ -63,12 +77,7 @@ class Graders:
 
     def judge(self, kind: Kind) -> Grader:
         """A grader that asks the judge; all of them share one line to it."""
-        pool = self.settings.judge
-        if pool is None:
-            raise ConfigError(
-                f"the grader {kind} needs a judge: give --judge with a pool file of one target, or "
-                f"leave these answers ungraded with --skip {kind}"
-            )
+        pool = self._check_judge([kind])
         if self._line is None:
             judgments = Judgments(self._folder)
             limit = self.settings.judge_limit
@@ -86,6 +95,19 @@ class Graders:
             again=self.settings.judge_again,
             at_once=pool.provider_of(only_target(pool).name).concurrency,
         )
+
+    def _check_judge(self, kinds: Sequence[str]) -> Pool:
+        """The judge."""
+        pool = self.settings.judge
+        if pool is None:
+            names = " and ".join(kinds)
+            who = f"grader {names} needs" if len(kinds) == 1 else f"graders {names} need"
+            skips = " ".join(f"--skip {kind}" for kind in kinds)
+            raise ConfigError(
+                f"the {who} a judge: give --judge with a pool file of one target, or leave these "
+                f"answers ungraded with {skips}"
+            )
+        return pool
 
     def stop(self) -> None:
         """Break off what is under way; nothing more can be graded."""
