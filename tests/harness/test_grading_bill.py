@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from graded_runs import run_of, task
+from graded_runs import answer, make_run, run_of, task
 from judges import YES, court, judge_pool
 
 from commands import succeeded
@@ -99,3 +99,24 @@ def test_limits_and_counts() -> None:
     ]
     assert counted(1, "judge call") == "1 judge call"
     assert counted(2, "judge reply", "judge replies") == "2 judge replies"
+
+
+def test_small_costs_are_told_in_a_tidy_column(tmp_path: Path) -> None:
+    folder = make_run(
+        tmp_path / "run",
+        [task("a", answer="4")],
+        [answer("small", "a", "4", cost=0.00000123), answer("large", "a", "4", cost=0.25)],
+    )
+    lines = succeeded("grade", folder, "--out", tmp_path / "out").splitlines()
+    small, large = (next(li for li in lines if li.startswith(name)) for name in ("small", "large"))
+    assert "$0.0000012" in small
+    assert "$0.2500000" in large
+    assert small.index("$") == large.index("$")
+
+
+def test_one_verdict_was_kept(tmp_path: Path) -> None:
+    pytest.importorskip("math_verify", reason="the package math-verify isn't installed")
+    tasks = {task("a", grader="math", answer="1"): {"small": "1"}}
+    command = ("grade", run_of(tmp_path / "run", tasks), "--out", tmp_path / "out")
+    assert "kept from before" not in succeeded(*command)
+    assert "\n1 verdict was kept from before\n" in succeeded(*command)

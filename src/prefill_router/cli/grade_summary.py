@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.table import Table
 
-from prefill_router.cli.amounts import counted, dollars, rounded_up
+from prefill_router.cli.amounts import counted, dollars, needed, rounded_up
 from prefill_router.cli.app import out
 from prefill_router.harness.grading import GradingReport
 from prefill_router.harness.grading.bill import Bill
@@ -34,9 +34,11 @@ def show_grading(report: GradingReport, folder: Path) -> None:
             out.print(f"{target.target} lacks labels: {reasons}", soft_wrap=True)
     _show_examples(report, folder)
     if report.reused:
-        out.print(f"{report.reused:,} verdicts were kept from before")
+        verdicts = counted(report.reused, "verdict was", "verdicts were")
+        out.print(f"{verdicts} kept from before")
     if report.left_out:
-        out.print(f"{report.left_out:,} answers of targets that the pool no longer has")
+        answers = counted(report.left_out, "answer", "answers")
+        out.print(f"{answers} of targets that the pool no longer has")
     if report.judging is not None:
         _show_bill(report.judging)
 
@@ -81,12 +83,13 @@ def _table(targets: tuple[TargetSummary, ...]) -> Table:
     for title in ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("median", justify="right", no_wrap=True)
+    digits = max((needed(t.mean_cost) for t in targets if t.mean_cost is not None), default=0)
     for target in targets:
-        table.add_row(*_cells(target))
+        table.add_row(*_cells(target, digits))
     return table
 
 
-def _cells(target: TargetSummary) -> tuple[str, ...]:
+def _cells(target: TargetSummary, digits: int) -> tuple[str, ...]:
     interval = target.interval
     missing = sum(target.missing.values())
     return (
@@ -96,6 +99,6 @@ def _cells(target: TargetSummary) -> tuple[str, ...]:
         "?" if interval is None else f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}",
         f"{missing:,}" if missing else "-",
         f"{target.truncated:,}" if target.truncated else "-",
-        "?" if target.mean_cost is None else f"${target.mean_cost:.6f}",
+        "?" if target.mean_cost is None else dollars(target.mean_cost, digits=digits),
         "?" if target.median_seconds is None else f"{target.median_seconds:.2f} s",
     )
