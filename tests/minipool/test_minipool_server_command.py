@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -29,6 +29,14 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     """Random models in the place of the pool's, which are many times larger."""
     folder = save_tiny_causal(tmp_path_factory.mktemp("weights") / "tiny")
     monkeypatch.setattr("prefill_router.minipool.server.pool.folder_of", lambda _: folder)
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """As in a terminal; what runs in the background of a shell may ignore interruptions."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def served(
