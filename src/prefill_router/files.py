@@ -92,9 +92,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def as_json(value: Any) -> str:
+    """The text of a JSON file; NaN is refused, since JSON has none."""
+    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole or not at all; NaN is refused, since JSON has none."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(path, as_json(value))
 
 
 def file_digest(path: Path) -> str:

@@ -8,10 +8,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+import typer
 
 from commands import refused
-from prefill_router.cli.demo import _REQUEST
+from prefill_router.cli.demo import _REQUEST, Job
 from prefill_router.data import read_dataset
+from prefill_router.errors import ConfigError
 from prefill_router.harness import Run
 from prefill_router.minipool import NAMES
 from prefill_router.minipool.tasks import is_held_out
@@ -77,6 +79,31 @@ def test_the_request_was_routed_and_answered(verdict: dict[str, Any], folder: Pa
     told = (folder / "log" / "route-router-minipool.txt").read_text()
     assert any(f"answered by {name}" in told for name in NAMES)
     assert is_held_out(_REQUEST)
+
+
+def test_a_folder_holds_one_demo(verdict: dict[str, Any], folder: Path) -> None:
+    del verdict
+    before = (folder / "tasks.jsonl").read_bytes()
+    refused("holds the demo of other questions", "demo", "--out", folder)
+    assert (folder / "tasks.jsonl").read_bytes() == before
+
+
+def test_a_command_that_fails_ends_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing, given = typer.Typer(), ("grade",)
+
+    @failing.command()
+    def grade() -> None:
+        raise typer.Exit(1)
+
+    @failing.command()
+    def collect() -> None: ...
+
+    monkeypatch.setattr("prefill_router.cli.demo.app", failing)
+    for shown in (True, False):
+        with pytest.raises(ConfigError, match="ended with exit code 1"):
+            Job(tmp_path, tmp_path / "log").do(*given, shown=shown)
 
 
 def test_too_few_questions(tmp_path: Path) -> None:

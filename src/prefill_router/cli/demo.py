@@ -12,11 +12,17 @@ from typing import Annotated
 
 import typer
 
+from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.errors import ConfigError
 
 _START_SECONDS = 60.0
 _REQUEST = "What is 584+275?"  # held out from all training, see minipool.tasks
+_FEWEST = 200
+ENCODERS = {"minipool": "prefill states", "minilm": "embeddings"}
+"""The two encoders, and what their routers read: of the tiny encoder, and of sentences."""
+_EMBEDDING = "mean.6"
+"""all-MiniLM-L6-v2's sentence embedding before its normalisation: the mean over its last layer."""
 
 
 @app.command()
@@ -42,6 +48,7 @@ def demo(
         raise ConfigError(f"--questions is {questions}; at least {_FEWEST} are needed to learn")
     began = time.monotonic()
     job = Job(to, to / "log")
+    _check_same(to, questions, seed)
     job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", to / "tasks.jsonl")
     with _serving(job):
         pool, asked = to / "pool.yaml", to / "tasks.jsonl"
@@ -63,11 +70,17 @@ def demo(
     out.print(f"picture: {picture}\nreport: {to / 'report' / 'index.html'}", soft_wrap=True)
 
 
-_FEWEST = 200
-ENCODERS = {"minipool": "prefill states", "minilm": "embeddings"}
-"""The two encoders, and what their routers read: of the tiny encoder, and of sentences."""
-_EMBEDDING = "mean.6"
-"""all-MiniLM-L6-v2's sentence embedding before its normalisation: the mean over its last layer."""
+def _check_same(folder: Path, questions: int, seed: int) -> None:
+    """A folder holds one demo: answers to other questions in it would be judged along."""
+    asked = files.as_json({"questions": questions, "seed": seed})
+    record = folder / "demo.json"
+    if not record.is_file():
+        files.write_text(record, asked)
+    elif record.read_text(encoding="utf-8", errors="replace") != asked:
+        raise ConfigError(
+            f"{folder} holds the demo of other questions, see {record.name} in it; give the same "
+            "numbers to go on with it, or name another folder with --out"
+        )
 
 
 def _at_hand() -> dict[str, str]:
@@ -92,15 +105,25 @@ class Job:
         log.mkdir(parents=True, exist_ok=True)
 
     def do(self, *arguments: object, shown: bool = False) -> None:
-        """Run one command; what it prints is shown, or goes to a file of the log."""
+        """Run one command; what it prints is shown, or goes to a file of the log.
+
+        Raises:
+            PrefillRouterError: It failed.
+        """
         words = [str(argument) for argument in arguments]
         err.print(f"$ prefill-router {shlex.join(words)}", style="bold", soft_wrap=True)
         if shown:
-            app(words, standalone_mode=False)
+            _run(words)
             return
         name = "-".join([words[0], *(Path(w).name for w in words[1:2])])
         with (self.log / f"{name}.txt").open("w", encoding="utf-8") as file, redirect_stdout(file):
-            app(words, standalone_mode=False)
+            _run(words)
+
+
+def _run(words: list[str]) -> None:
+    code = app(words, standalone_mode=False)
+    if code:
+        raise ConfigError(f"prefill-router {words[0]} ended with exit code {code}; see above")
 
 
 def _fit(job: Job, encoder: str) -> None:
