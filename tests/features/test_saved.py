@@ -83,6 +83,7 @@ def test_what_does_not_hold_together_is_refused(change: Change, message: str) ->
 def test_anything_else_is_refused() -> None:
     with pytest.raises(CorruptError):
         FeatureExtractor.from_dict({}, {})
-    none = {"targets": [], "encoders": [], "blocks": [], "block_of": [], "selection": {}}
+    empty = {"targets": [], "encoders": [], "blocks": [], "block_of": [], "selection": {}}
+    none = {"kind": "prefill", **empty}
     with pytest.raises(CorruptError, match="no target"):
         FeatureExtractor.from_dict(none, {})

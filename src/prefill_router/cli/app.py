@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import typer
-from polars.exceptions import PanicException
 from rich.console import Console
 from rich.text import Text
 
@@ -53,10 +52,6 @@ def main() -> None:
         if ended.code == INTERRUPTED:
             _end_interrupted()
         raise
-    except PanicException:
-        if interruptions:
-            _end_interrupted()
-        raise
     except (PrefillRouterError, OSError) as error:  # of the system: no such name, no room, no right
         if interruptions:
             _end_interrupted()
@@ -65,6 +60,8 @@ def main() -> None:
         sys.exit(1)
     finally:
         _flush()
+        if interruptions and sys.exc_info()[0] not in (None, SystemExit):
+            _end_interrupted()
 
 
 def _watched() -> list[int]:

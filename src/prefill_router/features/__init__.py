@@ -1,7 +1,17 @@
-"""Equation 3: what the predictor reads of a query."""
+"""Equation 3: what the predictor reads of a query, of prefill states and of the text itself."""
 
-from prefill_router.features.block import Block, EncoderStates
+from prefill_router.features.base import EncoderStates, Family, FamilyConfig, Need, Reading
+from prefill_router.features.block import Block
 from prefill_router.features.extractor import FeatureExtractor
 from prefill_router.features.modes import Mode
 
-__all__ = ["Block", "EncoderStates", "FeatureExtractor", "Mode"]
+__all__ = [
+    "Block",
+    "EncoderStates",
+    "Family",
+    "FamilyConfig",
+    "FeatureExtractor",
+    "Mode",
+    "Need",
+    "Reading",
+]

@@ -8,29 +8,11 @@ import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
-from prefill_router.activations import Activations, Provenance, Rounding, Site, rounded
+from prefill_router.activations import Activations, Provenance, Site, rounded
 from prefill_router.errors import ProvenanceError
+from prefill_router.features.base import EncoderStates
 from prefill_router.geometry import SiteStates
 from prefill_router.reduction import Reducer
-
-
-@final
-@dataclass(frozen=True)
-class EncoderStates:
-    """A kind of states: what made them, and what they were rounded to.
-
-    Attributes:
-        provenance: What made the states.
-        rounding: The type that the train rows' states were kept in.
-    """
-
-    provenance: Provenance
-    rounding: Rounding
-
-    @classmethod
-    def of(cls, activations: Activations) -> "EncoderStates":
-        """That of a store or a batch."""
-        return cls(activations.provenance, activations.rounding)
 
 
 @final

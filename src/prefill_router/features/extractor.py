@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32
@@ -12,7 +12,8 @@ from prefill_router.activations import Activations, Pooling, Provenance, Site
 from prefill_router.activations.base import POOLINGS
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, ProvenanceError
-from prefill_router.features.block import Block, EncoderStates
+from prefill_router.features.base import Columns, EncoderStates, Family, Reading, find_store
+from prefill_router.features.block import Block
 from prefill_router.features.modes import Assignment, Mode, assign
 from prefill_router.layers import Method, Pinned, Scope, fit_reducer
 from prefill_router.progress import Progress
@@ -20,7 +21,7 @@ from prefill_router.progress import Progress
 
 @final
 @dataclass(frozen=True, eq=False)
-class FeatureExtractor:
+class FeatureExtractor(Family):
     """Turns states into the predictor's input. Frozen: made by `fit` or `from_dict`.
 
     Attributes:
@@ -29,6 +30,8 @@ class FeatureExtractor:
         block_of: The block of each target, a position in `blocks`.
         selection: How each target came to its block, as plain values for the card.
     """
+
+    kind: ClassVar[str] = "prefill"
 
     targets: tuple[str, ...]
     blocks: tuple[Block, ...]
@@ -139,6 +142,10 @@ class FeatureExtractor:
         """The block of each target, in the targets' order."""
         return tuple(self.blocks[number] for number in self.block_of)
 
+    def read(self, reading: Reading) -> Columns:
+        """The features of these queries."""
+        return self.transform(reading.states, reading.keys)
+
     def transform(
         self, stores: Sequence[Activations], keys: Sequence[str]
     ) -> Float32[NDArray[np.float32], "query feature"]:
@@ -183,26 +190,6 @@ class FeatureExtractor:
         from prefill_router.features.saved import from_dict
 
         return from_dict(config, tensors)
-
-
-def find_store(stores: Sequence[Activations], provenance: Provenance) -> Activations:
-    """The states that an encoder made.
-
-    Raises:
-        ProvenanceError: None of these were; where one comes from the same encoder, the message says
-            in what it differs.
-    """
-    for store in stores:
-        if store.provenance == provenance:
-            return store
-    for store in stores:
-        if store.provenance.encoder == provenance.encoder:
-            provenance.require(store.provenance, what=store.name)
-    given = ", ".join(f"{s.name} of {s.provenance.encoder!r}" for s in stores) or "none"
-    raise ProvenanceError(
-        f"the features need states of the encoder {provenance.encoder!r} (revision "
-        f"{provenance.revision}); given: {given}; encode the queries with that encoder"
-    )
 
 
 def _distinct_blocks(

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from prefill_router.activations import Provenance, Rounding, Site
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.features.block import Block, EncoderStates
+from prefill_router.features.base import EncoderStates
+from prefill_router.features.block import Block
 from prefill_router.reduction import Reducer
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class _Block(_Strict):
 
 
 class _Saved(_Strict):
+    kind: Literal["prefill"]
     targets: list[str]
     encoders: list[_Encoder]
     blocks: list[_Block]
@@ -52,6 +54,7 @@ def to_dict(extractor: "FeatureExtractor") -> dict[str, Any]:
     """Plain values for JSON."""
     sources = extractor.sources
     return {
+        "kind": extractor.kind,
         "targets": list(extractor.targets),
         "encoders": [{**s.provenance.to_dict(), "rounding": s.rounding} for s in sources],
         "blocks": [

@@ -1,7 +1,8 @@
 """From features to each target's probability of a correct answer."""
 
 from prefill_router.predictors.base import Predictor
-from prefill_router.predictors.loading import load_predictor
+from prefill_router.predictors.fitted import Examples, PredictorConfig, PredictorFit
+from prefill_router.predictors.registry import load_predictor
 from prefill_router.predictors.trunk import (
     SharedTrunkNet,
     TrainingCurves,
@@ -11,7 +12,10 @@ from prefill_router.predictors.trunk import (
 )
 
 __all__ = [
+    "Examples",
     "Predictor",
+    "PredictorConfig",
+    "PredictorFit",
     "SharedTrunkNet",
     "TrainingCurves",
     "TrunkConfig",

@@ -45,8 +45,8 @@ class Retrying:
         over = tried >= self.attempts or len(failures) >= self.attempts * _PATIENCE
         if not error.retriable or over:
             return None
-        if error.retry_after:
+        growth = 2.0 ** min(len(failures) - 1, 64)
+        if error.retry_after:  # many are told the same moment, and would meet again at it
             told = error.retry_after
-            return told + self.chance.uniform(0, min(told, self.seconds))
-        longest = min(self.seconds * 2.0 ** min(len(failures) - 1, 64), _MOST_SECONDS)
-        return self.chance.uniform(0, longest)
+            return told + self.chance.uniform(0, min(told * growth, self.seconds))
+        return self.chance.uniform(0, min(self.seconds * growth, _MOST_SECONDS))

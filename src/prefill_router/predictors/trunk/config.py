@@ -1,14 +1,16 @@
 """Options of the shared trunk's training; the defaults are those of the method's authors."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.predictors.fitted import Examples, PredictorConfig, PredictorFit
+from prefill_router.progress import Progress
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class TrunkConfig:
+class TrunkConfig(PredictorConfig):
     """Options of the shared trunk's training.
 
     Attributes:
@@ -53,6 +55,21 @@ class TrunkConfig:
             f"keep is {self.keep} of {self.seeds} seeds",
             "no more than seeds",
         )
+
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Fit a SharedTrunkNet; `seed` is added to the options' own."""
+        from prefill_router.predictors.trunk.fit import fit_trunk
+
+        found = fit_trunk(
+            examples.features,
+            examples.correct,
+            examples.targets,
+            config=replace(self, seed=self.seed + seed),
+            progress=progress,
+        )
+        return PredictorFit(found.predictor, found.notes, found.curves.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -1,0 +1,1 @@
+"""Calibration: from a predictor's scores to probabilities that hold."""

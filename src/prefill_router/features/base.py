@@ -1,0 +1,183 @@
+"""What every family of features is: a frozen map from what was read of a query to columns."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+from jaxtyping import Float32
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations, Provenance, Rounding, Site
+from prefill_router.data import Prompt, RoutingDataset, prompt_key
+from prefill_router.errors import ProvenanceError
+from prefill_router.progress import Progress
+
+Columns = Float32[NDArray[np.float32], "query column"]
+
+
+@final
+@dataclass(frozen=True)
+class EncoderStates:
+    """A kind of states: what made them, and what they were rounded to.
+
+    Attributes:
+        provenance: What made the states.
+        rounding: The type that the train rows' states were kept in.
+    """
+
+    provenance: Provenance
+    rounding: Rounding
+
+    @classmethod
+    def of(cls, activations: Activations) -> "EncoderStates":
+        """That of a store or a batch."""
+        return cls(activations.provenance, activations.rounding)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Prompts, and the states that encoders made of them.
+
+    Attributes:
+        prompts: One per query.
+        keys: Their content keys (`data.prompt_key`).
+        states: Of every encoder that a family reads; others are ignored.
+    """
+
+    prompts: tuple[Prompt, ...]
+    keys: tuple[str, ...]
+    states: tuple[Activations, ...]
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt], states: Sequence[Activations]) -> "Reading":
+        """The reading of some prompts."""
+        return cls(tuple(prompts), tuple(map(prompt_key, prompts)), tuple(states))
+
+    @classmethod
+    def of_dataset(cls, dataset: RoutingDataset, states: Sequence[Activations]) -> "Reading":
+        """The reading of a dataset's queries, in its order."""
+        prompts = tuple(query.prompt for query in dataset.queries)
+        return cls(prompts, dataset.prompt_keys, tuple(states))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class Family(ABC):
+    """Some columns of the features, fitted on train rows and frozen.
+
+    A row of the result depends on that query alone: not on the others, nor on their order.
+    """
+
+    kind: ClassVar[str]
+    """What a saved family is told by; see `features.registry`."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many columns it has."""
+
+    @property
+    def sources(self) -> tuple[EncoderStates, ...]:
+        """The kinds of states that it reads, each once."""
+        return ()
+
+    def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
+        """What it reads of one encoder, sorted; nothing where it isn't among `sources`."""
+        del provenance
+        return ()
+
+    @abstractmethod
+    def read(self, reading: Reading) -> Columns:
+        """The columns of these queries, finite, one row per query.
+
+        Raises:
+            ProvenanceError: An encoder's states are missing, or were made in another way.
+            StoreError: States of some prompts are missing.
+        """
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, with its `kind`; together with `tensors` they are all of it."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, by names that are unique in it."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> "Family":
+        """The family of `to_dict` and `tensors`.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class Need:
+    """States that a family must have before it can be fitted.
+
+    Attributes:
+        encoder: The encoder's name, as `encoders.load_encoder` takes it.
+        sites: What must be read of it; None for the candidates that `fit` has by default.
+    """
+
+    encoder: str
+    sites: tuple[Site, ...] | None = None
+
+
+class FamilyConfig(ABC):
+    """Options of a family; a frozen dataclass whose fields are what a recipe may say of it."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The states that `fit` must be given, of all train queries."""
+        return ()
+
+    @abstractmethod
+    def fit(
+        self,
+        train: RoutingDataset,
+        states: Sequence[Activations],
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Family:
+        """Fit on the train part; nothing else is seen.
+
+        Args:
+            train: The train part.
+            states: Of every encoder in `needs`; others are ignored.
+            seed: Of whatever is drawn.
+            progress: Shows how far it is.
+
+        Raises:
+            ConfigError: The options contradict each other or the data.
+            FitError: There is nothing to learn from.
+            StoreError: States are missing.
+        """
+
+
+def find_store(stores: Sequence[Activations], provenance: Provenance) -> Activations:
+    """The states that an encoder made.
+
+    Raises:
+        ProvenanceError: None of these were; where one comes from the same encoder, the message says
+            in what it differs.
+    """
+    for store in stores:
+        if store.provenance == provenance:
+            return store
+    for store in stores:
+        if store.provenance.encoder == provenance.encoder:
+            provenance.require(store.provenance, what=store.name)
+    given = ", ".join(f"{s.name} of {s.provenance.encoder!r}" for s in stores) or "none"
+    raise ProvenanceError(
+        f"the features need states of the encoder {provenance.encoder!r} (revision "
+        f"{provenance.revision}); given: {given}; encode the queries with that encoder"
+    )

@@ -1,0 +1,1 @@
+"""Exact nearest neighbours by Euclidean distance (FAISS flat L2)."""

@@ -1,0 +1,150 @@
+"""What a predictor learns from, and what fitting one gives."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from prefill_router.errors import FitError
+from prefill_router.predictors.base import Features, Predictor
+from prefill_router.progress import Progress
+
+Labels = Float64[NDArray[np.float64], "query target"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Train rows, and nothing else.
+
+    Attributes:
+        features: One row per query, finite.
+        correct: Labels in [0, 1], NaN where missing; soft labels train as they are.
+        targets: The targets' names.
+        groups: The benchmark or domain of each query; empty where unknown.
+
+    Raises:
+        FitError: The shapes differ, names repeat, a feature isn't finite, a label is outside
+            [0, 1], or no target has two different labels.
+    """
+
+    features: Features
+    correct: Labels
+    targets: tuple[str, ...]
+    groups: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.correct.shape != (len(self.features), len(self.targets)):
+            raise FitError(
+                f"the labels are {self.correct.shape} for {len(self.features)} rows of features "
+                f"and {len(self.targets)} targets; give one row per query, one column per target"
+            )
+        if len(set(self.targets)) < len(self.targets) or not self.targets:
+            raise FitError(f"the targets are {list(self.targets)}; name at least one, each once")
+        if len(self.groups) != len(self.features):
+            raise FitError(
+                f"{len(self.groups)} groups for {len(self.features)} queries; give one each"
+            )
+        if not self.features.shape[1]:
+            raise FitError("the features have no columns; choose at least one family of features")
+        bad = np.flatnonzero(~np.isfinite(self.features).all(axis=1))
+        if len(bad):
+            raise FitError(
+                f"{len(bad)} rows of features aren't finite, the first is row {bad[0]}; "
+                "check the encoder's states of these queries"
+            )
+        self._check_labels()
+
+    def _check_labels(self) -> None:
+        outside = ~np.isnan(self.correct) & ~((self.correct >= 0) & (self.correct <= 1))
+        if outside.any():
+            row, column = np.argwhere(outside)[0]
+            raise FitError(
+                f"the label of {self.targets[column]!r} in row {row} is "
+                f"{self.correct[row, column]}; labels are in [0, 1], or NaN where missing"
+            )
+        if not self.learnable.any():
+            raise FitError(
+                "no target has two different labels, so there is nothing to learn; "
+                "add queries that a target answers correctly and queries that it doesn't"
+            )
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Which labels were measured, [query, target]."""
+        return ~np.isnan(self.correct)
+
+    @property
+    def learnable(self) -> NDArray[np.bool_]:
+        """Whether each target has at least two different labels."""
+        low = np.where(self.present, self.correct, np.inf).min(axis=0, initial=np.inf)
+        high = np.where(self.present, self.correct, -np.inf).max(axis=0, initial=-np.inf)
+        return np.asarray(low < high)
+
+    @property
+    def base_rates(self) -> NDArray[np.float64]:
+        """The share of right answers of each target by the rule of succession, (sum + 1) / (n + 2).
+
+        For a target without labels it is that of all labels together.
+        """
+        count = self.present.sum(axis=0)
+        total = np.nansum(self.correct, axis=0)
+        nothing = count == 0
+        count = np.where(nothing, count.sum(), count)
+        return np.asarray((np.where(nothing, total.sum(), total) + 1) / (count + 2))
+
+    def target_notes(self) -> tuple[str, ...]:
+        """Which targets can't be learned, and why; they get their base rates."""
+        notes = []
+        rates, counts = self.base_rates, self.present.sum(axis=0).tolist()
+        for i in np.flatnonzero(~self.learnable).tolist():
+            why = (
+                f"all its {counts[i]} training labels are the same"
+                if counts[i]
+                else "it has no labels"
+            )
+            notes.append(f"{self.targets[i]} can't be learned: {why}; it is given {rates[i]:.3f}")
+        return tuple(notes)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PredictorFit:
+    """A fitted predictor and how it came about.
+
+    Attributes:
+        predictor: It.
+        notes: What the reader should know, such as targets that couldn't be learned.
+        training: Curves and the like, as plain values for the record.
+    """
+
+    predictor: Predictor
+    notes: tuple[str, ...] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PredictorConfig(ABC):
+    """Options of a predictor; a frozen dataclass whose fields are what a recipe may say of it."""
+
+    @abstractmethod
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Fit on train rows.
+
+        A target that can't be learned (`Examples.learnable`) is given its base rate.
+
+        Args:
+            examples: Train rows alone.
+            seed: Another number, other draws; the same number, the same predictor.
+            progress: Shows how far it is.
+
+        Raises:
+            FitError: There is nothing to learn from, or the fit doesn't converge.
+            ConfigError: The options don't suit the data.
+            MissingExtraError: A package isn't installed.
+        """

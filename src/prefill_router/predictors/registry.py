@@ -1,0 +1,78 @@
+"""The predictors by kind; each is imported when it is first asked for.
+
+The module of a kind has a constant `ENTRY`, an `Entry`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, final
+
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.predictors.base import Predictor, Tensors
+from prefill_router.predictors.fitted import PredictorConfig
+
+_HOME = {
+    "shared_trunk": "trunk",
+    "constant": "constant",
+    "knn_majority": "knn.majority",
+    "knn_score": "knn.score",
+    "clusters": "clusters",
+    "logistic": "logistic",
+    "xgboost": "boosting",
+    "mlp": "networks.mlp",
+    "multitask": "networks.multitask",
+    "unified_multitask": "networks.unified",
+    "matrix_factorisation": "networks.factorisation",
+    "irt": "networks.irt",
+    "graph": "graph",
+    "given": "given",
+}
+KINDS: tuple[str, ...] = tuple(_HOME)
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """One kind.
+
+    Attributes:
+        config: Its options, and how it is fitted.
+        predictor: What is fitted.
+        label: What tables call it.
+        source: Where it is described.
+    """
+
+    config: type[PredictorConfig]
+    predictor: type[Predictor]
+    label: str
+    source: str
+
+
+def find(kind: str) -> Entry:
+    """The entry of a kind.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    if kind not in _HOME:
+        raise ConfigError(f"there is no predictor {kind!r}; known are {list(KINDS)}")
+    entry = import_module(f"prefill_router.predictors.{_HOME[kind]}").ENTRY
+    if not isinstance(entry, Entry):
+        raise TypeError(f"the module of {kind} has no entry")
+    return entry
+
+
+def load_predictor(config: Mapping[str, Any], tensors: Tensors) -> Predictor:
+    """The predictor of `Predictor.to_dict` and `Predictor.tensors`.
+
+    Raises:
+        CorruptError: The kind is unknown, or the rest contradicts itself.
+    """
+    kind = config.get("kind")
+    if not isinstance(kind, str) or kind not in _HOME:
+        raise CorruptError(
+            f"the predictor is of the kind {kind!r}; known are {list(KINDS)}; "
+            "it may need a newer version of prefill-router"
+        )
+    return find(kind).predictor.from_dict(config, tensors)

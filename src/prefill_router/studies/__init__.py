@@ -1,0 +1,1 @@
+"""Studies: seeds, shift, learning curves, and whether a router is worth having."""
