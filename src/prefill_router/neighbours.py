@@ -1,1 +1,229 @@
-"""Exact nearest neighbours by Euclidean distance (FAISS flat L2)."""
+"""Exact nearest neighbours by Euclidean distance (FAISS flat L2).
+
+FAISS compares in float32 by |x|^2 + |y|^2 - 2xy, whose rounding can exceed the distance of near
+rows, and changes with the number of queries. Here it proposes candidates, a few more than asked
+for; their distances are then computed in float64 from the differences. A query's answer is kept
+once no row that wasn't proposed can be nearer by the bound on FAISS's rounding; otherwise more are
+proposed. So the answer is that of a brute-force search in float64, whatever the batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError, MissingExtraError
+
+Vectors = Float32[NDArray[np.float32], "row dim"]
+Distances = Float64[NDArray[np.float64], "query k"]
+Rows = Int64[NDArray[np.int64], "query k"]
+
+_SPARE = 16  # proposals beyond k; nearly always enough to be sure of the first k
+_GROWTH = 4
+_QUERIES_AT_ONCE = 4096
+_CANDIDATES_AT_ONCE = 1 << 22
+_NUMBERS_AT_ONCE = 1 << 17  # of differences; they stay in the processor's cache
+_UNIT = 2.0**-24  # the unit roundoff of float32
+_SMALLEST = 2.0**-126
+_CLIPPED = 1e17  # float32 can square and add so many
+_LARGEST = 1e15  # a query within it is told from rows that were clipped
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NeighbourIndex:
+    """Rows to search among. Frozen: made by `of`.
+
+    Attributes:
+        vectors: One row per prompt.
+        keys: The content key of each row (`data.prompt_key`); they may repeat.
+        centre: The rows' mean; FAISS sees all relative to it, which loses less to rounding.
+        index: The FAISS index.
+    """
+
+    vectors: Vectors
+    keys: tuple[str, ...]
+    centre: Float64[NDArray[np.float64], " dim"]
+    index: Any = field(repr=False)
+
+    @classmethod
+    def of(cls, vectors: Vectors, keys: Sequence[str] | None = None) -> "NeighbourIndex":
+        """Index some rows.
+
+        Args:
+            vectors: Finite, at least one row.
+            keys: Content key of each row; None where no search will exclude any.
+
+        Raises:
+            ConfigError: There is no row, a number isn't finite, or the keys aren't one per row.
+            MissingExtraError: FAISS isn't installed.
+        """
+        faiss = _faiss()
+        if not vectors.size:
+            raise ConfigError(f"an index of shape {vectors.shape} holds nothing; give it rows")
+        _check_finite(vectors, what="the rows to index")
+        if keys is not None and len(keys) != len(vectors):
+            raise ConfigError(f"{len(keys)} keys for {len(vectors)} rows to index; give one each")
+        centre = vectors.mean(axis=0, dtype=np.float64)
+        index = faiss.IndexFlatL2(vectors.shape[1])
+        for start in range(0, len(vectors), _QUERIES_AT_ONCE):
+            index.add(_centred(vectors[start : start + _QUERIES_AT_ONCE], centre))
+        return cls(vectors, tuple(keys or ()), centre, index)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def dim(self) -> int:
+        """The width of the rows."""
+        return int(self.vectors.shape[1])
+
+    def search(
+        self, vectors: Vectors, k: int, exclude: Sequence[str] | None = None
+    ) -> tuple[Distances, Rows]:
+        """The k nearest rows of each query, nearest first; of equally near ones the first row.
+
+        Args:
+            vectors: The queries, finite.
+            k: How many, at least 1.
+            exclude: The content key of each query; rows of the same key are passed over.
+
+        Returns:
+            Euclidean distances, and positions in `vectors` of the index. Where a query has fewer
+            than k rows left, its last columns hold infinity and -1.
+
+        Raises:
+            ConfigError: k is below 1, the width is another one, a number isn't finite, or the keys
+                aren't one per query, or the index has none.
+        """
+        self._check(vectors, k, exclude)
+        distances = np.full((len(vectors), k), np.inf)
+        rows = np.full((len(vectors), k), -1, dtype=np.int64)
+        own = self._codes_of(exclude, len(vectors))
+        for start in range(0, len(vectors), _QUERIES_AT_ONCE):
+            pending = np.arange(start, min(start + _QUERIES_AT_ONCE, len(vectors)))
+            width = k + _SPARE
+            while len(pending):
+                unsure = []
+                for some in _parts(pending, max(1, _CANDIDATES_AT_ONCE // width)):
+                    squared, found, sure = self._nearest(vectors[some], own[some], k, width)
+                    distances[some, : found.shape[1]] = np.sqrt(squared)
+                    rows[some, : found.shape[1]] = found
+                    unsure.append(some[~sure])
+                pending, width = np.concatenate(unsure), _GROWTH * width
+        return distances, rows
+
+    def _nearest(
+        self, queries: Vectors, own: NDArray[np.int64], k: int, width: int
+    ) -> tuple[Distances, Rows, NDArray[np.bool_]]:
+        """Squared distances and rows of the k nearest among `width` proposals; whether it is so."""
+        proposed, beyond = self._propose(queries, width)
+        squared = self._squared_distances(queries, proposed)
+        squared[self._codes[proposed] == own[:, None]] = np.inf
+        order = np.argsort(squared, axis=1, kind="stable")[:, :k]
+        squared = np.take_along_axis(squared, order, axis=1)
+        rows = np.take_along_axis(proposed, order, axis=1)
+        rows[np.isinf(squared)] = -1
+        return squared, rows, (squared[:, -1] < beyond) | (beyond == np.inf)
+
+    def _propose(self, queries: Vectors, width: int) -> tuple[Rows, NDArray[np.float64]]:
+        """Rising positions of rows, and a squared distance that all other rows surely exceed."""
+        if width > len(self) // 2:
+            every = np.broadcast_to(np.arange(len(self)), (len(queries), len(self)))
+            return every, np.full(len(queries), np.inf)
+        centred = _centred(queries, self.centre)
+        squared, rows = self.index.search(centred, width)
+        norms = (centred.astype(np.float64) ** 2).sum(axis=1)
+        beyond = _beyond(squared[:, -1].astype(np.float64), norms, self.dim)
+        beyond[(rows < 0).any(axis=1)] = -np.inf
+        return np.sort(rows, axis=1), beyond
+
+    def _squared_distances(self, queries: Vectors, proposed: Rows) -> Distances:
+        """Of each query to the rows proposed for it, from the differences."""
+        result = np.empty(proposed.shape)
+        across = max(1, min(proposed.shape[1], _NUMBERS_AT_ONCE // self.dim))
+        down = max(1, _NUMBERS_AT_ONCE // (across * self.dim))
+        for i in range(0, len(queries), down):
+            here = queries[i : i + down, None, :].astype(np.float64)
+            for j in range(0, proposed.shape[1], across):
+                away = self.vectors[proposed[i : i + down, j : j + across]] - here
+                result[i : i + down, j : j + across] = np.einsum("qrd,qrd->qr", away, away)
+        return result
+
+    @cached_property
+    def _code_of_key(self) -> dict[str, int]:
+        return {key: code for code, key in enumerate(dict.fromkeys(self.keys))}
+
+    @cached_property
+    def _codes(self) -> NDArray[np.int64]:
+        """A number of each row's key, from 0; zeros where there are no keys."""
+        codes = [self._code_of_key[key] for key in self.keys]
+        return np.array(codes or [0] * len(self), dtype=np.int64)
+
+    def _codes_of(self, exclude: Sequence[str] | None, count: int) -> NDArray[np.int64]:
+        """The number of the key that each query must not find; -1 for none."""
+        codes = [-1] * count if exclude is None else [self._code_of_key.get(k, -1) for k in exclude]
+        return np.array(codes, dtype=np.int64)
+
+    def _check(self, vectors: Vectors, k: int, exclude: Sequence[str] | None) -> None:
+        if k < 1:
+            raise ConfigError(f"k is {k}; search for at least 1 neighbour")
+        if vectors.shape[1] != self.dim:
+            raise ConfigError(
+                f"the queries are {vectors.shape[1]} wide; the rows of the index are {self.dim}"
+            )
+        _check_finite(vectors, what="the queries")
+        if exclude is not None and len(exclude) != len(vectors):
+            raise ConfigError(f"{len(exclude)} keys for {len(vectors)} queries; give one each")
+        if exclude is not None and not self.keys:
+            raise ConfigError("the index was made without keys, so it can't exclude by them")
+
+
+def _beyond(last: NDArray[np.float64], norms: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
+    """What the squared distance of every row that FAISS didn't propose surely exceeds.
+
+    FAISS errs by at most c (|x| + |y|)^2 plus what underflows, with c a little above dim times the
+    unit roundoff (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). That is at
+    most 16 c |x|^2 where |y| <= 3 |x|; and at most 4 c times the squared distance itself where |y|
+    is greater, since then |x| + |y| <= 2 (|y| - |x|).
+
+    Args:
+        last: The greatest squared distance among the proposals, by FAISS.
+        norms: The queries' squared norms |x|^2, relative to the centre.
+        dim: The width.
+    """
+    share = (dim + 16) * _UNIT
+    least = np.minimum(last - 16 * share * norms, last * (1 - 4 * share)) - 8 * dim * _SMALLEST
+    trusted = np.isfinite(last) & (norms < _LARGEST**2)
+    return np.where(trusted, least, -np.inf)
+
+
+def _centred(vectors: Vectors, centre: NDArray[np.float64]) -> Vectors:
+    """The vectors as FAISS sees them; what is too large to be squared is still farthest away."""
+    away = np.clip(vectors - centre, -_CLIPPED, _CLIPPED)
+    return np.ascontiguousarray(away, dtype=np.float32)
+
+
+def _check_finite(vectors: Vectors, *, what: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise ConfigError(f"{len(bad)} of {what} aren't finite, the first is {bad[0]}")
+
+
+def _parts(positions: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(positions), size):
+        yield positions[start : start + size]
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError(
+            "faiss-cpu", extra="neighbours", needed_for="searching for nearest neighbours"
+        ) from None
+    return faiss
