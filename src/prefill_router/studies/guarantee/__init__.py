@@ -1,0 +1,18 @@
+"""A guaranteed operating point: how cheap may routing be, and still answer as well as promised?
+
+Learn-then-test (Angelopoulos et al. 2021, arXiv:2110.01052): every lam is a hypothesis, that
+routing at this lam falls short of the promise; the hypotheses are tested in an order fixed
+beforehand, from lam = 1 down, until one can't be rejected. The p-values hold for every number of
+queries.
+"""
+
+from prefill_router.studies.guarantee.guarantee import (
+    CONFIDENCE,
+    KEEP,
+    LAMS,
+    best_single,
+    guarantee,
+)
+from prefill_router.studies.guarantee.result import Guarantee, Tested
+
+__all__ = ["CONFIDENCE", "KEEP", "LAMS", "Guarantee", "Tested", "best_single", "guarantee"]

@@ -1,0 +1,51 @@
+"""Populations with a known truth for the tests of the guarantee."""
+
+import numpy as np
+
+from evaluation.trials import Array, system
+from prefill_router.data import RoutingDataset
+from prefill_router.evaluation import Predictions, Trial
+from prefill_router.studies.guarantee import Guarantee
+
+PRICES = np.array([0.001, 0.004, 0.02])
+
+
+def population(queries: int = 20_000, *, seed: int = 0) -> tuple[Predictions, RoutingDataset]:
+    """Three targets; the probabilities know something, the dearest is the best alone."""
+    random = np.random.default_rng(seed)
+    hard = random.normal(0, 0.2, (queries, 1))
+    own = random.normal(0, 0.12, (queries, 3))
+    chance = np.clip(np.array([0.5, 0.58, 0.66]) - hard + own, 0.02, 0.98)
+    correct = (random.random(chance.shape) < chance).astype(np.float64)
+    seen = np.clip(chance + random.normal(0, 0.06, chance.shape), 0, 1)
+    cost = np.broadcast_to(PRICES, chance.shape).copy()
+    return system(seen, cost, correct, cost)
+
+
+def drawn(trial: Trial, rows: Array) -> Trial:
+    """A sample of the population, as a trial of its own."""
+    return Trial(
+        tuple(map(str, range(len(rows)))),
+        trial.targets,
+        trial.correctness[rows],
+        trial.cost[rows],
+        trial.correct[rows],
+        trial.observed_cost[rows],
+    )
+
+
+def kept(trial: Trial, lam: float, best: str) -> float:
+    """The true share at one lam, from the whole population."""
+    right = trial.of_choice(trial.correct, trial.path.at(lam)).mean()
+    return float(right / trial.correct[:, trial.targets.index(best)].mean())
+
+
+def violated(found: Guarantee, trial: Trial) -> bool:
+    """Whether the promise is broken in the population."""
+    return found.lam is not None and kept(trial, found.lam, found.best) < found.keep
+
+
+def naive_lam(trial: Trial, best: str, keep: float, lams: tuple[float, ...]) -> float:
+    """The cheapest lam that looks fine on these rows: what the guarantee is there to replace."""
+    fine = [lam for lam in lams if kept(trial, lam, best) >= keep]
+    return min(fine, default=1.0)
