@@ -1,0 +1,127 @@
+"""What the labels and distances of the K nearest rows say (section 3.2 of the paper).
+
+The paper names the neighbour-correct ratio, distance-weighted correctness and class-conditional
+distance means; the rest is settled here.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Float32, Float64
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError
+from prefill_router.features.vectors import Vectors
+from prefill_router.neighbours import NeighbourIndex
+
+Kernel = Literal["inverse", "gaussian"]
+KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+Labels = Float32[NDArray[np.float32], "row target"]
+PerTarget = Float64[NDArray[np.float64], "query target"]
+Among = Float64[NDArray[np.float64], "query k"]
+
+STATISTICS = ("share", "weighted share", "distance where right", "distance where wrong")
+"""What is computed for each K and each target, in the order of the columns."""
+
+_QUERIES_AT_ONCE = 512
+_NEAREST = 1e-3  # of the distance to the K-th; by `inverse`, what is nearer counts no more
+
+
+def check_options(ks: Sequence[int], kernel: str) -> None:
+    """Check options before anything is read.
+
+    Raises:
+        ConfigError: `ks` aren't rising positive numbers, or the kernel is unknown.
+    """
+    if not ks or min(ks) < 1 or list(ks) != sorted(set(ks)):
+        raise ConfigError(f"ks is {list(ks)}; give numbers of neighbours, from 1 on, rising")
+    if kernel not in KERNELS:
+        raise ConfigError(f"kernel is {kernel!r}; known are {list(KERNELS)}")
+
+
+def statistics(
+    index: NeighbourIndex,
+    correct: Labels,
+    vectors: Vectors,
+    keys: Sequence[str],
+    *,
+    ks: tuple[int, ...],
+    kernel: Kernel,
+) -> Float64[NDArray[np.float64], "query column"]:
+    """The statistics of some queries, finite; a query that is a row of the index leaves it out.
+
+    With y the labels of the measured ones among the K nearest, d their distances, w their weights
+    and h the distance to the K-th, for each target:
+
+    - share: the mean of y; without a measured one, that of all rows;
+    - weighted share: sum(w y) / sum(w), likewise;
+    - distance where right: sum(y d) / sum(y); without a right one h, since none is nearer;
+    - distance where wrong: the same with 1 - y.
+
+    Args:
+        index: The train rows, of two different keys at least.
+        correct: Their labels in [0, 1], NaN where missing.
+        vectors: The queries.
+        keys: Their content keys.
+        ks: Numbers of neighbours, rising. Where there are fewer rows, all of them count.
+        kernel: How distances weigh.
+    """
+    prior = _base_rates(correct)
+    present = ~np.isnan(correct)
+    known = np.concatenate([np.where(present, correct, 0), present], axis=1).astype(np.float64)
+    parts = [np.empty((0, len(ks) * len(STATISTICS) * len(prior)))]
+    for start in range(0, len(vectors), _QUERIES_AT_ONCE):
+        some = slice(start, start + _QUERIES_AT_ONCE)
+        distances, rows = index.search(vectors[some], ks[-1], keys[some])
+        labels = np.where(rows[:, :, None] < 0, 0, known[rows])
+        blocks = [_of(distances[:, :k], labels[:, :k], prior, kernel) for k in ks]
+        parts.append(np.concatenate(blocks, axis=1))
+    return np.concatenate(parts)
+
+
+def _of(
+    distances: Among,
+    labels: Float64[NDArray[np.float64], "query k twice"],
+    prior: Float64[NDArray[np.float64], " target"],
+    kernel: Kernel,
+) -> Float64[NDArray[np.float64], "query column"]:
+    """One K; `labels` are y and whether it was measured, zeros where there is no neighbour."""
+    known = np.where(np.isinf(distances), 0, distances)
+    farthest = known.max(axis=1, keepdims=True)
+    by = np.stack([np.ones_like(known), weights(known, farthest, kernel), known], axis=1)
+    sums = by @ labels
+    right, measured = np.split(sums, 2, axis=2)
+    wrong = measured - right
+    return np.concatenate(
+        [
+            _ratio(right[:, 0], measured[:, 0], prior),
+            _ratio(right[:, 1], measured[:, 1], prior),
+            _ratio(right[:, 2], right[:, 0], farthest),
+            _ratio(wrong[:, 2], wrong[:, 0], farthest),
+        ],
+        axis=1,
+    )
+
+
+def weights(
+    distances: Among, farthest: Float64[NDArray[np.float64], "query 1"], kernel: Kernel
+) -> Among:
+    """The weight of each neighbour, positive; equal ones where all are at no distance."""
+    relative = distances / np.where(farthest > 0, farthest, 1)
+    if kernel == "gaussian":
+        return np.asarray(np.exp(-(relative**2) / 2))
+    return np.asarray(1 / np.maximum(relative, _NEAREST))
+
+
+def _ratio(above: PerTarget, below: PerTarget, otherwise: NDArray[np.float64]) -> PerTarget:
+    some = below > 0
+    return np.where(some, above / np.where(some, below, 1), otherwise)
+
+
+def _base_rates(correct: Labels) -> Float64[NDArray[np.float64], " target"]:
+    """The mean label of each target; of a target without labels, that of all."""
+    count = (~np.isnan(correct)).sum(axis=0)
+    total = np.nansum(correct, axis=0, dtype=np.float64)
+    overall = total.sum() / max(1, count.sum())
+    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), overall))

@@ -1,0 +1,200 @@
+"""Neighbour statistics: against a loop, what they leave out, and that a loaded one is the same."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from family_contract import check_family
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from planted import PLANTED, permuted, relabelled, shuffled, states_of
+from prefill_router.activations import Activations, Site
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.errors import ConfigError, FitError, StoreError
+from prefill_router.features import Reading
+from prefill_router.features.neighbours import Neighbours, NeighboursConfig
+from prefill_router.features.neighbours.statistics import Kernel, statistics
+from prefill_router.features.registry import find
+from prefill_router.neighbours import NeighbourIndex
+from prefill_router.testing import FakeEncoder, make_routing_dataset
+
+SITE = Site(PLANTED, "mean")
+CONFIG = NeighboursConfig(encoder="fake", site=SITE.name, ks=(2, 5, 20))
+
+
+def states(dataset: RoutingDataset, *, rounding: str = "bfloat16") -> Activations:
+    return FakeEncoder().encode(dataset.queries, [SITE], rounding=rounding)
+
+
+def parts(dataset: RoutingDataset, count: int) -> tuple[RoutingDataset, RoutingDataset]:
+    ids = dataset.query_ids
+    return dataset.select(ids[:count]), dataset.select(ids[count:])
+
+
+def fitted(dataset: RoutingDataset, config: NeighboursConfig = CONFIG) -> Neighbours:
+    return config.fit(dataset, [states(dataset)])
+
+
+def columns(family: Neighbours, dataset: RoutingDataset) -> NDArray[np.float32]:
+    return family.read(Reading.of_dataset(dataset, [states(dataset)]))
+
+
+def of_one(
+    distances: NDArray[np.float64], labels: NDArray[np.float64], prior: float, kernel: Kernel
+) -> list[float]:
+    """The statistics of one query, target and K, as their docstring says them."""
+    far = float(distances.max())
+    known = ~np.isnan(labels)
+    d, y = distances[known], labels[known]
+    w = np.exp(-((d / far) ** 2) / 2) if kernel == "gaussian" else 1 / np.maximum(d, 1e-3 * far)
+    return [
+        float(y.mean()) if len(y) else prior,
+        float((w * y).sum() / w.sum()) if len(y) else prior,
+        float((y * d).sum() / y.sum()) if y.sum() else far,
+        float(((1 - y) * d).sum() / (1 - y).sum()) if (1 - y).sum() else far,
+    ]
+
+
+@pytest.mark.parametrize("kernel", ["inverse", "gaussian"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool) -> None:
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(60, 4)).astype(np.float32)
+    correct = random.random((60, 3)) if soft else random.integers(0, 2, (60, 3))
+    correct = correct.astype(np.float32)
+    correct[random.random((60, 3)) < 0.3] = np.nan
+    correct[:, 2] = np.where(np.isnan(correct[:, 2]), np.nan, 1)
+    keys = [f"k{row // 2}" for row in range(60)]
+    queries, own, ks = vectors[:20].copy(), [*keys[:18], "new", "newer"], (1, 4, 100)
+    queries[18:] += 0.1
+    found = statistics(
+        NeighbourIndex.of(vectors, keys), correct, queries, own, ks=ks, kernel=kernel
+    )
+    for q, query in enumerate(queries.astype(np.float64)):
+        distances = np.sqrt(((vectors - query) ** 2).sum(axis=1))
+        order = [r for r in np.argsort(distances, kind="stable") if keys[r] != own[q]]
+        for i, k in enumerate(ks):
+            for t in range(3):
+                labels = correct[order[:k], t].astype(np.float64)
+                prior = float(np.nanmean(correct[:, t].astype(np.float64)))
+                expected = of_one(distances[order[:k]], labels, prior, kernel)
+                np.testing.assert_allclose(found[q, 12 * i + t : 12 * (i + 1) : 3], expected)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_keeps_the_contract(missing: float) -> None:
+    train, test = parts(make_routing_dataset(queries=60, missing=missing), 50)
+    both = [*train.queries[:4], *test.queries]
+    reading = Reading.of(
+        [query.prompt for query in both], [FakeEncoder().encode(both, [SITE], rounding="bfloat16")]
+    )
+    check_family(fitted(train), reading)
+    check_family(fitted(train, replace(CONFIG, normalise=False, kernel="gaussian")), reading)
+
+
+def test_the_module_s_entry_is_found() -> None:
+    entry = find("neighbours")
+    assert (entry.config, entry.family) == (NeighboursConfig, Neighbours)
+
+
+def test_neighbours_know_what_the_states_know() -> None:
+    train, test = parts(make_routing_dataset(queries=400), 300)
+    known = columns(fitted(train), test)
+    unknown = columns(fitted(shuffled(train)), test)
+    shares = known[:, 24:27]  # of the twenty nearest
+    for target in range(3):
+        assert area(shares[:, target], test.correct[:, target]) > 0.8
+        assert 0.3 < area(unknown[:, 24 + target], test.correct[:, target]) < 0.7
+
+
+def area(scores: NDArray[np.float32], labels: NDArray[np.float64]) -> float:
+    ranks, right = rankdata(scores), labels > 0.5
+    count = right.sum()
+    return float((ranks[right].sum() - count * (count + 1) / 2) / (count * (~right).sum()))
+
+
+def test_a_train_row_is_never_its_own_neighbour() -> None:
+    train = make_routing_dataset(queries=80)
+    flipped = train.correct.copy()
+    flipped[7] = 1 - flipped[7]
+    known, changed = fitted(train), fitted(relabelled(train, flipped))
+    before, after = known.read(one(train, 7)), changed.read(one(train, 7))
+    assert np.array_equal(*(unscaled(f, c) for f, c in ((known, before), (changed, after))))
+    neighbour = known.index.search(known.index.vectors[[7]], 1, [known.index.keys[7]])[1][0, 0]
+    moved = changed.read(one(train, int(neighbour)))
+    assert not np.array_equal(moved, known.read(one(train, int(neighbour))))
+
+
+def one(dataset: RoutingDataset, row: int) -> Reading:
+    return Reading.of([dataset.queries[row].prompt], [states(dataset)])
+
+
+def unscaled(family: Neighbours, scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    scaled = scores * family.standard.scale.astype(np.float64) + family.standard.mean
+    return np.round(scaled, 5)
+
+
+def test_rows_of_the_same_prompt_are_left_out_with_it() -> None:
+    train = make_routing_dataset(queries=60)
+    again = [replace(query, id=f"again-{query.id}") for query in train.queries]
+    doubled = RoutingDataset.of(
+        [*train.queries, *again], train.pool, np.concatenate([train.correct, 1 - train.correct])
+    )
+    family = fitted(doubled)
+    assert np.array_equal(family.standard.mean[:3], [0.5, 0.5, 0.5])  # a pair for each neighbour
+    assert not columns(family, train)[:, :3].any()
+    distances, _ = family.index.search(family.index.vectors[:1], 200, family.index.keys[:1])
+    assert np.isfinite(distances).sum() == len(doubled) - 2
+
+
+def test_train_columns_are_standardised_and_row_order_doesn_t_matter() -> None:
+    train = make_routing_dataset(queries=90, missing=0.1)
+    family = fitted(train)
+    own = columns(family, train)
+    varied = own.std(axis=0) > 0
+    assert varied.sum() > 30
+    np.testing.assert_allclose(own.mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(own.std(axis=0)[varied], 1, atol=0.02)
+    other = columns(fitted(permuted(train)), train)
+    np.testing.assert_allclose(other, own, atol=1e-4)
+
+
+def test_few_rows_odd_targets_and_constant_states_are_finite() -> None:
+    small = make_routing_dataset(queries=3)
+    correct = small.correct.copy()
+    correct[:, 0], correct[:, 1], correct[0, 2] = np.nan, 1, np.nan
+    few = relabelled(small, correct)
+    assert np.isfinite(columns(fitted(few), few)).all()
+    train = make_routing_dataset(queries=40)
+    same = states_of(train, sites=[SITE])
+    same.states[SITE][:] = 1
+    family = CONFIG.fit(train, [same])
+    read = family.read(Reading.of_dataset(train, [same]))
+    assert np.isfinite(read).all()
+
+
+def test_default_sites() -> None:
+    train = make_routing_dataset(queries=30)
+    assert NeighboursConfig(encoder="fake").needs[0].sites is None
+    family = fitted(train, NeighboursConfig(encoder="fake", site="mean.3"))
+    assert family.source.site == SITE
+    every = NeighboursConfig(encoder="fake").fit(train, [states_of(train)])
+    assert every.source.site == Site(4, "mean")
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    train = make_routing_dataset(queries=10)
+    for ks in ((), (0, 5), (5, 5), (10, 5)):
+        with pytest.raises(ConfigError, match="rising"):
+            NeighboursConfig(ks=ks)
+    with pytest.raises(ConfigError, match="isn't a site"):
+        NeighboursConfig(site="middle")
+    with pytest.raises(StoreError, match=r"'another'; given are those of 'fake'"):
+        NeighboursConfig(encoder="another").fit(train, [states(train)])
+    with pytest.raises(FitError, match="0 labels"):
+        fitted(relabelled(train, np.full_like(train.correct, np.nan)))
+    twins = [Query(f"twin-{i}", "The same question?") for i in range(4)]
+    copies = RoutingDataset.of(twins, train.pool, train.correct[:4])
+    with pytest.raises(FitError, match="1 different prompts"):
+        CONFIG.fit(copies, [FakeEncoder().encode(twins[:1], [SITE], rounding="float32")])
