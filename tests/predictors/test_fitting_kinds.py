@@ -4,12 +4,20 @@ import pytest
 from fit_contract import FIT_CHECKS, Case
 
 from prefill_router.predictors import TrunkConfig
+from prefill_router.predictors.constant import ConstantConfig
+from prefill_router.predictors.given import GivenConfig
+from prefill_router.predictors.knn.majority import KnnMajorityConfig
+from prefill_router.predictors.knn.score import KnnScoreConfig
 
 CASES = {
     "shared_trunk": Case(
         config=TrunkConfig(hidden=(16, 8), seeds=2, keep=1, max_epochs=25, batch_size=32),
         order_atol=None,
     ),
+    "constant": Case(config=ConstantConfig(), signal="none"),
+    "knn_majority": Case(config=KnnMajorityConfig(k=15), cuts_labels=True),
+    "knn_score": Case(config=KnnScoreConfig(k=15)),
+    "given": Case(config=GivenConfig(), signal="given"),
 }
 
 
