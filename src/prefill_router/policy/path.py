@@ -1,11 +1,8 @@
-"""Who answers: the score of Equation 2, and its winner for every lam at once.
+"""The winner of every query for every setting at once.
 
-    s[k, q] = lam * p[k, q] - (1 - lam) * c[k, q]
-
-with p the predicted correctness and c the normalised cost. Over lam in [0, 1] each target is a
-line, the winner is the upper envelope of the lines, and it changes at no more than K - 1 values of
-lam. Among equal scores the cheaper target wins, then the more probable one, then the first; so a
-target that is dearer and no better is never chosen.
+Over lam in [0, 1] each target of Equation 2 is a line, the winner is the upper envelope of the
+lines, and it changes at no more than K - 1 values of lam. Other policies have such a path too, over
+their own parameter.
 """
 
 from dataclasses import dataclass
@@ -15,45 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.errors import ConfigError
-
-PerCell = Float[NDArray[np.float64], "query target"]
-
-
-def check_lam(lam: float) -> float:
-    """The same lam.
-
-    Raises:
-        ConfigError: It is outside [0, 1] or NaN.
-    """
-    if not 0 <= lam <= 1:
-        raise ConfigError(f"lam is {lam}; it must be in [0, 1]: 0 is cheapest, 1 is most probable")
-    return lam
-
-
-def score(correctness: PerCell, cost: PerCell, lam: float) -> PerCell:
-    """Equation 2.
-
-    Args:
-        correctness: Predicted probabilities of a correct answer.
-        cost: Normalised costs, `CostScale.normalise`.
-        lam: From 0, cheapest, to 1, most probable.
-    """
-    check_lam(lam)
-    return lam * correctness - (1 - lam) * cost
-
-
-def rank(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int64], "query target"]:
-    """Targets of each query from the best score to the worst, ties as the module says."""
-    _check(correctness, cost)
-    keys = (-correctness, cost, -score(correctness, cost, lam))
-    order: Int[NDArray[np.int64], "query target"] = np.lexsort(keys, axis=1)
-    return order
-
-
-def choose(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int64], " query"]:
-    """The winning target of each query at one lam."""
-    return rank(correctness, cost, lam)[:, 0]
+from prefill_router.policy.equation import PerCell, check_lam, check_tables
 
 
 @final
@@ -102,7 +61,7 @@ def lambda_path(correctness: PerCell, cost: PerCell) -> LambdaPath:
     Raises:
         ConfigError: The shapes differ, or a number isn't finite.
     """
-    _check(correctness, cost)
+    check_tables(correctness, cost)
     rows = np.arange(len(correctness))
     winner = np.lexsort((-correctness, cost), axis=1)[:, 0]
     begin = np.zeros(len(rows))
@@ -137,13 +96,3 @@ def _next_winner(
     found = np.isfinite(lam[np.arange(len(rows)), best])
     takes_over = np.maximum(lam[found, best[found]], begin[found])
     return rows[found], takes_over, best[found]
-
-
-def _check(correctness: PerCell, cost: PerCell) -> None:
-    if correctness.shape != cost.shape or correctness.ndim != 2 or not correctness.shape[1]:
-        raise ConfigError(
-            f"correctness has the shape {correctness.shape} and cost {cost.shape}; both must be "
-            "[query, target] with at least one target"
-        )
-    if not (np.isfinite(correctness).all() and np.isfinite(cost).all()):
-        raise ConfigError("correctness and cost must be finite; check the predictor and the prices")

@@ -1,0 +1,42 @@
+"""Who answers: policies from predicted correctness and cost to a choice, and their exact paths.
+
+    lambda      the best score of Equation 2 (the paper's)
+    argmax      the most probable target
+    tolerance   the cheapest target that is nearly as probable as the best
+    threshold   of a strong and a weak target, the strong one where it is likely enough to win
+    tiered      the best of the cheapest tier that is good enough
+    cascade     one after the other, until an answer passes a quality check
+
+Each has one parameter in [0, 1], from the cheapest or weakest end to the most accurate one.
+"""
+
+from prefill_router.policy.base import Policy
+from prefill_router.policy.cascade import Asked, Cascade, Run
+from prefill_router.policy.equation import check_lam, choose, rank, score
+from prefill_router.policy.path import LambdaPath, lambda_path
+from prefill_router.policy.registry import KINDS, from_dict
+from prefill_router.policy.threshold import Threshold, WinScore
+from prefill_router.policy.tiered import Tiered
+from prefill_router.policy.tolerance import Tolerance
+from prefill_router.policy.weighing import Argmax, Lambda
+
+__all__ = [
+    "KINDS",
+    "Argmax",
+    "Asked",
+    "Cascade",
+    "Lambda",
+    "LambdaPath",
+    "Policy",
+    "Run",
+    "Threshold",
+    "Tiered",
+    "Tolerance",
+    "WinScore",
+    "check_lam",
+    "choose",
+    "from_dict",
+    "lambda_path",
+    "rank",
+    "score",
+]
