@@ -1,0 +1,94 @@
+"""The calibrators by kind: fitting and loading."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from prefill_router.calibration.base import LEAST, Calibrator, CalibratorFit
+from prefill_router.calibration.isotonic import Isotonic
+from prefill_router.calibration.percentile import Percentile
+from prefill_router.calibration.platt import Platt
+from prefill_router.calibration.unchanged import Unchanged
+from prefill_router.calibration.z_score import ZScore
+from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.predictors.base import Tensors
+
+CalibratorKind = Literal["none", "platt", "isotonic", "percentile", "z_score"]
+KINDS: tuple[CalibratorKind, ...] = get_args(CalibratorKind)
+_KINDS: Mapping[str, type[Calibrator]] = {
+    each.kind: each for each in (Unchanged, Platt, Isotonic, Percentile, ZScore)
+}
+Table = Float64[NDArray[np.float64], "_ _"]
+
+
+def find(kind: str) -> type[Calibrator]:
+    """The class of a kind.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    if kind not in _KINDS:
+        raise ConfigError(f"there is no calibrator {kind!r}; known are {list(KINDS)}")
+    return _KINDS[kind]
+
+
+def fit_calibrator(
+    kind: CalibratorKind, correctness: Table, correct: Table, targets: tuple[str, ...]
+) -> CalibratorFit:
+    """Fit a calibrator on rows that neither the predictor nor a test has seen.
+
+    Each target's map is fitted on its own labels. Where they are too few to fit one, its
+    predictions stay as they are; where all are the same, it is given their share of right answers
+    by the rule of succession. The notes say so. With too few queries nothing is changed at all.
+
+    Args:
+        kind: Which.
+        correctness: The predictor's probabilities on the calibration part, [query, target].
+        correct: The labels, [query, target], in [0, 1], NaN where missing; soft ones as they are.
+        targets: The targets' names.
+
+    Raises:
+        ConfigError: There is no such kind.
+        FitError: The shapes differ, names repeat, or a prediction or a label is outside [0, 1].
+    """
+    calibrator = find(kind)
+    _check(correctness, correct, targets)
+    if len(correctness) < LEAST and kind != "none":
+        why = (
+            f"the calibration part has {len(correctness)} queries and needs {LEAST}, so the "
+            "predictions are left as they are"
+        )
+        return CalibratorFit(Unchanged(targets), (why,))
+    return calibrator.fit(correctness, correct, targets)
+
+
+def load_calibrator(config: Mapping[str, Any], tensors: Tensors) -> Calibrator:
+    """The calibrator of `Calibrator.to_dict` and `Calibrator.tensors`.
+
+    Raises:
+        CorruptError: The kind is unknown, or the rest contradicts itself.
+    """
+    kind = config.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise CorruptError(
+            f"the calibrator is of the kind {kind!r}; known are {list(KINDS)}; "
+            "it may need a newer version of prefill-router"
+        )
+    return _KINDS[kind].from_dict(config, tensors)
+
+
+def _check(correctness: Table, correct: Table, targets: tuple[str, ...]) -> None:
+    if not targets or len(set(targets)) < len(targets):
+        raise FitError(f"the targets are {list(targets)}; name at least one, each once")
+    if not correctness.shape == correct.shape == (len(correct), len(targets)):
+        raise FitError(
+            f"the predictions are {correctness.shape} and the labels {correct.shape} for "
+            f"{len(targets)} targets; give one row per query, one column per target"
+        )
+    if not ((correctness >= 0) & (correctness <= 1)).all():
+        raise FitError("the predictions must be probabilities in [0, 1]; check the predictor")
+    if not (np.isnan(correct) | ((correct >= 0) & (correct <= 1))).all():
+        raise FitError("the labels must be in [0, 1], or NaN where missing; check the dataset")
