@@ -5,6 +5,7 @@ from typing import Any, final
 
 from prefill_router.errors import ConfigError
 from prefill_router.predictors.fitted import Examples, PredictorConfig, PredictorFit
+from prefill_router.predictors.weights import check_disagreement_weight
 from prefill_router.progress import Progress
 
 
@@ -24,6 +25,7 @@ class TrunkConfig(PredictorConfig):
         seeds: How many networks are trained.
         keep: How many of them, those of least validation loss, make up the ensemble.
         validation: The share of the rows that is held out for the validation loss.
+        disagreement_weight: What a query counts on which targets disagree, where others count 1.
         seed: Another number, another hold-out and other networks.
     """
 
@@ -37,6 +39,7 @@ class TrunkConfig(PredictorConfig):
     seeds: int = 10
     keep: int = 5
     validation: float = 0.15
+    disagreement_weight: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -49,6 +52,7 @@ class TrunkConfig(PredictorConfig):
         _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
         _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
         _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
+        check_disagreement_weight(self.disagreement_weight)
         _require(self.seed >= 0, f"seed is {self.seed}", "0 or more")
         _require(
             self.keep <= self.seeds,

@@ -16,6 +16,7 @@ from prefill_router.predictors.trunk.config import TrunkConfig
 from prefill_router.predictors.trunk.curves import TrainingCurves, losses_table
 from prefill_router.predictors.trunk.holdout import Holdout, hold_out
 from prefill_router.predictors.trunk.network import SharedTrunkNet
+from prefill_router.predictors.weights import query_weights
 from prefill_router.progress import Progress, SilentProgress
 
 PerTarget = Float64[NDArray[np.float64], " target"]
@@ -66,12 +67,14 @@ def fit_trunk(
     learned = examples.learnable
     present = ~np.isnan(correct) & learned
     rows = np.asarray(present.any(axis=1))
+    weights = query_weights(correct[rows], disagreement_weight=config.disagreement_weight)
+    counts = present[rows] * weights[:, None]
     parts = hold_out(features[rows], share=config.validation, seed=config.seed)
-    curves, weights, biases = _train(
-        features[rows], correct[rows], present[rows], parts, config, progress or SilentProgress()
+    curves, layers, biases = _train(
+        features[rows], correct[rows], counts, parts, config, progress or SilentProgress()
     )
-    _set_constants(weights[-1], biases[-1], learned, examples.base_rates)
-    predictor = SharedTrunkNet(tuple(targets), tuple(weights), tuple(biases))
+    _set_constants(layers[-1], biases[-1], learned, examples.base_rates)
+    predictor = SharedTrunkNet(tuple(targets), tuple(layers), tuple(biases))
     notes = (*examples.target_notes(), *_row_notes(rows, parts))
     return TrunkFit(predictor, curves, notes)
 
@@ -79,7 +82,7 @@ def fit_trunk(
 def _train(
     features: Features,
     correct: Labels,
-    present: Bool[NDArray[np.bool_], "query target"],
+    counts: Float64[NDArray[np.float64], "query target"],
     parts: Holdout,
     config: TrunkConfig,
     progress: Progress,
@@ -91,8 +94,8 @@ def _train(
 
     examples = Examples(
         torch.from_numpy(features),
-        torch.from_numpy(np.where(present, correct, 0).astype(np.float32)),
-        torch.from_numpy(present.astype(np.float32)),
+        torch.from_numpy(np.where(counts > 0, correct, 0).astype(np.float32)),
+        torch.from_numpy(counts.astype(np.float32)),
     )
     runs = train(examples, parts, config, seeds=list(range(config.seeds)), progress=progress)
     best = np.array([run.best for run in runs])

@@ -72,7 +72,7 @@ class Stack:
 
         Args:
             labels: In [0, 1]; what stands where `present` is 0 has no effect.
-            present: 1 or 0.
+            present: What each counts, 0 or more.
             kept: The units of each hidden layer that stay.
         """
         rows = labels.shape[1]
@@ -116,7 +116,7 @@ class Stack:
 def cross_entropy(
     logits: Logits, labels: Broadcast, present: Broadcast
 ) -> Float[Tensor, " network"]:
-    """Binary cross-entropy of each network, in nats: the mean over the present cells."""
+    """Binary cross-entropy of each network, in nats: the weighted mean over the present cells."""
     each = torch.nn.functional.binary_cross_entropy_with_logits(
         logits, labels.expand_as(logits), reduction="none"
     )

@@ -35,7 +35,7 @@ class Examples:
     Attributes:
         features: Finite; what they are computed in, single or double precision.
         labels: In [0, 1]; any finite number where `present` is 0.
-        present: 1 where there is a label to learn from, else 0.
+        present: What a label to learn from counts, 1 on average; 0 where there is none.
     """
 
     features: Float[Tensor, "query feature"]
@@ -124,7 +124,7 @@ def train(
                 for crew in crews
             }
             try:
-                _watch(jobs, told, advance)
+                watch(jobs, told, advance)
             finally:
                 stop.set()
     finally:
@@ -156,7 +156,7 @@ def _train_crew(
                 break
 
 
-def _watch(
+def watch(
     jobs: set[Future[None]], told: SimpleQueue[int], advance: Callable[[float], None]
 ) -> None:
     """Pass on what the threads tell until they are done; progress is only told by this thread."""
