@@ -1,0 +1,86 @@
+"""`matrix_factorisation`: targets and queries meet in a space of few dimensions (RouteLLM).
+
+RouteLLM (Ong and others, 2024) scores a target t on a query q with w^T (v_t * (W q + b)) and learns
+from which of two answers people preferred. Here it is the logit of a correct answer, learned from
+the cells of the table of labels.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from prefill_router.predictors.fitted import Examples, PredictorFit
+from prefill_router.predictors.networks.ensemble import (
+    Arrays,
+    Logits,
+    NetworkEnsemble,
+    Rows,
+    Shape,
+)
+from prefill_router.predictors.networks.options import NetworkConfig, at_least
+from prefill_router.predictors.registry import Entry
+from prefill_router.progress import Progress
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Factorisation(NetworkEnsemble):
+    """Vectors of the targets, and a linear map of the features to such vectors."""
+
+    kind: ClassVar[str] = "matrix_factorisation"
+
+    @staticmethod
+    def shapes(widths: Shape, targets: int) -> dict[str, Shape]:
+        """The names and shapes of the arrays."""
+        features, *_, dimensions = widths
+        return {
+            "weight.query": (1, features, dimensions),
+            "bias.query": (1, 1, dimensions),
+            "target": (1, targets, dimensions),
+            "combine": (1, 1, dimensions),
+        }
+
+    def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
+        query = rows @ arrays["weight.query"][0] + arrays["bias.query"][0]
+        return np.asarray(query * arrays["combine"][0] @ arrays["target"][0].T)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FactorisationConfig(NetworkConfig):
+    """Options of the matrix factorisation.
+
+    Attributes:
+        dimensions: Of the vectors of targets and queries.
+    """
+
+    dimensions: int = 32
+
+    def __post_init__(self) -> None:
+        NetworkConfig.__post_init__(self)
+        at_least(self, 1, ("dimensions",))
+
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Fit on train rows; missing cells are left out."""
+        from prefill_router.predictors.networks.fit import fit_ensemble
+        from prefill_router.predictors.networks.latent import Factors
+
+        width = examples.features.shape[1]
+        return fit_ensemble(
+            examples,
+            self,
+            Factorisation,
+            lambda material: Factors(width, self.dimensions, material.rates),
+            inner=(self.dimensions,),
+            inputs=("query",),
+            seed=seed,
+            progress=progress,
+        )
+
+
+ENTRY = Entry(
+    FactorisationConfig, Factorisation, "Matrix factorisation", "RouteLLM, Ong and others 2024"
+)

@@ -1,0 +1,11 @@
+"""The predictors with networks of their own hold to the suite for fitting."""
+
+import pytest
+from fit_contract import FIT_CHECKS
+from network_cases import CASES
+
+
+@pytest.mark.parametrize("check", FIT_CHECKS)
+@pytest.mark.parametrize("kind", CASES)
+def test_fitting_networks(kind: str, check: str) -> None:
+    FIT_CHECKS[check](CASES[kind])
