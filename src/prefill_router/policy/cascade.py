@@ -15,7 +15,7 @@ from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.policy.base import Policy, names, options
 from prefill_router.policy.equation import PerCell, check_lam, check_tables
 from prefill_router.policy.path import LambdaPath
-from prefill_router.policy.steps import by_cost, columns, record_path
+from prefill_router.policy.steps import by_cost, columns, record_path, to_the_end
 
 Answer = TypeVar("Answer")
 
@@ -111,8 +111,8 @@ class Cascade(Policy):
             raise ConfigError("the scores of a cascade's quality check must be in [0, 1]")
         turns = self.turns(cost, targets=targets)
         holds_to = np.take_along_axis(correctness, turns, axis=1)
-        holds_to[:, -1] = np.inf
-        return record_path(turns, holds_to)
+        holds_to[:, -1] = 1
+        return record_path(turns, to_the_end(holds_to))
 
     def charge(self, observed: PerCell, cost: PerCell, *, targets: tuple[str, ...] = ()) -> PerCell:
         """What it costs to get as far as each target: its own cost and of all asked before.

@@ -19,7 +19,8 @@ def record_path(
     Args:
         candidates: The columns of each query's candidates, the preferred ones first.
         holds_to: The highest setting at which each may win; at least 0. The one that holds longest
-            wins from where the others end up to 1.
+            wins from where the others end up to 1. Whatever begins at 1 wins there, so what still
+            holds at 1 has a higher number, see `to_the_end`.
     """
     longest = np.maximum.accumulate(holds_to, axis=1)
     record = np.ones(candidates.shape, dtype=np.bool_)
@@ -29,6 +30,13 @@ def record_path(
     begin[:, 1:] = np.maximum(longest[:, :-1], _LEAST)
     start = np.concatenate([[0], np.cumsum(record.sum(axis=1))])
     return LambdaPath(start.astype(np.int64), begin[record], candidates[record].astype(np.int64))
+
+
+def to_the_end(
+    holds_to: Float[NDArray[np.float64], "query place"],
+) -> Float[NDArray[np.float64], "query place"]:
+    """The same, where holding up to 1 includes 1."""
+    return np.where(holds_to >= 1, np.inf, holds_to)
 
 
 def columns(names: tuple[str, ...], targets: tuple[str, ...], policy: str) -> list[int]:

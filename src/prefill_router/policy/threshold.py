@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.policy.base import Policy, options
 from prefill_router.policy.equation import PerCell, check_tables
 from prefill_router.policy.path import LambdaPath
@@ -35,7 +35,7 @@ class Threshold(Policy):
             p_weak) / 2, or `weak`, 1 - p_weak, which doesn't need to know the strong target.
 
     Raises:
-        ConfigError: Both are the same target, or the score is unknown.
+        ConfigError: Both are the same target.
     """
 
     strong: str
@@ -45,8 +45,6 @@ class Threshold(Policy):
     def __post_init__(self) -> None:
         if self.strong == self.weak:
             raise ConfigError(f"strong and weak are both {self.strong!r}; name two targets")
-        if self.score not in get_args(WinScore):
-            raise ConfigError(f"the score is {self.score!r}; known are {get_args(WinScore)}")
 
     @property
     def kind(self) -> Literal["threshold"]:
@@ -91,9 +89,12 @@ class Threshold(Policy):
 
         Raises:
             CorruptError: An option is unknown, of the wrong type, or missing.
-            ConfigError: Both are the same target, or the score is unknown.
+            ConfigError: Both are the same target.
         """
         given = options(
             value, {"strong": str, "weak": str, "score": str}, needed=("strong", "weak")
         )
+        score = given.get("score", "difference")
+        if score not in get_args(WinScore):
+            raise CorruptError(f"the win score is {score!r}; known are {list(get_args(WinScore))}")
         return cls(**given)

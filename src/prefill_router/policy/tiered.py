@@ -12,7 +12,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.policy.base import Policy, names, options
 from prefill_router.policy.equation import PerCell, check_tables
 from prefill_router.policy.path import LambdaPath
-from prefill_router.policy.steps import columns, record_path
+from prefill_router.policy.steps import columns, record_path, to_the_end
 
 
 @final
@@ -90,7 +90,8 @@ class Tiered(Policy):
         first = np.argmax(chances >= 0, axis=1)
         order = (first[:, None] + np.arange(chances.shape[1])) % chances.shape[1]
         holds_to = np.take_along_axis(chances, order, axis=1)
-        return record_path(np.take_along_axis(np.stack(winners, axis=1), order, axis=1), holds_to)
+        winner = np.take_along_axis(np.stack(winners, axis=1), order, axis=1)
+        return record_path(winner, to_the_end(holds_to))
 
     def to_dict(self) -> dict[str, Any]:
         """The kind and the options."""
