@@ -19,6 +19,7 @@ from prefill_router.calibration import (
     load_calibrator,
 )
 from prefill_router.calibration.base import LEAST, logits
+from prefill_router.calibration.isotonic import Isotonic
 from prefill_router.calibration.platt import Platt
 from prefill_router.errors import ConfigError, CorruptError, FitError
 
@@ -238,19 +239,30 @@ def test_curve_that_would_fall_is_level(kind: CalibratorKind) -> None:
         assert np.ptp(result[:, 1]) < 0.2
 
 
-def test_isotonic_agrees_with_scikit_learn() -> None:
+def test_steps_agree_with_scikit_learn() -> None:
     from sklearn.isotonic import IsotonicRegression
 
     correctness, correct = sample(300)
     correctness = np.round(correctness, 2).astype(np.float32).astype(np.float64)  # with ties
-    result = fitted("isotonic", correctness, correct).calibrator
-    asked = np.linspace(0, 1, 999)
-    for k in range(3):
+    isotonic = fitted("isotonic", correctness, correct).calibrator
+    assert isinstance(isotonic, Isotonic)
+    for k, (middle, height) in enumerate(zip(isotonic.curves.x, isotonic.curves.y, strict=True)):
         known = ~np.isnan(correct[:, k])
         oracle = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-        oracle.fit(correctness[known, k], correct[known, k])
-        table = np.repeat(asked[:, None], 3, axis=1)
-        np.testing.assert_allclose(result.calibrate(table)[:, k], oracle.predict(asked), atol=2e-6)
+        steps = oracle.fit_transform(correctness[known, k], correct[known, k])
+        assert np.unique(np.round(steps, 6)) == pytest.approx(height, abs=2e-6)
+        np.testing.assert_allclose(oracle.predict(middle), height, atol=2e-6)
+        middles = [correctness[known, k][np.isclose(steps, h)].mean() for h in height]
+        assert middles == pytest.approx(middle.tolist(), abs=1e-6)
+
+
+def test_isotonic_is_straight_between_the_middles_of_its_steps() -> None:
+    scores = np.repeat([0.1, 0.3, 0.5, 0.7], 5)[:, None]
+    correct = np.concatenate([[0.0] * 5, [1, 0, 0, 0, 0], [0.0] * 5, [1, 1, 1, 1, 0]])[:, None]
+    isotonic = fitted("isotonic", scores, correct).calibrator
+    asked = np.array([0, 0.1, 0.25, 0.4, 0.55, 0.7, 1])[:, None]
+    wanted = [0, 0, 0.05, 0.1, 0.45, 0.8, 0.8]
+    assert isotonic.calibrate(asked)[:, 0] == pytest.approx(wanted, abs=1e-6)
 
 
 def test_percentile_is_the_mid_rank() -> None:

@@ -1,9 +1,10 @@
 """Isotonic regression: of all curves that never fall, the one nearest to the labels.
 
 Zadrozny and Elkan, "Transforming classifier scores into accurate multiclass probability estimates"
-(2002). The least-squares fit is a flight of steps; the curve is level on each and straight between
-the last query of one and the first of the next, as scikit-learn has it. Beyond the calibration
-predictions it is level.
+(2002). The least-squares fit is a flight of steps, and equal predictions on a step would no longer
+tell queries apart. So the curve goes straight from the middle of one step (its mean prediction) to
+that of the next: Oron and Flournoy, "Centered isotonic regression" (2017). Beyond the outermost
+middles it is level.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from prefill_router.predictors.base import Correctness, Tensors
 @final
 @dataclass(frozen=True, eq=False)
 class Isotonic(Calibrator):
-    """Steps that never fall.
+    """Steps that never fall, joined in their middles.
 
     Attributes:
         curves: One for each target.
@@ -84,15 +85,15 @@ def _fit(rows: Labelled) -> tuple[tuple[Column, Column], str]:
 
 
 def _steps(rows: Labelled) -> tuple[Column, Column]:
-    """The first and the last prediction of each step, and its height."""
+    """The middle and the height of each step."""
     from scipy.optimize import isotonic_regression
 
     x, place, count = np.unique(rows.scores, return_inverse=True, return_counts=True)
     mean = np.bincount(place, weights=rows.labels) / count
     fitted = isotonic_regression(mean, weights=count.astype(np.float64))
-    first, last = fitted.blocks[:-1], fitted.blocks[1:] - 1
-    kept = np.union1d(first, last)
-    return x[kept], np.clip(fitted.x[kept], 0, 1)
+    first = fitted.blocks[:-1]
+    middle = np.add.reduceat(x * count, first) / np.add.reduceat(count, first)
+    return middle, np.clip(fitted.x[first], 0, 1)
 
 
 def _level(height: float) -> tuple[Column, Column]:
