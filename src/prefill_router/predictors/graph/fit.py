@@ -1,0 +1,136 @@
+"""Fits a GraphRouter."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from prefill_router.predictors.fitted import Examples, PredictorFit
+from prefill_router.predictors.graph.config import GraphConfig
+from prefill_router.predictors.graph.predictor import GraphRouter
+from prefill_router.predictors.graph.tasks import (
+    choose_temperature,
+    find_centroids,
+    number_tasks,
+    share_of_tasks,
+)
+from prefill_router.predictors.graph.training import Rows, Trained, train
+from prefill_router.predictors.trunk.holdout import hold_out
+from prefill_router.progress import Progress
+
+Scale = Float64[NDArray[np.float64], " feature"]
+
+
+def fit_graph(
+    examples: Examples, config: GraphConfig, *, seed: int, progress: Progress
+) -> PredictorFit:
+    """Fit a GraphRouter on train rows.
+
+    Rows without a usable label are left out. The networks train on most rows and stop by the
+    others; the graph that new queries meet is then built of them all.
+
+    Raises:
+        FitError: The losses aren't finite.
+        MissingExtraError: torch-geometric isn't installed.
+    """
+    usable, notes = _usable(examples)
+    learned = usable.learnable
+    mean, deviation = _scale(usable.features)
+    scaled = (usable.features - mean) / deviation
+    names, task = number_tasks(usable.groups)
+    temperature = choose_temperature(scaled, task)
+    centroids = find_centroids(scaled, task).astype(np.float32)
+    shares = share_of_tasks(scaled, centroids.astype(np.float64), temperature=temperature)
+    rows = Rows(
+        torch.from_numpy(scaled.astype(np.float32)),
+        torch.from_numpy(task),
+        torch.from_numpy(shares.astype(np.float32)),
+        torch.from_numpy(centroids),
+        torch.from_numpy(np.nan_to_num(usable.correct[:, learned]).astype(np.float32)),
+        torch.from_numpy(usable.present[:, learned].astype(np.float32)),
+    )
+    networks = _train(rows, usable, config, seed, progress)
+    predictor = GraphRouter(
+        examples.targets,
+        names,
+        temperature,
+        {"mean": mean.astype(np.float32), "deviation": deviation.astype(np.float32)}
+        | {"centroids": centroids}
+        | _stacked([_arrays(t, rows, learned, examples.base_rates) for t in networks]),
+    )
+    return PredictorFit(predictor, notes, {"networks": [t.to_dict() for t in networks]})
+
+
+def _train(
+    rows: Rows, usable: Examples, config: GraphConfig, seed: int, progress: Progress
+) -> list[Trained]:
+    parts = hold_out(usable.features, share=config.validation, seed=seed)
+    fit, held = torch.from_numpy(parts.fit), torch.from_numpy(parts.held)
+    rates = usable.base_rates[usable.learnable]
+    first = torch.from_numpy(logit(rates).astype(np.float32))
+    trained = []
+    with progress.task("training", total=config.networks * config.max_epochs) as advance:
+        for number in range(config.networks):
+            draw = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
+            random = torch.Generator().manual_seed(int(draw[0] >> np.uint64(1)))
+            trained.append(train(rows, fit, held, first, config, random=random, advance=advance))
+    return trained
+
+
+def _usable(examples: Examples) -> tuple[Examples, tuple[str, ...]]:
+    """The rows with a label to learn from, in an order that theirs doesn't change, and notes."""
+    rows = np.flatnonzero((examples.present & examples.learnable).any(axis=1)).tolist()
+    notes = examples.target_notes()
+    if len(rows) < len(examples.features):
+        gone = len(examples.features) - len(rows)
+        notes = (*notes, f"{gone} queries without a usable label were left out")
+
+    def content(row: int) -> tuple[bytes, bytes, str]:
+        labels = np.nan_to_num(examples.correct[row], nan=-1.0)
+        return examples.features[row].tobytes(), labels.tobytes(), examples.groups[row]
+
+    rows.sort(key=content)
+    usable = replace(
+        examples,
+        features=examples.features[rows],
+        correct=examples.correct[rows],
+        groups=tuple(examples.groups[row] for row in rows),
+    )
+    return usable, notes
+
+
+def _scale(features: NDArray[np.float32]) -> tuple[Scale, Scale]:
+    """Each feature's mean and deviation, as float32 holds them; 1 where it doesn't vary."""
+    exact = features.astype(np.float64)
+    mean = exact.mean(axis=0).astype(np.float32).astype(np.float64)
+    deviation = exact.std(axis=0).astype(np.float32).astype(np.float64)
+    small = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-30)  # rounding alone makes as much
+    return mean, np.where(small, 1.0, deviation)
+
+
+def _arrays(
+    trained: Trained,
+    rows: Rows,
+    learned: Bool[NDArray[np.bool_], " target"],
+    rates: Float64[NDArray[np.float64], " target"],
+) -> dict[str, NDArray[np.float32]]:
+    """All that one network needs of itself and of the graph of all rows."""
+    network, parameters = trained.network, trained.network.parameters
+    with torch.no_grad():
+        frozen = network.freeze(rows.graph(torch.arange(len(rows.features))))
+    vectors = np.zeros((len(learned), frozen.vectors.shape[1]), dtype=np.float32)
+    biases = logit(rates).astype(np.float32)
+    vectors[learned], biases[learned] = frozen.vectors.numpy(), frozen.biases.numpy()
+    names = ["enter", *(f"query.{layer}" for layer in range(network.layers))]
+    arrays = {f"{name}.weight": parameters[name].detach().numpy() for name in names}
+    arrays |= {f"{name}.bias": parameters[f"{name}.bias"].detach().numpy() for name in names}
+    arrays |= {f"task.{i}": told.numpy() for i, told in enumerate(frozen.from_tasks)}
+    return arrays | {"targets": vectors, "biases": biases}
+
+
+def _stacked(networks: list[dict[str, Any]]) -> dict[str, NDArray[np.float32]]:
+    return {name: np.stack([arrays[name] for arrays in networks]) for name in networks[0]}
