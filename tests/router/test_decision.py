@@ -6,6 +6,7 @@ from hypothesis import given, strategies as st
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, DataError, PromptError
+from prefill_router.policy import Lambda
 from prefill_router.router import Decision, Router, as_prompt
 from prefill_router.router.decision import decide
 
@@ -18,7 +19,14 @@ def decision(p: tuple[float, ...], cost: tuple[float, ...], lam: float) -> Decis
     names = NAMES[: len(p)]
     scale = CostScale(0.0, 1.0)
     return decide(
-        names, np.array(p), np.array(cost), scale, lam=lam, input_tokens=3, truncated=False
+        names,
+        np.array(p),
+        np.array(cost),
+        scale,
+        policy=Lambda(),
+        lam=lam,
+        input_tokens=3,
+        truncated=False,
     )
 
 

@@ -8,18 +8,20 @@ from prefill_router.activations import MemoryActivations, Site
 from prefill_router.cost import CostEstimator
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError, FitError, StoreError
-from prefill_router.fitting import RouterFit, fit_router
+from prefill_router.features.combined import FeatureSet
+from prefill_router.features.prefill import PrefillConfig
+from prefill_router.fitting import Recipe, RouterFit, fit_router
 from prefill_router.policy import choose
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from router_fixtures import SMALL, with_encoder
+from router_fixtures import SMALL, prefill, with_encoder
 
 
 def test_planted_signal_is_found_and_shuffled_labels_are_not(
     answers: RoutingDataset, states: MemoryActivations, fitted: RouterFit
 ) -> None:
     assert fitted.evaluation.headline["auc_mean"].value > 0.85
-    assert {b.site.layer for b in fitted.router.features.blocks} == {3}
+    assert {b.site.layer for b in prefill(fitted.router).blocks} == {3}
     order = np.random.default_rng(1).permutation(len(answers))
     shuffled = dataclasses.replace(answers, correct=answers.correct[order])
     control = fit_router(shuffled, [states], config=SMALL)
@@ -102,10 +104,11 @@ def test_prices_can_be_changed_without_fitting_again(
 def test_features_that_the_predictor_does_not_take_are_refused(router: Router) -> None:
     blocks = tuple(
         dataclasses.replace(block, reducer=block.reducer.first(2))
-        for block in router.features.blocks
+        for block in prefill(router).blocks
     )
+    features = dataclasses.replace(prefill(router), blocks=blocks)
     with pytest.raises(ConfigError, match="the predictor takes 16"):
-        dataclasses.replace(router, features=dataclasses.replace(router.features, blocks=blocks))
+        dataclasses.replace(router, features=FeatureSet((features,)))
 
 
 def test_a_name_that_two_stores_share_can_not_be_assigned(
@@ -113,7 +116,8 @@ def test_a_name_that_two_stores_share_can_not_be_assigned(
 ) -> None:
     other = FakeEncoder(max_tokens=20).encode(answers.queries, states.sites)
     named = dict.fromkeys(answers.pool.names, "fake")
-    config = dataclasses.replace(SMALL, mode="per_model", assignments=named)
+    recipe = Recipe(features=(PrefillConfig(dim=8, mode="per_model", assignments=named),))
+    config = dataclasses.replace(SMALL, recipe=recipe)
     with pytest.raises(ConfigError, match=r"several stores are of the encoders \['fake'\]"):
         fit_router(answers, [states, other], config=config)
 

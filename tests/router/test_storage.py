@@ -105,23 +105,29 @@ def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> No
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format",), 2),
+        (("format",), 3),
         (("format",), None),
         (("pool", "targets"), []),
         (("costs", "median_output"), [1.0]),
         (("costs",), {}),
         (("costs", "token_ratio"), [-1.0, 1.0, 1.0]),
         (("costs", "most_input"), [1.0, float("inf"), 1.0]),
-        (("features", "targets"), ["c", "b", "a"]),
+        (("features", "families", 0, "targets"), ["c", "b", "a"]),
         (("predictor", "kind"), "another"),
         (("predictor", "targets"), ["a", "b", "c"]),
-        (("features", "block_of"), [7, 7, 7]),
-        (("features", "blocks"), []),
+        (("features", "families", 0, "block_of"), [7, 7, 7]),
+        (("features", "families", 0, "blocks"), []),
+        (("features", "families", 0, "kind"), "another"),
+        (("features", "families"), []),
+        (("features", "families"), {"kind": "prefill"}),
+        (("calibrator",), {"kind": "another"}),
+        (("policy",), {"kind": "another"}),
+        (("policy",), {"kind": "threshold", "strong": "nobody", "weak": "target-0"}),
         (("surprise",), 1),
     ],
 )
 def test_contents_that_make_no_sense_are_refused(
-    saved: Path, place: tuple[str, ...], value: object
+    saved: Path, place: tuple[str | int, ...], value: object
 ) -> None:
     path = saved / "router.json"
     content = json.loads(path.read_text())
@@ -147,3 +153,21 @@ def test_card_tells_what_matters(saved: Path, router: Router) -> None:
         assert name in text
     for word in ("mean AUC", "95 % interval", "fake", "2026-01-01", "fingerprint", "revision"):
         assert word in text
+
+
+def test_format_1_is_still_read(saved: Path) -> None:
+    """As routers were written before there were other features, calibrators and policies."""
+    before = Router.load(saved)
+    content = json.loads((saved / "router.json").read_text())
+    [family] = content["features"]["families"]
+    del family["kind"], content["calibrator"], content["policy"]
+    content |= {"format": 1, "features": family}
+    (saved / "router.json").write_text(json.dumps(content))
+    path = saved / "weights.safetensors"
+    save_file({n.replace("features.0.", "features."): v for n, v in load_file(path).items()}, path)
+    reseal(saved)
+    after = Router.load(saved)
+    assert after.features.to_dict() == before.features.to_dict()
+    assert after.policy == before.policy
+    for name, tensor in before.features.tensors().items():
+        assert np.array_equal(after.features.tensors()[name], tensor)

@@ -12,15 +12,22 @@ from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from prefill_router.fitting import FitConfig, RouterFit
-    from prefill_router.layers import Pinned
+    from prefill_router.features import FeatureExtractor
+    from prefill_router.features.prefill import PrefillConfig
+    from prefill_router.fitting import Recipe, RouterFit
 
 
 @app.command()
 def fit(
     data: Annotated[Path, typer.Argument(metavar="DIR", help="The dataset's folder.")],
-    store: Annotated[list[Path], typer.Option(help="A finished store; may be given again.")],
     to: Annotated[Path, typer.Option("--out", help="The router's folder.")],
+    store: Annotated[
+        list[Path] | None, typer.Option(help="A finished store; may be given again.")
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(help="What it reads and what predicts, as YAML; instead of the options."),
+    ] = None,
     mode: Annotated[
         str, typer.Option(help="One encoder for all targets (single), per_model, or auto.")
     ] = "single",
@@ -53,19 +60,25 @@ def fit(
 ) -> None:
     """Fit a router on the train part of a dataset and judge it on the test part.
 
+    Without a recipe it is the paper's router, on the states in the stores. States that a recipe
+    needs and no store holds are encoded on the way and kept in the cache.
+
     Example: prefill-router fit answers --store states --out router
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
-    from prefill_router.fitting import fit_router
+    from prefill_router.fitting import FitConfig, fit_router
     from prefill_router.router.storage import check_replaceable
 
     check_replaceable(to)
-    config = _config(
-        mode, select, pin, scope, dim, pooling, all_layers, assign, seed, assume_output_tokens
+    prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
+    config = FitConfig(
+        recipe=_recipe(prefill, recipe, store),
+        assumed_output_tokens=assume_output_tokens,
+        seed=seed,
     )
     drawn = None if split_file is None else load_split(split_file)
-    stores = [ActivationStore.open(path) for path in store]
+    stores = [ActivationStore.open(path) for path in store or []]
     fitted = fit_router(
         read_dataset(data), stores, config=config, drawn=drawn, progress=BarProgress(console=err)
     )
@@ -78,7 +91,27 @@ def fit(
     out.print(f"router: {to}", soft_wrap=True)
 
 
-def _config(
+def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | None) -> "Recipe":
+    """The recipe in the file, or the paper's with these options."""
+    from prefill_router.features.prefill import PrefillConfig
+    from prefill_router.fitting import Recipe, read_recipe
+
+    if file is None:
+        if not store:
+            raise ConfigError(
+                "there are no states to fit on; give a finished store with --store, or a recipe "
+                "that names an encoder with --recipe"
+            )
+        return Recipe(features=(prefill,))
+    if prefill != PrefillConfig():
+        raise ConfigError(
+            "--recipe and options of the prefill features are both given; put the "
+            "options into the recipe"
+        )
+    return read_recipe(file)
+
+
+def _prefill(
     mode: str,
     select: str,
     pin: list[str] | None,
@@ -87,42 +120,32 @@ def _config(
     pooling: str,
     all_layers: bool,
     assign: list[str] | None,
-    seed: int,
-    assume_output_tokens: float | None,
-) -> "FitConfig":
-    from prefill_router.fitting import FitConfig
-    from prefill_router.predictors import TrunkConfig
+) -> "PrefillConfig":
+    from prefill_router.features.prefill import PrefillConfig
 
-    pinned = _pinned(select, pin)
     pairs = [pair.rpartition("=") for pair in assign or ()]
-    return FitConfig(
+    return PrefillConfig(
         mode=cast(
             Literal["single", "per_model", "auto"],
             _one_of(mode, "mode", "single", "per_model", "auto"),
         ),
-        method="pinned" if pinned is not None else cast(Literal["fisher", "grid"], select),
+        select=_selected(select, pin),
         scope=cast(Literal["target", "pool"], _one_of(scope, "scope", "target", "pool")),
         dim=dim,
-        poolings=parse_poolings(pooling),
+        poolings=tuple(parse_poolings(pooling)),
         all_layers=all_layers,
-        pinned=pinned,
         assignments={target: encoder for target, _, encoder in pairs},
-        trunk=TrunkConfig(seed=seed),
-        assumed_output_tokens=assume_output_tokens,
-        seed=seed,
     )
 
 
-def _pinned(select: str, pin: list[str] | None) -> "Pinned | None":
-    """The site of all targets, or of each; None where they are selected."""
-    from prefill_router.activations import Site
-
+def _selected(select: str, pin: list[str] | None) -> str | dict[str, str]:
+    """How sites are chosen: the method, the site of all targets, or that of each."""
     if not pin:
-        return None if select in ("fisher", "grid") else Site.parse(select)
+        return select
     if select != "fisher":  # the default
         raise ConfigError(f"--pin and --select {select} are both given; give one of them")
     pairs = [pair.rpartition("=") for pair in pin]
-    return {target: Site.parse(site) for target, _, site in pairs}
+    return {target: site for target, _, site in pairs}
 
 
 def _one_of(value: str, option: str, *choices: str) -> str:
@@ -132,7 +155,18 @@ def _one_of(value: str, option: str, *choices: str) -> str:
 
 
 def _tell(fitted: "RouterFit") -> None:
-    features = fitted.router.features
+    from prefill_router.features import FeatureExtractor
+
+    for family in fitted.router.features.families:
+        if isinstance(family, FeatureExtractor):
+            _tell_blocks(family)
+        else:
+            out.print(f"{family.kind}: {family.width} columns")
+    for note in fitted.router.record.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+
+
+def _tell_blocks(features: "FeatureExtractor") -> None:
     for block in features.blocks:
         readers = [
             n
@@ -144,5 +178,3 @@ def _tell(fitted: "RouterFit") -> None:
             f"PCA {block.dim}",
             soft_wrap=True,
         )
-    for note in fitted.router.record.notes:
-        out.print(f"note: {note}", soft_wrap=True)

@@ -1,13 +1,14 @@
 """The page of a report: everything in one file that opens without a network."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from string import Template
 
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET, Entry
+from prefill_router.evaluation.document import pairs, style, table
 from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.wording import NOTHING, PER, interval, worded
 
@@ -46,8 +47,9 @@ def render(
     )
     return template.substitute(
         title=escape(title),
+        style=style(),
         verdict=escape(verdict(evaluation)),
-        facts=_pairs({**facts, **_counts(evaluation, said=facts)}),
+        facts=pairs({**facts, **_counts(evaluation, said=facts)}),
         cards="".join(_card(HEADLINE[name], evaluation.headline[name]) for name in _CARDS),
         raw=figures["raw"],
         normalised=figures["normalised"],
@@ -55,7 +57,7 @@ def render(
         targets=_targets(evaluation),
         regimes=_regimes(evaluation),
         steps=_steps(evaluation),
-        definitions=_pairs(evaluation.definitions),
+        definitions=pairs(evaluation.definitions),
     )
 
 
@@ -96,12 +98,6 @@ def _counts(evaluation: Evaluation, *, said: Mapping[str, str]) -> dict[str, str
     return {name: text for name, text in counts.items() if name not in said}
 
 
-def _pairs(values: Mapping[str, str]) -> str:
-    return "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in values.items()
-    )
-
-
 def _card(entry: Entry, estimate: Estimate) -> str:
     spread = interval(estimate, entry.unit)
     note = f"95 %: {spread}" if spread else estimate.reason
@@ -109,13 +105,6 @@ def _card(entry: Entry, estimate: Estimate) -> str:
         f'<div class="card"><span>{escape(entry.label)}</span>'
         f"<b>{escape(worded(estimate.value, entry.unit))}</b><span>{escape(note)}</span></div>"
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are HTML already; the first of each row heads it."""
-    top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = "".join(f'<tr><th scope="row">{row[0]}</th>{"".join(row[1:])}</tr>' for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _cell(estimate: Estimate, entry: Entry) -> str:
@@ -133,8 +122,8 @@ def _headline(evaluation: Evaluation) -> str:
         said = entry.meaning + (f" Not defined here: {estimate.reason}." if estimate.reason else "")
         label = escape(entry.label + unit + _ARROW[entry.better])
         rows.append([label, _cell(estimate, entry), f'<td class="text">{escape(said)}</td>'])
-    table = _table(["", "value, 95 % interval", "what it means"], rows)
-    return table.replace('<th scope="col">what', '<th class="text" scope="col">what')
+    numbers = table(["", "value, 95 % interval", "what it means"], rows)
+    return numbers.replace('<th scope="col">what', '<th class="text" scope="col">what')
 
 
 def _targets(evaluation: Evaluation) -> str:
@@ -146,7 +135,7 @@ def _targets(evaluation: Evaluation) -> str:
         [escape(target), *(_cell(values[name], TARGET[name]) for name in _COLUMNS)]
         for target, values in evaluation.per_target.items()
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _regimes(evaluation: Evaluation) -> str:
@@ -161,7 +150,7 @@ def _regimes(evaluation: Evaluation) -> str:
             for key, entry in REGIME.items()
         ]
         rows.append([escape(name), f"<td>{count:,}</td>", *cells])
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _steps(evaluation: Evaluation) -> str:
@@ -175,4 +164,4 @@ def _steps(evaluation: Evaluation) -> str:
         cells = [f"{count:,}" for count in counts] + [worded(n, "number") for n in numbers]
         label = "exact" if step.step is None else f"{step.step:g}"
         rows.append([label, *(f"<td>{cell}</td>" for cell in cells)])
-    return _table(head, rows)
+    return table(head, rows)

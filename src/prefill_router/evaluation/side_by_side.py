@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from prefill_router import files
 from prefill_router.errors import DataError
+from prefill_router.evaluation.drawn import write_figure
 from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.figures import (
     INK,
@@ -18,8 +17,6 @@ from prefill_router.evaluation.figures import (
     draw_singles,
     drawing,
     frame,
-    png,
-    svg,
 )
 from prefill_router.evaluation.labels import place_labels
 
@@ -42,13 +39,7 @@ def write_side_by_side(systems: Mapping[str, Evaluation], path: Path, *, title: 
         DataError: There is no system, there are more than four, or they were evaluated on
             different targets or numbers of queries.
     """
-    figure = draw_side_by_side(systems, title=title)
-    written = [path.with_suffix(suffix) for suffix in (".png", ".svg", ".csv")]
-    with files.replacing_file(written[0]) as temporary:
-        temporary.write_bytes(png(figure))
-    files.write_text(written[1], svg(figure))
-    files.write_text(written[2], pl.DataFrame(rows(systems)).fill_nan(None).write_csv())
-    return written
+    return write_figure(draw_side_by_side(systems, title=title), path, rows(systems))
 
 
 def draw_side_by_side(systems: Mapping[str, Evaluation], *, title: str) -> Figure:

@@ -90,6 +90,14 @@ class Family(ABC):
         del provenance
         return ()
 
+    def check_targets(self, names: tuple[str, ...]) -> None:
+        """Check that it was fitted for these targets; one that knows no targets suits all.
+
+        Raises:
+            ConfigError: It was fitted for others, or in another order.
+        """
+        del names
+
     @abstractmethod
     def read(self, reading: Reading) -> Columns:
         """The columns of these queries, finite, one row per query.

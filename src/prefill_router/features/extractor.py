@@ -142,6 +142,11 @@ class FeatureExtractor(Family):
         """The block of each target, in the targets' order."""
         return tuple(self.blocks[number] for number in self.block_of)
 
+    def check_targets(self, names: tuple[str, ...]) -> None:
+        """Check that it was fitted for these targets."""
+        if names != self.targets:
+            raise ConfigError(f"the features are for {self.targets}; the pool has {names}")
+
     def read(self, reading: Reading) -> Columns:
         """The features of these queries."""
         return self.transform(reading.states, reading.keys)

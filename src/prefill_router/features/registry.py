@@ -52,6 +52,18 @@ def find(kind: str) -> Entry:
     return entry
 
 
+def kind_of(config: FamilyConfig) -> str:
+    """The kind of some options.
+
+    Raises:
+        ConfigError: They are of no kind known.
+    """
+    for kind in KINDS:
+        if find(kind).config is type(config):
+            return kind
+    raise ConfigError(f"{type(config).__name__} belongs to no kind; known are {list(KINDS)}")
+
+
 def load_family(config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Family:
     """The family of `Family.to_dict` and `Family.tensors`.
 

@@ -63,6 +63,18 @@ def find(kind: str) -> Entry:
     return entry
 
 
+def kind_of(config: PredictorConfig) -> str:
+    """The kind of some options.
+
+    Raises:
+        ConfigError: They are of no kind known.
+    """
+    for kind in KINDS:
+        if find(kind).config is type(config):
+            return kind
+    raise ConfigError(f"{type(config).__name__} belongs to no kind; known are {list(KINDS)}")
+
+
 def load_predictor(config: Mapping[str, Any], tensors: Tensors) -> Predictor:
     """The predictor of `Predictor.to_dict` and `Predictor.tensors`.
 

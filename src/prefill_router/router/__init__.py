@@ -3,7 +3,8 @@
 from prefill_router.router.decision import Decision, Segment
 from prefill_router.router.record import Interval, Record, TrainedOn
 from prefill_router.router.request import Request, as_prompt
-from prefill_router.router.router import EncoderSources, Router
+from prefill_router.router.router import Router
+from prefill_router.router.sources import EncoderSources
 
 __all__ = [
     "Decision",

@@ -24,7 +24,7 @@ _TITLES = {
 def card(
     record: Record,
     pool: Pool,
-    selection: Sequence[Sequence[str]],
+    parts_read: Sequence[Sequence[str]],
     encoders: Sequence[dict[str, Any]],
     *,
     version: int,
@@ -34,7 +34,7 @@ def card(
     Args:
         record: How the router came to be.
         pool: Its targets and prices.
-        selection: Rows of target, encoder, site and dimension.
+        parts_read: Rows of what is read, and how.
         encoders: What each encoder was.
         version: Of the folder's format.
     """
@@ -45,7 +45,7 @@ def card(
         'router = Router.load("this folder")\nrouter.route("your request", lam=0.5).target\n```\n',
         "## How well it does, on queries it has not seen\n\n" + _metrics(record.metrics),
         "## Targets and prices\n\n" + _prices(pool),
-        "## What it reads\n\n" + _table(("target", "encoder", "site", "PCA"), selection),
+        "## What it reads, and what it makes of it\n\n" + _table(("what", "how"), parts_read),
         "## Encoders\n\n" + _encoders(encoders),
         "## Notes\n\n" + ("".join(f"- {note}\n" for note in record.notes) or "None.\n"),
     ]

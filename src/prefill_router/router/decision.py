@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.cost import CostScale
-from prefill_router.policy import lambda_path, rank, score
+from prefill_router.policy import Policy, rank, score
 
 
 @final
@@ -93,6 +93,7 @@ def decide(
     estimated_cost: Float[NDArray[np.float64], " target"],
     scale: CostScale,
     *,
+    policy: Policy,
     lam: float,
     input_tokens: int,
     truncated: bool,
@@ -104,12 +105,13 @@ def decide(
         correctness: Their predicted probabilities.
         estimated_cost: Their estimated costs, US dollars.
         scale: Brings the costs onto the scale of Equation 2.
+        policy: Who answers; `lam` is its parameter.
         lam: From 0, cheapest, to 1, most probable.
         input_tokens: The encoder's count for the prompt.
         truncated: Whether the encoder cut the prompt.
     """
     p, cost = correctness[None, :], scale.normalise(estimated_cost)[None, :]
-    path = lambda_path(p, cost)
+    path = policy.path(p, cost, targets=tuple(names))
     ends = np.append(path.lam[1:], 1.0)
     winner = names[int(path.at(lam)[0])]
     ranked = [names[k] for k in rank(p, cost, lam)[0]]

@@ -1,45 +1,34 @@
 """The assembled router: it reads a request, predicts, prices, and chooses."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
+import numpy as np
+
 from prefill_router.activations import Activations, MemoryActivations, Provenance
+from prefill_router.calibration import Calibrator
 from prefill_router.cost import CostEstimator
-from prefill_router.data import Query, RoutingDataset, Split, prompt_key
+from prefill_router.data import Query, RoutingDataset, Split
 from prefill_router.encoders import Encoder, load_encoder_for
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Predictions
-from prefill_router.features import FeatureExtractor
-from prefill_router.policy import check_lam
+from prefill_router.features import Reading
+from prefill_router.features.combined import FeatureSet
+from prefill_router.policy import Lambda, Policy, check_lam
 from prefill_router.predictors import Predictor
+from prefill_router.predictors.base import Correctness
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router.decision import Decision, decide
 from prefill_router.router.record import Record
 from prefill_router.router.request import Request, as_prompt
-from prefill_router.router.states import cached_states, finished_store
+from prefill_router.router.sources import EncoderSources
+from prefill_router.router.states import cached_states, count_tokens, finished_store
 from prefill_router.targets import Pool
 
 _REPRICED = "prices were changed; the metrics are at those of"
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class EncoderSources:
-    """Where a router finds its encoders.
-
-    Attributes:
-        loaded: Encoders that are loaded already; asked first.
-        folders: Folders of local encoders, by the name that the router's card gives them.
-        device: Where they run, such as `cpu` or `cuda:1`; by default a GPU where there is one.
-        trust_remote_code: Whether code that comes with the weights may run.
-    """
-
-    loaded: tuple[Encoder, ...] = ()
-    folders: Mapping[str, Path | str] = field(default_factory=dict)
-    device: str | None = None
-    trust_remote_code: bool = False
 
 
 @final
@@ -48,19 +37,23 @@ class Router:
     """Decides which target answers a request. Frozen: made by `fitting.fit_router` or `load`.
 
     Attributes:
-        features: Which states are read, and how they become the predictor's input (Equation 3).
+        features: What is read of a request, as the predictor's input (Equation 3).
         predictor: From features to every target's probability of a correct answer.
+        calibrator: What those are mapped by to probabilities that hold; None leaves them.
+        policy: Who answers, given probabilities and costs; Equation 2 by default.
         costs: Equation 1, with the pool and its prices.
         split: The split it was fitted on; its test part was never seen.
         record: How it came to be.
         sources: Where its encoders are found.
     """
 
-    features: FeatureExtractor
+    features: FeatureSet
     predictor: Predictor
     costs: CostEstimator
     split: Split
     record: Record
+    calibrator: Calibrator | None = None
+    policy: Policy = field(default_factory=Lambda)
     sources: EncoderSources = field(default_factory=EncoderSources)
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
 
@@ -69,11 +62,19 @@ class Router:
             raise ConfigError(
                 f"the predictor knows {self.predictor.targets}; the pool has {self.pool.names}"
             )
-        if self.features.targets != self.pool.names or self.features.width != self.predictor.width:
+        for family in self.features.families:
+            family.check_targets(self.pool.names)
+        if self.features.width != self.predictor.width:
             raise ConfigError(
-                f"there are {self.features.width} features for {self.features.targets}; the "
-                f"predictor takes {self.predictor.width} for {self.pool.names}"
+                f"there are {self.features.width} features; the predictor takes "
+                f"{self.predictor.width}"
             )
+        if self.calibrator is not None and self.calibrator.targets != self.pool.names:
+            raise ConfigError(
+                f"the calibrator knows {self.calibrator.targets}; the pool has {self.pool.names}"
+            )
+        nothing = np.zeros((1, len(self.pool)))
+        self.policy.path(nothing, nothing, targets=self.pool.names)  # knows the targets it names
 
     @property
     def pool(self) -> Pool:
@@ -109,17 +110,18 @@ class Router:
             Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)
         ]
         states = [self._encode(p, queries, SilentProgress()) for p in self.features.provenances]
-        keys = [prompt_key(query.prompt) for query in queries]
-        correctness = self.predictor.correctness(self.features.transform(states, keys))
-        tokens = states[0].tokens(keys)
+        reading = Reading.of([query.prompt for query in queries], states)
+        correctness = self.correctness(reading)
+        tokens = count_tokens(self.features, reading)
         cost = self.costs.estimate(tokens)
-        limit = states[0].provenance.max_tokens
+        limit = states[0].provenance.max_tokens if states else math.inf
         return [
             decide(
                 names,
                 correctness[i, columns],
                 cost[i, columns],
                 self.costs.scale,
+                policy=self.policy,
                 lam=lam,
                 input_tokens=int(tokens[i]),
                 truncated=bool(tokens[i] > limit),
@@ -156,15 +158,22 @@ class Router:
             )
         shown = progress or SilentProgress()
         states = [self._states(p, dataset, stores, cache, shown) for p in self.features.provenances]
-        keys = dataset.prompt_keys
+        reading = Reading.of_dataset(dataset, states)
         inputs = dataset.select(targets=self.pool.names).input_tokens
         return Predictions(
             query_ids=dataset.query_ids,
             targets=self.pool.names,
-            correctness=self.predictor.correctness(self.features.transform(states, keys)),
-            estimated_cost=self.costs.estimate(states[0].tokens(keys), input_tokens=inputs),
+            correctness=self.correctness(reading),
+            estimated_cost=self.costs.estimate(
+                count_tokens(self.features, reading), input_tokens=inputs
+            ),
             scale=self.costs.scale,
         )
+
+    def correctness(self, reading: Reading) -> Correctness:
+        """Every target's probability of a correct answer, calibrated: [query, target]."""
+        raw = self.predictor.correctness(self.features.read(reading))
+        return raw if self.calibrator is None else self.calibrator.calibrate(raw)
 
     def with_pool(self, pool: Pool) -> "Router":
         """The same router at other prices, without refitting; its record notes it.

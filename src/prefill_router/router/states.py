@@ -3,13 +3,23 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Int
+from numpy.typing import NDArray
+
 from prefill_router.activations import Activations, Provenance, Rounding, Site
-from prefill_router.data import RoutingDataset
+from prefill_router.data import RoutingDataset, prompt_text
 from prefill_router.encoders import Encoder, encode_dataset
+from prefill_router.features import Reading
+from prefill_router.features.base import find_store
+from prefill_router.features.combined import FeatureSet
 from prefill_router.progress import Progress
+
+_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def default_cache() -> Path:
@@ -54,3 +64,15 @@ def cached_states(
     return encode_dataset(
         dataset, encoder, cache / name, sites=sites, rounding=rounding, progress=progress
     )
+
+
+def count_tokens(features: FeatureSet, reading: Reading) -> Int[NDArray[np.int64], " query"]:
+    """How long each prompt is, in tokens of the first encoder; in words and signs without any.
+
+    Each target's own count is this times a ratio that is learned (`cost.CostEstimator`).
+    """
+    if features.provenances:
+        store = find_store(reading.states, features.provenances[0])
+        return store.tokens(reading.keys)
+    lengths = [max(1, len(_WORD.findall(prompt_text(prompt)))) for prompt in reading.prompts]
+    return np.array(lengths, dtype=np.int64)

@@ -1,7 +1,7 @@
 """A router on disk: one folder of JSON and safetensors; loading it runs no code from it.
 
-router.json          what decides: pool, costs, features, predictor, version of the format
-weights.safetensors  the arrays of features and predictor
+router.json          what decides: pool, costs, features, predictor, calibrator, policy, format
+weights.safetensors  the arrays of features, predictor and calibrator
 split.json           the split it was fitted on
 record.json          how it came to be: dataset, options, metrics, training curves
 README.md            the card, for people
@@ -17,11 +17,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from prefill_router import files
+from prefill_router import files, policy
+from prefill_router.calibration import load_calibrator
 from prefill_router.cost import CostEstimator
 from prefill_router.data import split_from_dict
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.features import FeatureExtractor
+from prefill_router.features.combined import FeatureSet
 from prefill_router.predictors import load_predictor
 from prefill_router.router.card import card
 from prefill_router.router.record import Record
@@ -30,7 +32,7 @@ from prefill_router.targets import pool_from_dict
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
 
-FORMAT = 1
+FORMAT = 2
 CHECKED = ("router.json", "weights.safetensors", "split.json", "record.json")
 FILES = (*CHECKED, "README.md", files.CHECKSUMS)
 _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fixed")
@@ -38,11 +40,13 @@ _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fix
 
 class _RouterModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    format: Literal[1]
+    format: Literal[2]
     pool: dict[str, Any]
     costs: dict[str, list[float | None]]
     features: dict[str, Any]
     predictor: dict[str, Any]
+    calibrator: dict[str, Any] | None
+    policy: dict[str, Any]
 
 
 def save_router(router: "Router", folder: Path) -> None:
@@ -84,13 +88,19 @@ def load_router(folder: Path) -> "Router":
     if not is_router(folder):
         raise ConfigError(f"{folder} isn't a router's folder; make one with: prefill-router fit")
     files.verify_checksums(folder, list(CHECKED))
-    model = _read_model(folder)
+    model, version = _read_model(folder)
     tensors = _read_tensors(folder / "weights.safetensors")
+    if version == 1:
+        tensors = {n.replace("features.", "features.0.", 1): v for n, v in tensors.items()}
     try:
         pool = pool_from_dict(model.pool, source=folder / "router.json")
         return Router(
-            features=FeatureExtractor.from_dict(model.features, _under(tensors, "features")),
+            features=FeatureSet.from_dict(model.features, _under(tensors, "features")),
             predictor=load_predictor(model.predictor, _under(tensors, "predictor")),
+            calibrator=None
+            if model.calibrator is None
+            else load_calibrator(model.calibrator, _under(tensors, "calibrator")),
+            policy=policy.from_dict(model.policy),
             costs=CostEstimator(pool, **_costs_from(model.costs, len(pool), folder)),
             split=split_from_dict(_json(folder / "split.json"), source=folder / "split.json"),
             record=Record.model_validate(_json(folder / "record.json")),
@@ -115,11 +125,15 @@ def _to_dict(router: "Router") -> dict[str, Any]:
         "costs": costs,
         "features": router.features.to_dict(),
         "predictor": router.predictor.to_dict(),
+        "calibrator": None if router.calibrator is None else router.calibrator.to_dict(),
+        "policy": router.policy.to_dict(),
     }
 
 
 def _tensors(router: "Router") -> dict[str, np.ndarray]:
     parts = {"features": router.features.tensors(), "predictor": router.predictor.tensors()}
+    if router.calibrator is not None:
+        parts["calibrator"] = router.calibrator.tensors()
     return {
         f"{part}.{name}": np.ascontiguousarray(value)
         for part, tensors in parts.items()
@@ -132,19 +146,34 @@ def _under(tensors: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
 
 
-def _read_model(folder: Path) -> _RouterModel:
+def _read_model(folder: Path) -> tuple[_RouterModel, int]:
+    """What decides, in the present format, and the format it was in."""
     value = _json(folder / "router.json")
     version = value.get("format") if isinstance(value, dict) else None
-    if version != FORMAT:
+    if version not in (1, FORMAT):
         raise CorruptError(
-            f"{folder / 'router.json'} has format {version}; this package reads {FORMAT}"
+            f"{folder / 'router.json'} has format {version}; this package reads 1 to {FORMAT}"
         )
     try:
-        return _RouterModel.model_validate(value)
+        now = _of_format_1(value) if version == 1 else value
+        return _RouterModel.model_validate(now), version
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise CorruptError(f"{folder / 'router.json'}: {place}: {first['msg']}") from None
+
+
+def _of_format_1(value: dict[str, Any]) -> dict[str, Any]:
+    """The present form of a format that knew prefill features and Equation 2 alone."""
+    features = value.get("features")
+    families = [{"kind": "prefill", **features}] if isinstance(features, dict) else features
+    return {
+        **value,
+        "format": FORMAT,
+        "features": {"families": families},
+        "calibrator": None,
+        "policy": {"kind": "lambda"},
+    }
 
 
 def _json(path: Path) -> Any:
@@ -179,11 +208,25 @@ def _costs_from(
 
 
 def _card(router: "Router") -> str:
-    names = router.pool.names
-    blocks = router.features.block_of_target()
-    rows = [
-        (n, b.provenance.encoder, b.site.name, str(b.dim))
-        for n, b in zip(names, blocks, strict=True)
-    ]
     encoders = [p.to_dict() for p in router.features.provenances]
-    return card(router.record, router.pool, rows, encoders, version=FORMAT)
+    return card(router.record, router.pool, _described(router), encoders, version=FORMAT)
+
+
+def _described(router: "Router") -> list[tuple[str, str]]:
+    """What each family reads, in words."""
+    rows = []
+    for family in router.features.families:
+        if isinstance(family, FeatureExtractor):
+            rows += [
+                (
+                    f"prefill states, for {name}",
+                    f"{b.provenance.encoder} {b.site.name}, PCA {b.dim}",
+                )
+                for name, b in zip(family.targets, family.block_of_target(), strict=True)
+            ]
+        else:
+            rows.append((family.kind, f"{family.width} columns"))
+    calibrator = router.calibrator
+    rows.append(("predictor", router.predictor.kind))
+    rows.append(("calibration", "none" if calibrator is None else calibrator.kind))
+    return [*rows, ("policy", str(router.policy.to_dict()["kind"]))]

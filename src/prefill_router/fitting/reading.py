@@ -1,0 +1,161 @@
+"""Recipes as YAML: one, or several by name.
+
+features: prefill                       # a kind, a mapping with a kind, or a list of these
+predictor: {kind: knn_score, k: 25}     # a kind, or a mapping with its options
+calibration: platt
+policy: lambda
+soft_labels: {file: judge.csv, weight: 0.5}
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from prefill_router import policy
+from prefill_router.errors import ConfigError, FormatError, PrefillRouterError
+from prefill_router.features import FamilyConfig, registry as families
+from prefill_router.fitting.recipe import Recipe, SoftLabels
+from prefill_router.predictors import PredictorConfig, registry as predictors
+
+_Config = TypeVar("_Config")
+_Read = TypeVar("_Read")
+_PARTS = ("features", "predictor", "calibration", "policy", "soft_labels")
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read the recipe in a YAML file.
+
+    Raises:
+        FormatError: The file is missing, isn't YAML, or says something unknown.
+    """
+    return _told(path, lambda: recipe_from_dict(_mapping(_yaml(path), "a recipe"), near=path))
+
+
+def read_recipes(path: Path) -> dict[str, Recipe]:
+    """Read the recipes in the mapping `routers` of a YAML file, by name.
+
+    Raises:
+        FormatError: The file is missing, isn't YAML, or says something unknown.
+    """
+
+    def read() -> dict[str, Recipe]:
+        value = _mapping(_yaml(path), "the file")
+        named = _mapping(value.get("routers"), "routers")
+        unknown = set(value) - {"routers"}
+        if unknown or not named:
+            raise ConfigError(f"it holds {sorted(map(str, value))}; it must hold routers, by name")
+        return {
+            str(name): _named(str(name), partial(recipe_from_dict, _mapping(one), near=path))
+            for name, one in named.items()
+        }
+
+    return _told(path, read)
+
+
+def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> Recipe:
+    """The recipe of plain values, as `Recipe.to_dict` gives them, or shorter.
+
+    Args:
+        value: The parts that differ from the defaults.
+        near: A file; relative paths in the recipe start from its folder.
+
+    Raises:
+        ConfigError: Something is unknown or makes no sense.
+    """
+    unknown = set(value) - set(_PARTS)
+    if unknown:
+        raise ConfigError(f"a recipe has no {sorted(unknown)}; it has {list(_PARTS)}")
+    parts: dict[str, Any] = {}
+    if value.get("features") is not None:
+        given = value["features"]
+        listed = given if isinstance(given, list | tuple) else [given]
+        parts["features"] = tuple(map(_family, listed))
+    if value.get("predictor") is not None:
+        parts["predictor"] = _predictor(value["predictor"])
+    if value.get("calibration") is not None:
+        parts["calibration"] = value["calibration"]
+    if value.get("policy") is not None:
+        kind, options = _kind(value["policy"], "policy")
+        parts["policy"] = policy.from_dict({"kind": kind, **options})
+    if value.get("soft_labels") is not None:
+        parts["soft_labels"] = _soft_labels(_mapping(value["soft_labels"], "soft_labels"), near)
+    return Recipe(**parts)
+
+
+def _family(value: Any) -> FamilyConfig:
+    kind, options = _kind(value, "features")
+    return build(families.find(kind).config, options, what=f"the features {kind}")
+
+
+def _predictor(value: Any) -> PredictorConfig:
+    kind, options = _kind(value, "predictor")
+    return build(predictors.find(kind).config, options, what=f"the predictor {kind}")
+
+
+def _soft_labels(value: Mapping[str, Any], near: Path | None) -> SoftLabels:
+    found = build(SoftLabels, value, what="soft_labels")
+    if near is None or found.file.is_absolute():
+        return found
+    return SoftLabels(file=near.parent / found.file, weight=found.weight)
+
+
+def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _Config:
+    """The options of a dataclass from plain values.
+
+    Raises:
+        ConfigError: One is unknown, or of the wrong type.
+    """
+    known = [one.name for one in fields(config) if one.init]  # type: ignore[arg-type]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ConfigError(f"{what} has no option {unknown}; it has {known}")
+    try:
+        return TypeAdapter(config).validate_python(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{what}: {place}: {first['msg']}, got {first['input']!r}") from None
+
+
+def _kind(value: Any, what: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(value, str):
+        return value, {}
+    options = dict(_mapping(value, what))
+    kind = options.pop("kind", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"{what} needs a kind; it holds {sorted(map(str, options))}")
+    return kind, options
+
+
+def _mapping(value: Any, what: str = "a recipe") -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what} must be a mapping of names to values, not {value!r}")
+    return value
+
+
+def _yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file") from None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from None
+
+
+def _named(name: str, read: Callable[[], Recipe]) -> Recipe:
+    try:
+        return read()
+    except PrefillRouterError as error:
+        raise ConfigError(f"router {name!r}: {error}") from None
+
+
+def _told(path: Path, read: Callable[[], _Read]) -> _Read:
+    try:
+        return read()
+    except PrefillRouterError as error:
+        raise FormatError(str(error), file=path) from None

@@ -1,0 +1,92 @@
+"""A recipe: what a router reads, what predicts, how that is calibrated, and who then chooses."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from prefill_router.calibration import KINDS as CALIBRATIONS, CalibratorKind
+from prefill_router.errors import ConfigError
+from prefill_router.features import FamilyConfig, Need
+from prefill_router.features.prefill import PrefillConfig
+from prefill_router.features.registry import kind_of as family_kind
+from prefill_router.policy import Lambda, Policy
+from prefill_router.predictors import PredictorConfig, TrunkConfig
+from prefill_router.predictors.registry import kind_of as predictor_kind
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SoftLabels:
+    """A judge's scores, mixed into the training labels (section 3.2 of the paper).
+
+    Attributes:
+        file: CSV, JSONL or Parquet with `query_id`, `target` and `score` in [0, 1].
+        weight: The score's share of a label, from 0 to 1; where there is no score or no label, the
+            label stays as it is.
+    """
+
+    file: Path
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ConfigError(f"the weight of soft labels is {self.weight}; it must be in [0, 1]")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a router is made; the defaults are the paper's own router.
+
+    Attributes:
+        features: Families of features, side by side.
+        predictor: From features to every target's probability of a correct answer.
+        calibration: What maps those to probabilities that hold; fitted on the calibration part.
+        policy: Who answers, given probabilities and costs.
+        soft_labels: A judge's scores for the training labels.
+    """
+
+    features: tuple[FamilyConfig, ...] = (PrefillConfig(),)
+    predictor: PredictorConfig = field(default_factory=TrunkConfig)
+    calibration: CalibratorKind = "none"
+    policy: Policy = field(default_factory=Lambda)
+    soft_labels: SoftLabels | None = None
+
+    def __post_init__(self) -> None:
+        if not self.features:
+            raise ConfigError("a recipe needs features; name at least one family, such as prefill")
+        if self.calibration not in CALIBRATIONS:
+            raise ConfigError(
+                f"there is no calibration {self.calibration!r}; known are {list(CALIBRATIONS)}"
+            )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The states that its features read."""
+        return tuple(dict.fromkeys(need for one in self.features for need in one.needs))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, as `recipe_from_dict` takes them."""
+        soft = self.soft_labels
+        return {
+            "features": [{"kind": family_kind(one), **_plain(one)} for one in self.features],
+            "predictor": {"kind": predictor_kind(self.predictor), **_plain(self.predictor)},
+            "calibration": self.calibration,
+            "policy": self.policy.to_dict(),
+            "soft_labels": None
+            if soft is None
+            else {"file": str(soft.file), "weight": soft.weight},
+        }
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    return {name: _value(value) for name, value in asdict(config).items()}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _value(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_value(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
