@@ -132,12 +132,13 @@ class _Trainer:
         difficulty_weight: float,
         number: np.random.SeedSequence,
     ) -> None:
-        first, second = (int(word) for word in number.generate_state(2))
+        first, then, split = (int(word) for word in number.generate_state(3))
         self.run = Run()
         self._architecture, self._config = architecture, config
         self._difficulty_weight = difficulty_weight
-        self._draw = torch.Generator().manual_seed(first)
-        parts = hold_out(rows.features.numpy(), share=config.validation, seed=second)
+        self._parameters = architecture.initial(torch.Generator().manual_seed(first))
+        self._draw = torch.Generator().manual_seed(then)
+        parts = hold_out(rows.features.numpy(), share=config.validation, seed=split)
         self._rows, self._fit = rows, torch.from_numpy(parts.fit)
         self._held = rows[torch.from_numpy(parts.held)]
 
@@ -145,7 +146,7 @@ class _Trainer:
         """Train in this thread, on one core, until all networks or the others must stop."""
         torch.set_num_threads(1)
         config, networks = self._config, self._architecture.networks
-        parameters = self._architecture.initial(self._draw)
+        parameters = self._parameters
         adam = _optimiser(parameters, config)
         self.run.best, self.run.waited = np.full(networks, math.inf), np.zeros(networks, np.int64)
         for gone in range(1, config.max_epochs + 1):
