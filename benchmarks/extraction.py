@@ -28,7 +28,8 @@ from benchmarks._networks import (
 from prefill_router import files
 from prefill_router.activations import Site
 from prefill_router.encoders import Encoder, TokenizedPrompt, candidate_layers, load_encoder
-from prefill_router.encoders.hub import CPU_BATCH_TOKENS, batches
+from prefill_router.encoders.batches import batches
+from prefill_router.encoders.parts import CPU_BATCH_TOKENS
 from prefill_router.encoders.reading import pad
 
 PLAIN_BATCH = 4

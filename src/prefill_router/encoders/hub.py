@@ -5,7 +5,7 @@ head. Batches are padded on the right and masked, which is exact for every famil
 several prompts into one row is silently wrong for hybrids, so it isn't done.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -18,13 +18,11 @@ from torch import nn
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query
 from prefill_router.encoders.base import Encoder, States, TokenizedPrompt, require_finite
+from prefill_router.encoders.batches import batches
 from prefill_router.encoders.prompts import check_prompt, input_text, tokenized
 from prefill_router.encoders.reading import pad, read_batch
-from prefill_router.errors import ConfigError, PromptError
+from prefill_router.errors import PromptError
 from prefill_router.progress import Progress, SilentProgress
-
-CPU_BATCH_TOKENS = 2048
-GPU_BATCH_TOKENS = 65_536
 
 
 @final
@@ -129,20 +127,3 @@ class HubEncoder(Encoder):
                 query_id=query.id,
             ) from None
         return str(text)
-
-
-def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Positions in batches of similar length, the longest first, each within the budget.
-
-    A prompt that is longer than the budget is a batch of its own.
-
-    Raises:
-        ConfigError: The budget isn't positive.
-    """
-    if budget < 1:
-        raise ConfigError(f"the budget of tokens per batch is {budget}; it must be positive")
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    while order:
-        count = max(1, budget // lengths[order[0]])
-        yield order[:count]
-        order = order[count:]

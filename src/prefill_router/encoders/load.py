@@ -2,11 +2,14 @@
 
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Encoder
+from prefill_router.encoders.named import EncoderName
+from prefill_router.encoders.request import Request
 from prefill_router.errors import ConfigError, MissingExtraError
 
 MINILM = "minilm"
@@ -37,13 +40,15 @@ def load_encoder(
     """Load an encoder.
 
     Args:
-        name_or_path: `minilm`, `minipool`, a local folder, or a hub id.
+        name_or_path: `minilm`, `minipool`, a local folder, or a hub id; `sentence:` or `signals:`
+            before one of these, or `endpoint:MODEL@BASE_URL` (see `encoders.named`).
         revision: Branch, tag or commit of a hub id.
         template: `chat` puts prompts through the tokenizer's chat template, with the generation
             prompt; `plain` doesn't; `auto` is `chat` where there is a template.
         max_tokens: Longer prompts lose their middle; by default 4096, or fewer where the encoder
-            reads fewer.
-        dtype: What to compute in; by default bfloat16 where the processor has it, else float32.
+            reads fewer. Those of `sentence:` lose their end, as the model has it.
+        dtype: What to compute in; by default bfloat16 where the processor has it, else float32; for
+            `sentence:` what the model is kept in, for `signals:` float32.
         device: Such as `cpu` or `cuda:1`; by default a GPU where there is one.
         layers: The layers that will be read; blocks after the last aren't loaded. All by default.
         batch_tokens: At most so many tokens, padding included, in one batch.
@@ -51,7 +56,8 @@ def load_encoder(
 
     Raises:
         ConfigError: There is no such encoder, the hub can't be reached, or an option doesn't fit.
-        MissingExtraError: `minilm` was asked for and its package isn't installed.
+        MissingExtraError: Its package isn't installed.
+        UpstreamError: The endpoint gives no embedding.
     """
     return _load(
         name_or_path,
@@ -89,15 +95,21 @@ def load_encoder_for(
         ProvenanceError: It is another one; the message names each difference.
         ConfigError: It isn't found.
     """
-    is_hub = not provenance.revision.startswith(("sha256:", "sampled:"))
-    name = provenance.encoder
-    if not is_hub and source is None and name not in _PACKAGED and not Path(name).is_dir():
+    name = EncoderName.parse(provenance.encoder)
+    is_local = provenance.revision.startswith(("sha256:", "sampled:"))
+    if (
+        is_local
+        and source is None
+        and name.place not in _PACKAGED
+        and not Path(name.place).is_dir()
+    ):
         raise ConfigError(
-            f"the states were made by the local encoder {name!r} ({provenance.revision}), and "
-            "there is no folder of that name here; say where it lies now"
+            f"the states were made by the local encoder {name.place!r} ({provenance.revision}), "
+            "and there is no folder of that name here; say where it lies now"
         )
+    is_hub = not is_local and name.scheme != "endpoint"
     return _load(
-        source or name,
+        provenance.encoder if source is None else _moved(name, source),
         revision=provenance.revision if is_hub and source is None else None,
         template="auto" if provenance.template == "chat" else "plain",
         max_tokens=provenance.max_tokens,
@@ -123,11 +135,15 @@ def _load(
     trust_remote_code: bool,
     expected: Provenance | None = None,
 ) -> Encoder:
-    from prefill_router.encoders.assemble import Request, assemble
-
-    name, source, is_local = _find(name_or_path)
+    asked = EncoderName.parse(str(name_or_path))
+    place = name_or_path if asked.scheme is None else asked.place
+    name, source, is_local = (
+        (asked.place, asked.place, False)
+        if asked.scheme == "endpoint"
+        else _find(place, _marks(asked))
+    )
     request = Request(
-        name=name,
+        name=str(replace(asked, place=name)),
         source=source,
         is_local=is_local,
         revision=revision,
@@ -140,18 +156,66 @@ def _load(
         trust_remote_code=trust_remote_code,
         expected=expected,
     )
+    return _loaded(request, asked)
+
+
+def _loaded(request: Request, name: EncoderName) -> Encoder:
+    if name.scheme == "sentence":
+        from prefill_router.encoders.sentence import load_sentence_encoder
+
+        return load_sentence_encoder(request, prompt=name.prompt)
+    if name.scheme == "endpoint":
+        from prefill_router.encoders.endpoint import load_endpoint_encoder
+
+        return load_endpoint_encoder(request)
+    if name.scheme == "signals":
+        from prefill_router.encoders.signals import load_signals_encoder
+
+        return load_signals_encoder(request)
+    from prefill_router.encoders.assemble import assemble
+
     return assemble(request)
 
 
-def _find(name_or_path: str | Path) -> tuple[str, str, bool]:
+def recorded_name(name_or_path: str | Path) -> str:
+    """What the provenance of an encoder's states calls it; nothing is loaded.
+
+    Raises:
+        ConfigError: There can be no such encoder.
+        MissingExtraError: The package that it comes with isn't installed.
+    """
+    asked = EncoderName.parse(str(name_or_path))
+    if asked.scheme == "endpoint":
+        from prefill_router.encoders.address import Address
+
+        return Address.parse(asked.place).name
+    place = name_or_path if asked.scheme is None else asked.place
+    return str(replace(asked, place=_find(place, _marks(asked))[0]))
+
+
+def _moved(name: EncoderName, source: str | Path) -> str | Path:
+    """The encoder of this name where its files, or what stands for them, are now."""
+    if name.scheme is None or EncoderName.parse(str(source)).scheme is not None:
+        return source
+    return str(replace(name, place=str(source)))
+
+
+def _marks(name: EncoderName) -> tuple[str, ...]:
+    """Files of which an encoder's folder has one."""
+    return ("modules.json", "config.json") if name.scheme == "sentence" else ("config.json",)
+
+
+def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, bool]:
     """The encoder's name, where its files are, and whether that is a folder."""
     name = str(name_or_path)
     if name in _PACKAGED:
         return name, str(_packaged_folder(name)), True
     folder = Path(name_or_path).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"{folder} has no config.json; an encoder's folder holds one")
+        if not any((folder / mark).is_file() for mark in marks):
+            raise ConfigError(
+                f"{folder} has no {' or '.join(marks)}; an encoder's folder holds one"
+            )
         return folder.resolve().name, str(folder), True
     if isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
         raise ConfigError(f"{folder} is no folder; name a local folder, a hub id, or {MINILM!r}")

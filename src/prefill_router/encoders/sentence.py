@@ -1,0 +1,201 @@
+"""Embeddings of sentence-transformers models, as `SentenceTransformer.encode` gives them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from prefill_router.activations import Provenance
+from prefill_router.data import Query, prompt_text
+from prefill_router.encoders.base import States, TokenizedPrompt
+from prefill_router.encoders.digest import tree_revision
+from prefill_router.encoders.own import OwnEncoder, as_read, check_options, estimated_tokens
+from prefill_router.encoders.prompts import check_prompt
+from prefill_router.encoders.request import Request
+from prefill_router.errors import ConfigError, MissingExtraError
+
+_NO_LIMIT = 1 << 20
+"""Tokens, where a model says no limit."""
+_MARKS = ("modules.json", "config.json")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SentenceEncoder(OwnEncoder):
+    """A sentence-transformers model. Made by `load_encoder`.
+
+    Attributes:
+        made_by: The provenance of its embeddings.
+        model: The `SentenceTransformer`.
+        prompt: What is put before each text.
+        most_tokens: At most so many tokens, padding included, in one batch.
+    """
+
+    made_by: Provenance
+    model: Any
+    prompt: str
+    most_tokens: int
+
+    @property
+    def provenance(self) -> Provenance:
+        """What makes the embeddings."""
+        return self.made_by
+
+    @property
+    def batch_tokens(self) -> int:
+        """At most so many tokens, padding included, in one batch."""
+        return self.most_tokens
+
+    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
+        """The tokens of each query's prompt, in order; the model cuts off the end of long ones.
+
+        Raises:
+            PromptError: A prompt can't be encoded, or has no token.
+        """
+        for query in queries:
+            check_prompt(query)
+        texts = [prompt_text(query.prompt) for query in queries]
+        rows = _token_ids(self.model.tokenizer, [self.prompt + text for text in texts])
+        return [
+            as_read(query, text, ids[: self.made_by.max_tokens], len(ids), self.made_by.encoder)
+            for query, text, ids in zip(queries, texts, rows, strict=True)
+        ]
+
+    def vectors(self, prompts: Sequence[TokenizedPrompt]) -> States:
+        """The embedding of each prompt, in order."""
+        found = self.model.encode(
+            [prompt.text for prompt in prompts],
+            prompt=self.prompt,
+            batch_size=len(prompts),
+            show_progress_bar=False,
+            convert_to_numpy=True,
+        )
+        return np.asarray(found, dtype=np.float32)
+
+
+def load_sentence_encoder(request: Request, *, prompt: str) -> SentenceEncoder:
+    """Load a sentence-transformers model.
+
+    Args:
+        request: Which, where and how.
+        prompt: The name of one of the model's own prompts; empty for its default.
+
+    Raises:
+        ConfigError: It can't be found or reached, or an option doesn't fit.
+        MissingExtraError: sentence-transformers isn't installed.
+        ProvenanceError: It isn't the encoder that is expected.
+    """
+    transformer = _library(request.name)
+    from prefill_router.encoders.parts import batch_tokens_on, device_of, explained, prepare
+
+    check_options(request)
+    prepare(request)
+    device = device_of(request.device)
+    with explained(request):
+        commit = None if request.is_local else _commit(request)
+        model = transformer(
+            request.source,
+            device=str(device),
+            revision=commit or request.revision,
+            trust_remote_code=request.trust_remote_code,
+            model_kwargs=_dtype(request),
+        )
+    text = _prompt(model, prompt, request.name)
+    made_by = _provenance(request, model, text, commit)
+    if request.expected is not None:
+        request.expected.require(made_by, what=f"the encoder {request.source}")
+    most = request.batch_tokens or batch_tokens_on(device)
+    return SentenceEncoder(made_by, model, text, most)
+
+
+def _library(name: str) -> Any:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ModuleNotFoundError:
+        raise MissingExtraError(
+            "sentence-transformers", extra="sentence", needed_for=f"the encoder {name}"
+        ) from None
+    return SentenceTransformer
+
+
+def _commit(request: Request) -> str | None:
+    """The hub's commit of what is asked for."""
+    from transformers.utils.hub import cached_file, extract_commit_hash
+
+    for mark in _MARKS:
+        path = cached_file(
+            request.source,
+            mark,
+            revision=request.revision,
+            _raise_exceptions_for_missing_entries=False,
+        )
+        if path is not None:
+            return extract_commit_hash(path, None)
+    raise ConfigError(
+        f"{request.source!r} has neither {' nor '.join(_MARKS)}; name a sentence-transformers model"
+    )
+
+
+def _dtype(request: Request) -> dict[str, Any] | None:
+    from prefill_router.encoders.parts import device_of, dtype_of
+
+    if request.dtype is None:
+        return None  # what the model is kept in
+    return {"dtype": dtype_of(request.dtype, device_of(request.device))}
+
+
+def _prompt(model: Any, name: str, encoder: str) -> str:
+    """The text of one of the model's prompts."""
+    known: dict[str, str] = model.prompts or {}
+    if name and name not in known:
+        raise ConfigError(
+            f"{encoder} asks for the prompt {name!r}; the model has {sorted(known) or 'none'}"
+        )
+    return known.get(name or model.default_prompt_name or "") or ""
+
+
+def _provenance(request: Request, model: Any, prompt: str, commit: str | None) -> Provenance:
+    dtype = next((p.dtype for p in model.parameters()), None)
+    return Provenance(
+        encoder=request.name,
+        revision=commit or tree_revision(Path(request.source)),
+        template="plain",
+        template_hash=hashlib.sha256(prompt.encode()).hexdigest()[:40],
+        max_tokens=_max_tokens(request, model),
+        dtype=str(dtype or "float32").removeprefix("torch."),
+        num_layers=1,
+        hidden_size=len(model.encode("a", prompt=prompt, show_progress_bar=False)),
+    )
+
+
+def _max_tokens(request: Request, model: Any) -> int:
+    """The limit of tokens, which the model is told if it isn't its own."""
+    found = model.max_seq_length
+    limit = int(found) if isinstance(found, int | float) and 0 < found < _NO_LIMIT else _NO_LIMIT
+    asked = request.max_tokens
+    if asked is None or asked == limit:
+        return limit
+    if request.expected is not None and asked > limit:
+        return limit  # a difference is told with the others
+    if not 1 <= asked <= limit or not hasattr(model[0], "max_seq_length"):
+        raise ConfigError(f"max_tokens is {asked}; this encoder reads from 1 to {limit} tokens")
+    model.max_seq_length = asked
+    return asked
+
+
+def _token_ids(tokenizer: Any, texts: list[str]) -> list[Sequence[int]]:
+    """The tokens of whole texts; only their number where the model isn't a transformer's."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
+    if not texts:
+        return []
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        found: list[Sequence[int]] = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
+        return found
+    if isinstance(tokenizer, Tokenizer):
+        return [row.ids for row in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    return [range(estimated_tokens(text)) for text in texts]

@@ -1,0 +1,237 @@
+"""How a causal language model finds a text: three numbers for each prompt.
+
+    mean log-probability    of each token given those before it, in nats
+    perplexity              e to the power of minus that
+    mean token entropy      of the distributions that those tokens were drawn from, in nats
+
+Every token of the text counts, the first one given the token that begins documents: the
+tokenizer's BOS, or else its EOS, as GPT-2 and Qwen were trained. Where there is neither, the first
+token has nothing before it and doesn't count, and a prompt of one token is scored as by a network
+that knows nothing: all tokens equally likely.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from prefill_router.activations import Provenance
+from prefill_router.data import Query, prompt_text
+from prefill_router.encoders.base import States, TokenizedPrompt
+from prefill_router.encoders.blocks import text_config
+from prefill_router.encoders.own import OwnEncoder, check_options
+from prefill_router.encoders.parts import (
+    batch_tokens_on,
+    config_and_tokenizer,
+    device_of,
+    dtype_of,
+    explained,
+    prepare,
+    provenance_of,
+    token_limit,
+)
+from prefill_router.encoders.prompts import check_prompt, tokenized
+from prefill_router.encoders.reading import Batch, pad
+from prefill_router.encoders.request import Request
+from prefill_router.errors import ConfigError
+
+SIGNALS = ("mean log-probability", "perplexity", "mean token entropy")
+_CHUNK_NUMBERS = 1 << 24
+"""Logits that are held at once, 64 MiB of them."""
+_LEAST = -80.0
+"""A mean log-probability below it, of which the perplexity would overflow, counts as it."""
+_TOLERANCE = 1e-2
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SignalsEncoder(OwnEncoder):
+    """A causal language model whose predictions are read. Made by `load_encoder`.
+
+    Attributes:
+        made_by: The provenance of its signals.
+        tokenizer: That of the model.
+        model: The model with its vocabulary head.
+        start: The token that begins documents, if there is one.
+        most_tokens: At most so many tokens, padding included, in one batch.
+    """
+
+    made_by: Provenance
+    tokenizer: Any
+    model: nn.Module
+    start: int | None
+    most_tokens: int
+
+    @property
+    def provenance(self) -> Provenance:
+        """What makes the signals."""
+        return self.made_by
+
+    @property
+    def batch_tokens(self) -> int:
+        """At most so many tokens, padding included, in one batch."""
+        return self.most_tokens
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return next(self.model.parameters()).device
+
+    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
+        """The tokens of each query's prompt, in order, cut to the encoder's limit.
+
+        Raises:
+            PromptError: A prompt can't be encoded, or has no token.
+        """
+        for query in queries:
+            check_prompt(query)
+        if not queries:
+            return []
+        texts = [prompt_text(query.prompt) for query in queries]
+        ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        limit = self.made_by.max_tokens
+        return tokenized(queries, ids, max_tokens=limit, encoder=self.made_by.encoder)
+
+    def vectors(self, prompts: Sequence[TokenizedPrompt]) -> States:
+        """The signals of each prompt, in order."""
+        start = [] if self.start is None else [self.start]
+        batch = pad(
+            [np.concatenate([start, prompt.ids]).astype(np.int64) for prompt in prompts],
+            0,  # masked, and after everything that counts
+            self.device,
+        )
+        with torch.inference_mode():
+            scores = _scores(self.model, batch)
+        return _signals(scores, batch, vocabulary=_vocabulary(self.model))
+
+
+def load_signals_encoder(request: Request) -> SignalsEncoder:
+    """Load a causal language model with its vocabulary head.
+
+    Raises:
+        ConfigError: It can't be found or reached, isn't a causal language model, or an option
+            doesn't fit.
+        ProvenanceError: It isn't the encoder that is expected.
+    """
+    check_options(request)
+    prepare(request)
+    device = device_of(request.device)
+    dtype = dtype_of(request.dtype or "float32", device)
+    with explained(request):
+        config, tokenizer = config_and_tokenizer(request)
+        commit = None if request.is_local else config._commit_hash
+        start = _start(tokenizer)
+        made_by = _provenance(request, config, tokenizer, commit, start, dtype)
+        if request.expected is not None:
+            request.expected.require(made_by, what=f"the encoder {request.source}")
+        loader: Any = AutoModelForCausalLM
+        model, report = loader.from_pretrained(
+            request.source,
+            revision=commit,
+            dtype=dtype,
+            trust_remote_code=request.trust_remote_code,
+            output_loading_info=True,
+        )
+    if report["missing_keys"] or report["mismatched_keys"]:
+        raise ConfigError(
+            f"the weights of {request.source} aren't those of a whole causal language model: "
+            f"{len(report['missing_keys'])} tensors are missing, "
+            f"{len(report['mismatched_keys'])} are of another shape"
+        )
+    model = model.eval().requires_grad_(False).to(device)
+    _check_head(model, request.source)
+    most = request.batch_tokens or batch_tokens_on(device)
+    return SignalsEncoder(made_by, tokenizer, model, start, most)
+
+
+def _start(tokenizer: Any) -> int | None:
+    ids = (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    return next((i for i in ids if i is not None), None)
+
+
+def _provenance(
+    request: Request,
+    config: Any,
+    tokenizer: Any,
+    commit: str | None,
+    start: int | None,
+    dtype: torch.dtype,
+) -> Provenance:
+    text = text_config(config)
+    limit = token_limit(text, tokenizer) - (start is not None)
+    asked = replace(request, template="plain")
+    made_by = provenance_of(asked, text, tokenizer, commit, str(dtype).removeprefix("torch."))
+    most = min(made_by.max_tokens, limit)
+    return replace(made_by, max_tokens=most, num_layers=1, hidden_size=len(SIGNALS))
+
+
+def _scores(model: Any, batch: Batch) -> Tensor:
+    """Log-probability and entropy at each position but the last, [query, token, 2], float32.
+
+    The network runs once; its head is applied to a bounded number of positions at a time.
+    """
+    hidden = _hidden(model, batch)[:, :-1]
+    real = batch.mask[:, 1:] == 1
+    states, following = hidden[real], batch.ids[:, 1:][real]
+    size = max(1, _CHUNK_NUMBERS // _vocabulary(model))
+    found = torch.zeros((len(states), 2), device=states.device)
+    for first in range(0, len(states), size):
+        rows = slice(first, first + size)
+        logs = _logits(model, states[rows]).float().log_softmax(dim=-1)
+        found[rows, 0] = logs.gather(1, following[rows, None])[:, 0]
+        found[rows, 1] = torch.special.entr(logs.exp()).sum(dim=-1)
+    scores = torch.zeros((*real.shape, 2), device=states.device)
+    scores[real] = found
+    return scores
+
+
+def _hidden(model: Any, batch: Batch) -> Tensor:
+    out = model.base_model(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False)
+    hidden: Tensor = out.last_hidden_state
+    return hidden
+
+
+def _logits(model: Any, states: Tensor) -> Tensor:
+    logits: Tensor = model.get_output_embeddings()(states)
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)  # Gemma
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def _vocabulary(model: Any) -> int:
+    return int(model.get_output_embeddings().weight.shape[0])
+
+
+def _check_head(model: Any, source: str) -> None:
+    """Check that head after network is all there is between a token and its prediction.
+
+    Raises:
+        ConfigError: The family does something more.
+    """
+    batch = pad([np.arange(min(8, _vocabulary(model)))], 0, next(model.parameters()).device)
+    with torch.inference_mode():
+        whole = model(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False).logits
+        mine = _logits(model, _hidden(model, batch))
+    if whole.shape != mine.shape or not torch.allclose(
+        whole.float(), mine.float(), rtol=_TOLERANCE, atol=_TOLERANCE
+    ):
+        raise ConfigError(
+            f"{source} is a {type(model).__name__}, whose predictions can't be read piece by "
+            "piece; choose another causal language model, such as gpt2"
+        )
+
+
+def _signals(scores: Tensor, batch: Batch, *, vocabulary: int) -> States:
+    """The three numbers of each prompt, of the scores of its tokens."""
+    counts = (batch.lengths.cpu().numpy() - 1)[:, None]
+    sums = scores.double().sum(dim=1).cpu().numpy()
+    means = sums / np.maximum(counts, 1)
+    unknown = np.log(vocabulary)
+    means = np.where(counts > 0, means, [-unknown, unknown])
+    log_probability = np.maximum(means[:, 0], _LEAST)
+    columns = [log_probability, np.exp(-log_probability), means[:, 1]]
+    return np.stack(columns, axis=1).astype(np.float32)
