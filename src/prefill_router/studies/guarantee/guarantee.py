@@ -20,8 +20,9 @@ from prefill_router.studies.guarantee.result import Guarantee, Tested
 KEEP = 0.98
 CONFIDENCE = 0.95
 _ODDS = np.geomspace(1e4, 1e-4, 401)
-LAMS: tuple[float, ...] = (1.0, *(_ODDS / (1 + _ODDS)).tolist(), 0.0)
-"""The lam values that are tested, falling: fixed beforehand, close together near both ends."""
+LAMS: tuple[float, ...] = (1.0, *np.round(_ODDS / (1 + _ODDS), 6).tolist(), 0.0)
+"""The lam values that are tested, falling: fixed beforehand, close together near both ends, and
+short enough to be printed in full."""
 Choice = Int[NDArray[np.int64], " query"]
 
 

@@ -1,0 +1,174 @@
+"""`prefill-router doctor`: is this router more than a fixed choice?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.data import RoutingDataset, read_dataset
+from prefill_router.errors import DataError, PrefillRouterError
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.activations import Activations
+    from prefill_router.router import Router
+    from prefill_router.studies.doctor import Checkup
+    from prefill_router.studies.doctor.distance import PerQuery
+    from prefill_router.studies.doctor.nonsense import Probe
+
+CODES = {"worth it": 0, "no better than a fixed choice": 4, "can't tell": 5}
+"""Exit codes by verdict."""
+
+
+@app.command()
+def doctor(
+    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
+    to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
+    lam: Annotated[float, typer.Option(help="From 0, cheapest, to 1, most probable.")] = 0.5,
+    part: Annotated[
+        str,
+        typer.Option(
+            help="test or calibration of the router's split, or unseen: all queries of the dataset "
+            "that it was neither trained nor calibrated on."
+        ),
+    ] = "test",
+    store: Annotated[
+        list[Path] | None, typer.Option(help="A store of states; may be given again.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples and shuffles.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    probe: Annotated[
+        bool, typer.Option(help="Ask for the probabilities of nonsense; needs the encoder.")
+    ] = True,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print doctor.json.")] = False,
+) -> None:
+    """Examine whether a router is more than a fixed choice.
+
+    It is compared with its own choices dealt out at random, and with the best fixed mix of targets
+    for the same money, on queries that it was not trained on. Exit codes: 0 worth it, 4 no better
+    than a fixed choice, 5 can't tell.
+
+    Example: prefill-router doctor router --data answers --out check-up
+    """
+    from prefill_router.activations import ActivationStore
+    from prefill_router.cli.sources import sources
+    from prefill_router.cli.unseen import Unseen
+    from prefill_router.evaluation import Trial
+    from prefill_router.policy import check_lam
+    from prefill_router.router import Router
+    from prefill_router.router.states import default_cache
+    from prefill_router.studies.doctor import Subject, examine
+    from prefill_router.studies.doctor.report import check_replaceable, write_checkup
+
+    check_lam(lam)
+    if to is not None:
+        check_replaceable(to)
+    router = Router.load(folder, sources=sources(encoder_folder))
+    unseen = Unseen.of(router, read_dataset(data), part)
+    if unseen.train is None:
+        raise DataError(
+            "the dataset has none of the queries that the router was trained on, and the fixed "
+            "choices that it is compared with come from these; give the whole dataset"
+        )
+    bar, notes = BarProgress(console=err), []
+    stores = [ActivationStore.open(path) for path in store or []]
+    predictions = router.predict(unseen.judged, stores=stores, cache=default_cache(), progress=bar)
+    subject = Subject(
+        Trial.join(predictions, unseen.judged), unseen.judged.queries, unseen.train, lam
+    )
+    distances = _distances(router, unseen.train, unseen.judged, stores)
+    if distances is None:
+        notes.append(
+            "the distance from the training queries wasn't measured: no store holds their states; "
+            "give it with --store"
+        )
+    probed, reason = _probed(router, lam, seed) if probe else (None, "it was left out")
+    if probed is None:
+        notes.append(f"confidence on nonsense wasn't probed: {reason}")
+    found = examine(
+        subject,
+        distances=distances,
+        probe=probed,
+        resamples=resamples,
+        shuffles=resamples,
+        seed=seed,
+        notes=tuple(notes),
+        progress=bar,
+    )
+    if to is not None:
+        facts = {
+            "router": str(folder),
+            "dataset": f"{data}, {part} part",
+            "queries": f"{len(subject):,}; the router was trained on {len(unseen.train):,}",
+            "lam": f"{lam:g}",
+            "prices": router.pool.prices_date or "undated",
+        }
+        write_checkup(found, to, title=f"Check-up of {folder.name} on {data.name}", facts=facts)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found, to)
+    raise typer.Exit(CODES[found.verdict])
+
+
+def _distances(
+    router: "Router",
+    train: RoutingDataset,
+    judged: RoutingDataset,
+    stores: Sequence["Activations"],
+) -> "PerQuery | None":
+    """Distances in the router's features, where the stores hold the states of the train part."""
+    from prefill_router.features import Reading
+    from prefill_router.router.states import finished_store
+    from prefill_router.studies.doctor.distance import distances
+
+    keys = [*train.prompt_keys, *judged.prompt_keys]
+    features = router.features
+    held = [
+        finished_store(
+            stores, source.provenance, features.sites_of(source.provenance), source.rounding, keys
+        )
+        for source in features.sources
+    ]
+    states = [one for one in held if one is not None]
+    if len(states) < len(held):
+        return None
+    near, far = (features.read(Reading.of_dataset(part, states)) for part in (train, judged))
+    return distances(near, far)
+
+
+def _probed(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str]":
+    import numpy as np
+
+    from prefill_router.studies.doctor.nonsense import probe
+
+    def highest(prompts: Sequence[str]) -> "PerQuery":
+        decisions = router.route_many(prompts, lam=lam)
+        return np.array([max(decision.correctness.values()) for decision in decisions])
+
+    try:
+        return probe(highest, seed=seed), ""
+    except PrefillRouterError as error:
+        return None, str(error)
+
+
+def _show(found: "Checkup", to: Path | None) -> None:
+    from rich.table import Table
+
+    from prefill_router.studies.doctor.checkup import SIGNS
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in found.findings:
+        table.add_row(SIGNS[finding.sign], finding.title, finding.said)
+    out.print(table)
+    for note in found.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    out.print(f"\nverdict: {found.verdict}: {found.because}", soft_wrap=True)
+    if to is not None:
+        out.print(f"report: {to / 'index.html'}", soft_wrap=True)

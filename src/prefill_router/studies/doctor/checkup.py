@@ -1,0 +1,168 @@
+"""The whole check-up, and its verdict."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from prefill_router.errors import ConfigError
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.studies.doctor import (
+    distance as far,
+    lift,
+    mixture,
+    nonsense,
+    probabilities as probable,
+    shuffled,
+    switching as switches,
+)
+from prefill_router.studies.doctor.distance import PerQuery, Region
+from prefill_router.studies.doctor.finding import Finding
+from prefill_router.studies.doctor.lift import Lift
+from prefill_router.studies.doctor.mixture import Mixture
+from prefill_router.studies.doctor.nonsense import Probe
+from prefill_router.studies.doctor.probabilities import Probabilities
+from prefill_router.studies.doctor.shuffled import Shuffled
+from prefill_router.studies.doctor.subject import Subject
+from prefill_router.studies.doctor.switching import Switching
+
+Verdict = Literal["worth it", "no better than a fixed choice", "can't tell"]
+FORMAT = "prefill-router doctor 1"
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Checkup:
+    """Everything that was found.
+
+    Attributes:
+        subject: Who was examined.
+        verdict: In three words.
+        because: Why, in a sentence.
+        findings: One for each check.
+        shuffled: The shuffled control.
+        mixture: The best fixed mix.
+        lifts: Against the best single target, by regime, benchmark and domain.
+        switching: What is chosen.
+        probabilities: Whether they hold.
+        regions: Confidence by distance from the train part; empty where it wasn't measured.
+        probe: Confidence on nonsense; None where it wasn't probed.
+        notes: What couldn't be checked, and why.
+    """
+
+    subject: Subject
+    verdict: Verdict
+    because: str
+    findings: tuple[Finding, ...]
+    shuffled: Shuffled
+    mixture: Mixture
+    lifts: tuple[Lift, ...]
+    switching: Switching
+    probabilities: Probabilities
+    regions: tuple[Region, ...]
+    probe: Probe | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        findings = {found.name: found.to_dict() for found in self.findings}
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "because": self.because,
+            "lam": self.subject.lam,
+            "queries": len(self.subject),
+            "trained_on": len(self.subject.train),
+            "checks": findings,
+            "notes": list(self.notes),
+        }
+
+
+def examine(
+    subject: Subject,
+    *,
+    distances: PerQuery | None = None,
+    probe: Probe | None = None,
+    resamples: int = 1000,
+    shuffles: int = 1000,
+    seed: int = 0,
+    notes: tuple[str, ...] = (),
+    progress: Progress | None = None,
+) -> Checkup:
+    """Examine a router.
+
+    Args:
+        subject: The router at one lam, on queries that it was not trained on.
+        distances: Of each query from the train part (`distance.distances`), if known.
+        probe: Its probabilities on nonsense (`nonsense.probe`), if asked.
+        resamples: For the intervals.
+        shuffles: Of the shuffled control.
+        seed: Of everything that is drawn.
+        notes: What couldn't be checked, and why.
+        progress: Shows how far it is.
+
+    Raises:
+        ConfigError: There are too few resamples or shuffles for a verdict.
+    """
+    for name, count in (("resamples", resamples), ("shuffles", shuffles)):
+        if count < 20:
+            raise ConfigError(f"{count} {name}; a verdict needs at least 20, 1000 is usual")
+    with (progress or SilentProgress()).task("checks", total=6.0) as advance:
+        dealt = shuffled.shuffle(subject, count=shuffles, seed=seed)
+        advance(1)
+        mixed = mixture.mix(subject, resamples=resamples, seed=seed)
+        advance(1)
+        lifts = lift.lifts(subject, resamples=resamples, seed=seed)
+        advance(1)
+        switched = switches.switching(subject)
+        advance(1)
+        judged = probable.probabilities(subject, resamples=resamples, seed=seed)
+        advance(1)
+        regions: tuple[Region, ...] = ()
+        if distances is not None:
+            regions = far.regions(subject, distances, resamples=resamples, seed=seed)
+        advance(1)
+    verdict, because = judge(dealt, mixed, switched)
+    findings = [
+        shuffled.finding(dealt, mixed.at),
+        mixture.finding(mixed),
+        lift.finding(lifts, subject),
+        switches.finding(switched),
+        probable.finding(judged),
+        *([far.finding(regions)] if regions else []),
+        *([nonsense.finding(probe, subject)] if probe else []),
+    ]
+    return Checkup(
+        subject=subject,
+        verdict=verdict,
+        because=because,
+        findings=tuple(findings),
+        shuffled=dealt,
+        mixture=mixed,
+        lifts=lifts,
+        switching=switched,
+        probabilities=judged,
+        regions=regions,
+        probe=probe,
+        notes=notes,
+    )
+
+
+def judge(dealt: Shuffled, mixed: Mixture, switched: Switching) -> tuple[Verdict, str]:
+    """The verdict, and why: from the shuffled control, the best fixed mix and the switch rate."""
+    controls = {"the shuffled control": dealt.p_value <= shuffled.SURE and dealt.gain > 0,
+                "the best fixed mix": mixed.gain.lower > 0}  # fmt: skip
+    if switched.rate == 0:
+        return "no better than a fixed choice", f"it sends every query to {switched.usual}"
+    if all(controls.values()):
+        return "worth it", "it beats the shuffled control and the best fixed mix at equal cost"
+    if mixed.gain.upper < mixture.WORTH:
+        return "no better than a fixed choice", (
+            "its gain over the best fixed mix at equal cost stays below "
+            f"{100 * mixture.WORTH:g} percentage point"
+        )
+    not_beaten = " or ".join(name for name, beaten in controls.items() if not beaten)
+    return "can't tell", f"on so few queries it doesn't surely beat {not_beaten}"
+
+
+SIGNS: Mapping[str, str] = {"good": "ok", "bad": "!!", "unclear": "??", "note": "--"}
+"""How a sign is shown in a terminal."""

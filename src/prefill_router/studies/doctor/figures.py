@@ -1,0 +1,200 @@
+"""The figures of a check-up, each with the rows that it is drawn from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+from numpy.typing import NDArray
+
+from prefill_router.evaluation.curve import Sweep
+from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.labels import place_labels
+from prefill_router.evaluation.weighted import known_mean, ones
+from prefill_router.evaluation.wording import PER
+from prefill_router.studies.doctor.checkup import Checkup
+
+Row = dict[str, Any]
+# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
+_ROUTER, _SINGLE, _CONTROL, _GOOD = "#0072B2", "#D55E00", "#CC79A7", "#009E73"
+_QUIET = "#888888"
+_MOST = 2000
+"""Points drawn of a curve; more can't be seen."""
+
+
+def figures(checkup: Checkup) -> dict[str, tuple[Figure, list[Row]]]:
+    """Every figure that can be drawn, by name, with its data."""
+    made = {"plane": plane(checkup), "shuffled": shuffled(checkup), "lift": lift(checkup)}
+    return made | ({"confidence": confidence(checkup)} if checkup.regions else {})
+
+
+def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
+    """Accuracy against cost: the router, the single targets, the best fixed mixes."""
+    trial, mixture = checkup.subject.trial, checkup.mixture
+    one = ones(len(trial))
+    curve = Sweep.of(trial).points(one)
+    step = max(1, curve.cost.shape[1] // _MOST)
+    cost, accuracy = (known_mean(one, t)[0] for t in (trial.observed_cost, trial.correct))
+    mixed = _mixed(mixture.cost, mixture.accuracy)
+    rows = [
+        *_rows("router", curve.cost[0, ::step], curve.accuracy[0, ::step]),
+        *_rows("router at this lam", [mixture.at], [checkup.subject.accuracy]),
+        *_rows("shuffled control", [checkup.shuffled.cost], [checkup.shuffled.anywhere.mean()]),
+        *_rows("best fixed mix", *mixed),
+        *_rows("single target", cost, accuracy, trial.targets),
+    ]
+    figure, axes = _frame("Accuracy against cost", (9.4, 5.4))
+    if np.isnan(mixture.at) or np.isnan(mixture.cost).any():
+        axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
+        axes.set_axis_off()
+        return figure, rows
+    styles: Mapping[str, tuple[str, str]] = {
+        "router": ("-", _ROUTER),
+        "best fixed mix": ("--", _SINGLE),
+        "single target": ("o", _SINGLE),
+        "shuffled control": ("X", _CONTROL),
+        "router at this lam": ("D", _ROUTER),
+    }
+    for series, (style, colour) in styles.items():
+        at = [(row["x"], row["y"]) for row in rows if row["series"] == series]
+        x, y = np.array(at).T
+        axes.plot(PER * x, 100 * y, style, color=colour, label=series, ms=7, lw=1.6)
+    known = cost[np.isfinite(cost) & (cost > 0)]
+    if len(known) and known.max() > 10 * known.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(f"mean observed cost (US dollars per {PER:,} queries)", color=INK)
+    axes.set_ylabel("accuracy (%)", color=INK)
+    axes.margins(x=0.08, y=0.08)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8, labelcolor=INK)
+    shown = [i for i in range(len(cost)) if np.isfinite(cost[i]) and np.isfinite(accuracy[i])]
+    places = [(PER * float(cost[i]), 100 * float(accuracy[i])) for i in shown]
+    line = [(PER * float(a), 100 * float(b)) for a, b in zip(*mixed, strict=True)][::8]
+    line += [(PER * row["x"], 100 * row["y"]) for row in rows if row["series"] == "router"][::40]
+    place_labels(axes, places, [trial.targets[i] for i in shown], avoid=line, colour=INK)
+    return figure, rows
+
+
+def shuffled(checkup: Checkup) -> tuple[Figure, list[Row]]:
+    """The control's accuracies, and the router's."""
+    found = checkup.shuffled
+    series = {"dealt out anywhere": found.anywhere, "within benchmarks and domains": found.within}
+    figure, axes = _frame("The same choices, dealt out to other queries", (9.4, 3.6))
+    bins = np.linspace(*_range([*found.anywhere, *found.within]), 41)
+    for (name, values), colour in zip(series.items(), (_CONTROL, _SINGLE), strict=True):
+        axes.hist(100 * values, bins=bins.tolist(), color=colour, alpha=0.55, label=name)
+    axes.axvline(100 * found.accuracy, color=_ROUTER, lw=2, label="the router")
+    axes.set_xlabel("accuracy (%)", color=INK)
+    axes.set_ylabel("shuffles", color=INK)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
+    rows = [
+        {"series": name, "shuffle": i, "accuracy": value}
+        for name, values in series.items()
+        for i, value in enumerate(values.tolist())
+    ]
+    return figure, [*rows, {"series": "router", "shuffle": None, "accuracy": found.accuracy}]
+
+
+def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
+    """The lift over the best single target, with intervals."""
+    found = list(checkup.lifts)[::-1]
+    best = checkup.subject.trial.targets[checkup.subject.best]
+    figure, axes = _frame(f"Accuracy beyond {best} alone", (9.4, 1.3 + 0.27 * len(found)))
+    for place, one in enumerate(found):
+        value = one.lift
+        colour = {1: _GOOD, 0: _QUIET, -1: _SINGLE}[one.sure]
+        if np.isfinite(value.lower):
+            axes.plot([100 * value.lower, 100 * value.upper], [place, place], color=colour, lw=2)
+        axes.plot([100 * value.value], [place], "o", color=colour, ms=6)
+    labels = [f"{one.name} ({one.queries:,})" for one in found]
+    axes.set_yticks(range(len(found)), labels, color=INK, fontsize=8)
+    axes.axvline(0, color=INK, lw=0.8)
+    axes.set_xlabel("percentage points, 95 % interval; coloured: sure for its group", color=INK)
+    rows = [
+        {
+            "group": one.group,
+            "name": one.name,
+            "queries": one.queries,
+            "lift": one.lift.value,
+            "lower": one.lift.lower,
+            "upper": one.lift.upper,
+            "sure": one.sure,
+        }
+        for one in checkup.lifts
+    ]
+    return figure, rows
+
+
+def confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
+    """Predicted and true accuracy of the chosen targets by distance from the train part."""
+    found = checkup.regions
+    figure, axes = _frame("Sure of itself, near and far from the training queries", (9.4, 3.9))
+    places = range(len(found))
+    axes.plot(
+        places, [100 * one.confidence for one in found], "o", color=_ROUTER, label="predicted"
+    )
+    axes.plot(places, [100 * one.accuracy for one in found], "s", color=_SINGLE, label="right")
+    for place, one in enumerate(found):
+        ends = [100 * (one.confidence - end) for end in (one.gap.lower, one.gap.upper)]
+        axes.plot([place, place], ends, color=_SINGLE, lw=1.6, alpha=0.6)
+    labels = [f"{one.name}\n({one.queries:,})" for one in found]
+    axes.set_xticks(places, labels, color=INK, fontsize=8)
+    axes.margins(x=0.1)
+    axes.set_xlabel("distance from the training queries", color=INK)
+    axes.set_ylabel("chosen target (%)", color=INK)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8, labelcolor=INK)
+    rows = [
+        {
+            "region": one.name,
+            "queries": one.queries,
+            "confidence": one.confidence,
+            "accuracy": one.accuracy,
+            "gap": one.gap.value,
+            "lower": one.gap.lower,
+            "upper": one.gap.upper,
+        }
+        for one in found
+    ]
+    return figure, rows
+
+
+def _frame(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, color=INK, fontsize=11, loc="left")
+    axes.tick_params(which="both", colors=INK, labelsize=8)
+    axes.grid(visible=True, color=_QUIET, alpha=0.25, lw=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.set_facecolor("none")
+    return figure, axes
+
+
+def _mixed(
+    cost: NDArray[np.float64], accuracy: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mixes between the corners: straight in cost, so bent on a logarithmic scale."""
+    order = np.argsort(cost)
+    between = np.linspace(0, len(cost) - 1, 200 if len(cost) > 1 else 1)
+    places = np.arange(len(cost))
+    return (
+        np.interp(between, places, cost[order]),
+        np.interp(between, places, accuracy[order]),
+    )
+
+
+def _rows(series: str, x: Any, y: Any, names: tuple[str, ...] = ()) -> list[Row]:
+    named = names or ("",) * len(x)
+    return [
+        {"series": series, "target": name, "x": float(a), "y": float(b)}
+        for name, a, b in zip(named, x, y, strict=True)
+    ]
+
+
+def _range(values: list[float]) -> tuple[float, float]:
+    low, high = 100 * min(values), 100 * max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)

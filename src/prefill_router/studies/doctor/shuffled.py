@@ -1,0 +1,129 @@
+"""The shuffled control: the same choices, dealt out to other queries.
+
+It asks the same targets equally often and knows nothing of the queries, so whatever accuracy the
+router has beyond it comes from sending each query to the right place. What it spends differs from
+what the router spends only where the router keeps long queries from dear targets.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.evaluation.wording import worded
+from prefill_router.studies.doctor.finding import Finding, Sign, percent
+from prefill_router.studies.doctor.subject import Subject
+
+SURE = 0.05
+Groups = Int[NDArray[np.int64], " query"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shuffled:
+    """The control's accuracy over many shuffles.
+
+    Attributes:
+        accuracy: The router's.
+        anywhere: The control's, choices dealt out to any query.
+        within: The same, each choice to a query of the same benchmark and domain.
+        cost: The control's mean cost, US dollars, over the first kind of shuffle; NaN if unknown.
+    """
+
+    accuracy: float
+    anywhere: Float[NDArray[np.float64], " shuffle"]
+    within: Float[NDArray[np.float64], " shuffle"]
+    cost: float
+
+    @property
+    def p_value(self) -> float:
+        """How often the control is as good as the router, by the permutation test."""
+        return _p_value(self.accuracy, self.anywhere)
+
+    @property
+    def p_within(self) -> float:
+        """The same within benchmarks and domains."""
+        return _p_value(self.accuracy, self.within)
+
+    @property
+    def gain(self) -> float:
+        """The router's accuracy beyond the control's mean."""
+        return self.accuracy - float(self.anywhere.mean())
+
+    @property
+    def gain_within(self) -> float:
+        """The same within benchmarks and domains."""
+        return self.accuracy - float(self.within.mean())
+
+
+def shuffle(subject: Subject, *, count: int = 1000, seed: int = 0) -> Shuffled:
+    """Deal the router's choices out to other queries, many times."""
+    random = np.random.default_rng(seed)
+    together, apart = np.zeros(len(subject), dtype=np.int64), strata(subject)
+    anywhere, costs = _deal(subject, together, count, random)
+    within, _ = _deal(subject, apart, count, random)
+    return Shuffled(subject.accuracy, anywhere, within, float(np.mean(costs)))
+
+
+def strata(subject: Subject) -> Groups:
+    """A number for each benchmark and domain."""
+    names = [(query.benchmark, query.domain) for query in subject.queries]
+    numbers = {name: i for i, name in enumerate(sorted(set(names)))}
+    return np.array([numbers[name] for name in names], dtype=np.int64)
+
+
+def finding(found: Shuffled, router_cost: float) -> Finding:
+    """What the control says."""
+    sure = found.p_value <= SURE and found.gain > 0
+    sign: Sign = "good" if sure else "unclear"
+    beyond = f"{100 * found.gain:+.1f} pp (p = {found.p_value:.3g})"
+    inside = f"{100 * found.gain_within:+.1f} pp (p = {found.p_within:.3g})"
+    said = (
+        f"the same choices dealt out at random answer {percent(float(found.anywhere.mean()))} "
+        f"correctly, the router {percent(found.accuracy)}: {beyond}; within benchmarks and domains "
+        f"{inside}"
+    )
+    if np.isfinite(router_cost) and np.isfinite(found.cost):
+        spent = (worded(cost, "usd") for cost in (found.cost, router_cost))
+        said += "; they spend {} and {} per 1,000 queries".format(*spent)
+    numbers = {
+        "accuracy": found.accuracy,
+        "shuffles": len(found.anywhere),
+        "shuffled_accuracy": float(found.anywhere.mean()),
+        "gain": found.gain,
+        "p_value": found.p_value,
+        "gain_within_domains": found.gain_within,
+        "p_value_within_domains": found.p_within,
+        "router_cost": _known(router_cost),
+        "shuffled_cost": _known(found.cost),
+    }
+    return Finding("shuffled", "Against the same choices, shuffled", sign, said, numbers)
+
+
+def _deal(
+    subject: Subject, groups: Groups, count: int, random: np.random.Generator
+) -> tuple[Float[NDArray[np.float64], " shuffle"], Float[NDArray[np.float64], " shuffle"]]:
+    place = np.argsort(groups, kind="stable")
+    dealt = np.empty(len(subject), dtype=np.int64)
+    accuracy, cost = np.empty((2, count))
+    for i in range(count):
+        dealt[place] = subject.choice[np.lexsort((random.random(len(groups)), groups))]
+        accuracy[i] = _mean(subject.trial.of_choice(subject.trial.correct, dealt))
+        cost[i] = _mean(subject.trial.of_choice(subject.trial.observed_cost, dealt))
+    return accuracy, cost
+
+
+def _mean(values: Float[NDArray[np.float64], " query"]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _p_value(accuracy: float, shuffled: Float[NDArray[np.float64], " shuffle"]) -> float:
+    as_good = int((shuffled >= accuracy - 1e-12).sum())
+    return (1 + as_good) / (1 + len(shuffled))
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None

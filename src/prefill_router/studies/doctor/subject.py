@@ -1,0 +1,100 @@
+"""Who is examined: a router at one lam, on queries that it was not trained on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.errors import DataError
+from prefill_router.evaluation import Estimate, Trial
+from prefill_router.evaluation.bootstrap import chunks
+from prefill_router.evaluation.weighted import PerResample, Weights, ones
+from prefill_router.policy import check_lam
+from prefill_router.studies.guarantee import best_single
+
+PerQuery = Float[NDArray[np.float64], " query"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A router at one lam, beside what happened.
+
+    Attributes:
+        trial: Its predictions and what happened, on queries that it was not trained on.
+        queries: The same queries, in the same order.
+        train: What it was trained on; the single targets and mixes that it is compared with are
+            chosen here, as somebody without a router would have to.
+        lam: The trade-off.
+    """
+
+    trial: Trial
+    queries: tuple[Query, ...]
+    train: RoutingDataset
+    lam: float
+
+    def __post_init__(self) -> None:
+        check_lam(self.lam)
+        if tuple(query.id for query in self.queries) != self.trial.query_ids:
+            raise DataError(
+                "the queries aren't those of the trial, in its order; select them by id"
+            )
+        if self.train.pool.names != self.trial.targets:
+            raise DataError(
+                f"the train part has the targets {self.train.pool.names}, the router "
+                f"{self.trial.targets}; select the router's"
+            )
+        if np.isnan(self.label).all():
+            raise DataError("no chosen target's answer has a label; score more answers")
+
+    def __len__(self) -> int:
+        return len(self.trial)
+
+    @cached_property
+    def choice(self) -> Int[NDArray[np.int64], " query"]:
+        """The chosen target of each query."""
+        return self.trial.path.at(self.lam)
+
+    @cached_property
+    def label(self) -> PerQuery:
+        """The chosen target's label; NaN where not measured."""
+        return self.trial.of_choice(self.trial.correct, self.choice)
+
+    @cached_property
+    def cost(self) -> PerQuery:
+        """The chosen target's observed cost, US dollars; NaN where unknown."""
+        return self.trial.of_choice(self.trial.observed_cost, self.choice)
+
+    @cached_property
+    def confidence(self) -> PerQuery:
+        """The chosen target's predicted probability."""
+        return self.trial.of_choice(self.trial.correctness, self.choice)
+
+    @cached_property
+    def best(self) -> int:
+        """The best single target of the train part, a column."""
+        return self.trial.targets.index(best_single(self.train))
+
+    @property
+    def accuracy(self) -> float:
+        """The mean label of the chosen targets."""
+        return float(np.nanmean(self.label))
+
+    def estimate(
+        self,
+        statistic: Callable[[Weights], PerResample],
+        *,
+        resamples: int,
+        seed: int,
+        reason: str = "too few of these queries have labels",
+    ) -> Estimate:
+        """A statistic of the queries' weights, with its bootstrap interval."""
+        size = len(self)
+        drawn = [statistic(w) for w in chunks(size, count=resamples, seed=seed, width=size)]
+        value = float(statistic(ones(size))[0])
+        return Estimate.of(value, np.concatenate([np.zeros(0), *drawn]), reason=reason)

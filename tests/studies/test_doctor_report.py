@@ -1,0 +1,84 @@
+"""A check-up on disk: complete, offline, and written whole or not at all."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prefill_router.errors import DataError
+from prefill_router.studies.doctor import Checkup, examine
+from prefill_router.studies.doctor.nonsense import probe
+from prefill_router.studies.doctor.report import write_checkup
+from studies.patients import patient
+
+FIGURES = ("plane", "shuffled", "lift", "confidence")
+
+
+@pytest.fixture(scope="module")
+def checkup() -> Checkup:
+    subject = patient("knows", queries=300)
+    return examine(
+        subject,
+        distances=np.arange(300, dtype=np.float64),
+        probe=probe(lambda prompts: np.full(len(prompts), 0.5)),
+        resamples=50,
+        shuffles=50,
+        notes=("a <note>",),
+    )
+
+
+@pytest.fixture(scope="module")
+def written(checkup: Checkup, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("doctor") / "out"
+    write_checkup(checkup, folder, title="A <b> & c", facts={"router": "r<1>"})
+    return folder
+
+
+def test_the_folder_holds_everything(checkup: Checkup, written: Path) -> None:
+    numbers = json.loads((written / "doctor.json").read_text())
+    assert numbers["verdict"] == checkup.verdict
+    assert list(numbers["checks"]) == [
+        *("shuffled", "mix", "lift", "switching", "calibration", "distance", "nonsense")
+    ]
+    for name in FIGURES:
+        stem = written / "figures" / name
+        assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in stem.with_suffix(".svg").read_text()
+        rows = stem.with_suffix(".csv").read_text().splitlines()
+        assert len(list(csv.DictReader(rows))) > 1
+    page = (written / "index.html").read_text()
+    assert "A &lt;b&gt; &amp; c" in page
+    assert "r&lt;1&gt;" in page
+    assert "a &lt;note&gt;" in page
+    assert page.count("<svg") == len(FIGURES)
+    assert all(found.title in page for found in checkup.findings)
+
+
+def test_the_page_needs_no_network(written: Path) -> None:
+    page = (written / "index.html").read_text()
+
+    class Links(HTMLParser):
+        found: list[str] = []  # noqa: RUF012
+
+        def handle_starttag(self, _tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href")]
+
+    Links().feed(page)
+    assert [link for link in Links.found if not link.startswith("#")] == []
+    assert not re.search(r"url\((?!#)|@import", page)
+
+
+def test_an_earlier_checkup_is_replaced_and_nothing_else(
+    checkup: Checkup, written: Path, tmp_path: Path
+) -> None:
+    write_checkup(checkup, written, title="Second")
+    assert "Second" in (written / "index.html").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("x")
+    with pytest.raises(DataError, match="isn't a check-up"):
+        write_checkup(checkup, tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
