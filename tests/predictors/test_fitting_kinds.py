@@ -4,10 +4,12 @@ import pytest
 from fit_contract import FIT_CHECKS, Case
 
 from prefill_router.predictors import TrunkConfig
+from prefill_router.predictors.clusters import ClustersConfig
 from prefill_router.predictors.constant import ConstantConfig
 from prefill_router.predictors.given import GivenConfig
 from prefill_router.predictors.knn.majority import KnnMajorityConfig
 from prefill_router.predictors.knn.score import KnnScoreConfig
+from prefill_router.predictors.logistic import LogisticConfig
 
 CASES = {
     "shared_trunk": Case(
@@ -17,6 +19,8 @@ CASES = {
     "constant": Case(config=ConstantConfig(), signal="none"),
     "knn_majority": Case(config=KnnMajorityConfig(k=15), cuts_labels=True),
     "knn_score": Case(config=KnnScoreConfig(k=15)),
+    "clusters": Case(config=ClustersConfig(clusters=24, nearest=3, sharpness=1.0)),
+    "logistic": Case(config=LogisticConfig(grid=(1e-2, 1e-1, 1.0), folds=3)),
     "given": Case(config=GivenConfig(), signal="given"),
 }
 

@@ -31,7 +31,7 @@ class Probes:
     """One logistic regression per target.
 
     Attributes:
-        weights: NaN for targets that had one class alone to learn from.
+        weights: NaN for targets whose labels were all the same.
         intercepts: Not regularised.
     """
 
@@ -47,6 +47,7 @@ class Probes:
         c: float = 1.0,
         tolerance: float = 1e-8,
         start: "Probes | None" = None,
+        soft: bool = False,
     ) -> "Probes":
         """Fit every target to the queries that it was measured on.
 
@@ -55,10 +56,11 @@ class Probes:
 
         Args:
             features: Of the train rows, finite.
-            correct: Labels, cut at 0.5; NaN, not measured, is left out.
+            correct: Labels, cut at 0.5 unless `soft`; NaN, not measured, is left out.
             c: The inverse of the regularisation's strength.
             tolerance: Stop before the step that would gain less than this per query.
             start: Probes of the leading features to begin with, which saves steps.
+            soft: Learn labels between 0 and 1 as they are.
 
         Raises:
             ConfigError: The shapes differ, or `c` isn't positive.
@@ -69,8 +71,8 @@ class Probes:
                 f"{len(features)} rows of features, {len(correct)} of labels, c = {c}; the rows "
                 "must be as many and c positive"
             )
-        labels = binary(correct)
-        usable = (labels == 0).any(axis=0) & (labels == 1).any(axis=0)
+        labels = correct if soft else binary(correct)
+        usable = _two_labels(labels)
         weights = np.full((features.shape[1], correct.shape[1]), np.nan, dtype=features.dtype)
         intercepts = np.full(correct.shape[1], np.nan, dtype=features.dtype)
         if usable.any():
@@ -178,6 +180,13 @@ class _Problem:
         entropy = self.mask * (np.logaddexp(0, logits) - self.labels * logits)
         loss: Array = entropy.sum(axis=0) + (self.ridge * point**2).sum(axis=0) / 2
         return loss
+
+
+def _two_labels(labels: Array) -> NDArray[np.bool_]:
+    """Whether each target has at least two different labels."""
+    missing = np.isnan(labels)
+    low = np.where(missing, np.inf, labels).min(axis=0, initial=np.inf)
+    return np.asarray(low < np.where(missing, -np.inf, labels).max(axis=0, initial=-np.inf))
 
 
 def _ratio(above: Array, below: Array) -> Array:

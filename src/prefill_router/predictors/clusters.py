@@ -1,0 +1,192 @@
+"""Cluster routing: how often each target was right in the part of the space that a query is in.
+
+The train queries are clustered by k-means; a query is given the rates of the clusters nearest to it
+(Zhang 2025, "The Avengers", and Avengers-Pro, which adds up the nearest few).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, final
+
+import numpy as np
+from jaxtyping import Float32
+from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
+
+from prefill_router.errors import ConfigError
+from prefill_router.predictors.base import (
+    Correctness,
+    Features,
+    Predictor,
+    Tensors,
+    check_features,
+    take_tensors,
+)
+from prefill_router.predictors.constant import check_rates
+from prefill_router.predictors.fitted import Examples, PredictorConfig, PredictorFit
+from prefill_router.predictors.kmeans import kmeans, squared_distances
+from prefill_router.predictors.registry import Entry
+from prefill_router.predictors.rows import left_out_note, usable_rows
+from prefill_router.predictors.saving import Saved, read_saved
+from prefill_router.progress import Progress
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Clusters(Predictor):
+    """The rates of the nearest clusters.
+
+    Attributes:
+        names: The targets' names.
+        centres: Of the clusters.
+        rates: The probability of each target in each cluster.
+        nearest: How many clusters count for a query.
+        sharpness: How fast their weights fall, exp(-sharpness (d^2 - least d^2) / spread).
+        spread: The mean squared distance of a train row to its own centre.
+    """
+
+    kind: ClassVar[str] = "clusters"
+    names: tuple[str, ...]
+    centres: Float32[NDArray[np.float32], "cluster feature"]
+    rates: Float32[NDArray[np.float32], "cluster target"]
+    nearest: int
+    sharpness: float
+    spread: float
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets' names, in the order of the result's columns."""
+        return self.names
+
+    @property
+    def width(self) -> int:
+        """How many features it was fitted on."""
+        return int(self.centres.shape[1])
+
+    def correctness(self, features: Features) -> Correctness:
+        """The weighted mean of the rates of the nearest clusters."""
+        check_features(features, width=self.width)
+        centres = self.centres.astype(np.float64)
+        middle = centres.mean(axis=0)
+        squared = squared_distances(features.astype(np.float64) - middle, centres - middle)
+        order = np.argsort(squared, axis=1, kind="stable")[:, : self.nearest]
+        away = np.take_along_axis(squared, order, axis=1)
+        beyond = (away - away[:, :1]) / self.spread if self.spread else away - away[:, :1]
+        weights = np.exp(-np.minimum(self.sharpness * beyond, 700))
+        weights /= weights.sum(axis=1, keepdims=True)
+        mean = np.einsum("qc,qct->qt", weights, self.rates.astype(np.float64)[order])
+        return np.asarray(np.clip(mean, 0, 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "kind": self.kind,
+            "targets": list(self.names),
+            "width": self.width,
+            "clusters": len(self.centres),
+            "nearest": self.nearest,
+            "sharpness": self.sharpness,
+            "spread": self.spread,
+        }
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """`centres` and `rates`."""
+        return {"centres": self.centres, "rates": self.rates}
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Clusters":
+        """The predictor of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        saved = read_saved(_Saved, config, kind=cls.kind)
+        names, count = tuple(saved.targets), saved.clusters
+        shapes = {"centres": (count, saved.width), "rates": (count, len(names))}
+        centres, rates = take_tensors(tensors, shapes)
+        check_rates(rates)
+        return cls(names, centres, rates, saved.nearest, saved.sharpness, saved.spread)
+
+
+_Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Saved(Saved):
+    clusters: PositiveInt
+    nearest: PositiveInt
+    sharpness: _Positive
+    spread: _Positive
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClustersConfig(PredictorConfig):
+    """Options of cluster routing.
+
+    Attributes:
+        clusters: How many; as many as there are distinct rows, where these are fewer.
+        nearest: How many clusters count for a query; 1 is the cluster that it is in.
+        sharpness: How fast the weights of these fall with their squared distance, in units of the
+            mean squared distance of a train row to its own centre.
+        smoothing: Queries with its rate over all that each target is given in each cluster.
+        restarts: Starts of k-means, of which the best is kept.
+        iterations: Of each start, at most.
+    """
+
+    clusters: int = 64
+    nearest: int = 1
+    sharpness: float = 10.0
+    smoothing: float = 10.0
+    restarts: int = 3
+    iterations: int = 50
+
+    def __post_init__(self) -> None:
+        for name in ("clusters", "nearest", "restarts", "iterations"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("sharpness", "smoothing"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more, finite")
+
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Cluster the train rows and count each target's right answers in each cluster."""
+        del progress
+        used = usable_rows(examples)
+        centres = kmeans(
+            used.features,
+            self.clusters,
+            seed=seed,
+            restarts=self.restarts,
+            iterations=self.iterations,
+        ).astype(np.float32)
+        squared = squared_distances(used.features.astype(np.float64), centres.astype(np.float64))
+        counted = _rates(used, squared.argmin(axis=1), len(centres), self.smoothing)
+        rates = np.where(examples.learnable, counted, examples.base_rates)
+        predictor = Clusters(
+            examples.targets,
+            centres,
+            rates.astype(np.float32),
+            min(self.nearest, len(centres)),
+            float(self.sharpness),
+            float(squared.min(axis=1).mean()),
+        )
+        notes = (*examples.target_notes(), *left_out_note(examples, len(used.features)))
+        return PredictorFit(predictor, notes, {"clusters": len(centres)})
+
+
+def _rates(
+    used: Examples, own: NDArray[np.int64], clusters: int, smoothing: float
+) -> NDArray[np.float64]:
+    """Each target's rate in each cluster, drawn towards its rate over all."""
+    member = (own[:, None] == np.arange(clusters)).astype(np.float64)
+    right, count = member.T @ np.nan_to_num(used.correct), member.T @ used.present
+    whole, total = used.base_rates, count + smoothing
+    found = np.tile(whole, (clusters, 1))
+    np.divide(right + smoothing * whole, total, where=total > 0, out=found)
+    return found
+
+
+ENTRY = Entry(ClustersConfig, Clusters, "Clusters (Avengers)", "Zhang 2025, The Avengers")
