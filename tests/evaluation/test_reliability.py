@@ -319,7 +319,7 @@ def too_sure(rows: slice) -> Trial:
 def test_calibrators_are_judged_side_by_side() -> None:
     part, test = too_sure(slice(0, 300)), too_sure(slice(300, 900))
     tried = try_calibrators(part, test, resamples=40)
-    by_kind = {one.fit.calibrator.kind: one for one in tried}
+    by_kind = {one.kind: one for one in tried}
     assert list(by_kind) == ["none", "platt", "isotonic", "percentile", "z_score"]
     for number in NUMBERS:
         none = by_kind["none"].differences[number]
@@ -347,6 +347,16 @@ def test_labels_of_the_test_part_change_no_calibrator() -> None:
     ):
         first, second = (each.fit.calibrator(test.correctness) for each in (one, other))
         assert np.array_equal(first, second)
+
+
+def test_too_small_a_part_is_said_to_change_nothing() -> None:
+    [tried] = try_calibrators(
+        too_sure(slice(0, 5)), too_sure(slice(300, 900)), kinds=["platt"], resamples=8
+    )
+    assert (tried.kind, tried.fit.calibrator.kind) == ("platt", "none")
+    assert "5 queries and needs 10" in tried.fit.notes[0]
+    assert tried.differences["brier_mean"].value == 0
+    assert tried.to_dict()["fitted"] == "none"
 
 
 def test_parts_that_overlap_are_refused() -> None:

@@ -30,11 +30,13 @@ class Tried:
     """A calibrator, judged.
 
     Attributes:
-        fit: It, and what there is to say of it.
+        kind: What was asked for.
+        fit: It, and what there is to say of it; `none` where there was too little to fit it on.
         values: By name, see `NUMBERS`.
         differences: To no calibration, on the same resamples.
     """
 
+    kind: CalibratorKind
     fit: CalibratorFit
     values: Mapping[str, Estimate]
     differences: Mapping[str, Estimate]
@@ -42,7 +44,8 @@ class Tried:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "calibrator": self.fit.calibrator.kind,
+            "calibrator": self.kind,
+            "fitted": self.fit.calibrator.kind,
             "probabilistic": self.fit.calibrator.probabilistic,
             "values": {name: value.to_dict() for name, value in self.values.items()},
             "differences": {name: value.to_dict() for name, value in self.differences.items()},
@@ -51,7 +54,7 @@ class Tried:
 
     def row(self) -> dict[str, Any]:
         """The same as one row of a table, with `_lower` and `_upper`."""
-        row: dict[str, Any] = {"calibrator": self.fit.calibrator.kind}
+        row: dict[str, Any] = {"calibrator": self.kind}
         for name in NUMBERS:
             for what, value in (
                 (name, self.values[name]),
@@ -140,8 +143,8 @@ def try_calibrators(
         for i in range(len(at))
     ]
     return tuple(
-        Tried(fit, *_estimates(at[0], at[i], together[0], together[i]))
-        for i, fit in enumerate(fits, 1)
+        Tried(kind, fit, *_estimates(at[0], at[i], together[0], together[i]))
+        for i, (kind, fit) in enumerate(zip(kinds, fits, strict=True), 1)
     )
 
 

@@ -1,0 +1,209 @@
+"""`prefill-router calibration`: whether a router's probabilities hold, and what would mend them."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router import files
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.data import RoutingDataset, read_dataset
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from prefill_router.activations import ActivationStore
+    from prefill_router.evaluation.bootstrap import Estimate
+    from prefill_router.evaluation.calibrators import Tried
+    from prefill_router.evaluation.diagram import Reliability
+    from prefill_router.evaluation.trial import Trial
+    from prefill_router.router import Router
+
+_HOW = (
+    "the router's split has no calibration part, so what calibrators would do can't be told; draw "
+    "a split with one (prefill-router split DIR --calibration --out split.json) and fit the router "
+    "with --split split.json"
+)
+
+
+@app.command()
+def calibration(
+    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    data: Annotated[Path, typer.Option(help="The dataset that it was fitted on.")],
+    to: Annotated[Path, typer.Option("--out", help="A folder for figure and tables.")],
+    store: Annotated[
+        list[Path] | None, typer.Option(help="A store of states; may be given again.")
+    ] = None,
+    bins: Annotated[int, typer.Option(help="Of the calibration error and the figure.")] = 15,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 for none.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Another seed, other resamples.")] = 0,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show whether a router's probabilities hold on its test part, and what calibrators would do.
+
+    Of the queries that are given 0.7, seven in ten should turn out right. Each calibrator is fitted
+    on the calibration part of the router's split, if it has one, and judged on the test part.
+
+    Example: prefill-router calibration router --data answers --out calibration
+    """
+    from prefill_router.activations import ActivationStore
+    from prefill_router.cli.sources import sources
+    from prefill_router.evaluation.calibrators import try_calibrators
+    from prefill_router.evaluation.diagram import reliability_of
+    from prefill_router.router import Router
+
+    _check(to, bins, resamples, seed)
+    router = Router.load(folder, sources=sources(encoder_folder))
+    dataset = read_dataset(data)
+    stores = [ActivationStore.open(path) for path in store or []]
+    bar = BarProgress(console=err)
+    trials = {
+        name: _trial(router, dataset, name, stores, bar)
+        for name in ("test", "calibration")
+        if name in router.split.parts or name == "test"
+    }
+    found = reliability_of(trials["test"], bins=bins, resamples=resamples, seed=seed, progress=bar)
+    tried: Sequence[Tried] = ()
+    if "calibration" in trials:
+        judged = trials["calibration"], trials["test"]
+        tried = try_calibrators(*judged, resamples=resamples, seed=seed, progress=bar)
+    _write(found, tried, to, title=f"Reliability of {folder.name} on {data.name}, test part")
+    if as_json:
+        print_json(found.to_dict() | {"calibrators": [one.to_dict() for one in tried]})
+    else:
+        _show(found, tried)
+        out.print(f"figure and tables: {to}", soft_wrap=True)
+    if not tried:
+        err.print(f"note: {_HOW}", soft_wrap=True)
+
+
+def _check(to: Path, bins: int, resamples: int, seed: int) -> None:
+    """Check the options before long work."""
+    if to.exists() and not to.is_dir():
+        raise ConfigError(f"{to} is a file; --out takes a folder")
+    files.check_place(to / "reliability.png")
+    if bins < 1:
+        raise ConfigError(f"--bins is {bins}; 15 is usual, 1 is the least")
+    if resamples < 0 or seed < 0:
+        raise ConfigError(f"--resamples is {resamples} and --seed {seed}; neither may be negative")
+
+
+def _trial(
+    router: "Router",
+    dataset: RoutingDataset,
+    part: str,
+    stores: Sequence["ActivationStore"],
+    progress: BarProgress,
+) -> "Trial":
+    """The router's predictions on a part of its split, and what happened."""
+    from prefill_router.evaluation.trial import Trial
+    from prefill_router.router.states import default_cache
+
+    ids = router.split["calibration" if part == "calibration" else "test"]
+    lacking = set(ids) - set(dataset.query_ids)
+    if lacking:
+        raise DataError(
+            f"the dataset lacks {len(lacking):,} of the {len(ids):,} queries in the {part} part of "
+            "the router's split; give the dataset that the router was fitted on, all of it"
+        )
+    chosen = dataset.select(ids)
+    predicted = router.predict(chosen, stores=stores, cache=default_cache(), progress=progress)
+    return Trial.join(predicted, chosen)
+
+
+def _write(found: "Reliability", tried: "Sequence[Tried]", to: Path, *, title: str) -> None:
+    import polars as pl
+
+    from prefill_router.evaluation.diagram_drawing import write_diagrams
+
+    write_diagrams(found, to / "reliability", title=title)
+    plain = found.to_dict() | {"calibrators": [one.to_dict() for one in tried]}
+    files.write_json(to / "calibration.json", plain)
+    tables = {"targets.csv": found.rows(), "calibrators.csv": [one.row() for one in tried]}
+    for name, rows in tables.items():
+        if rows:
+            table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
+            files.write_text(to / name, table.write_csv())
+        else:  # of an earlier run, on another split
+            (to / name).unlink(missing_ok=True)
+
+
+def _show(found: "Reliability", tried: "Sequence[Tried]") -> None:
+    out.print(_errors(found))
+    out.print()
+    out.print(_brier(found))
+    if tried:
+        out.print()
+        out.print(_calibrators(tried))
+    for note in dict.fromkeys(note for one in tried for note in one.fit.notes):
+        out.print(f"note: {note}", soft_wrap=True)
+
+
+def _errors(found: "Reliability") -> "Table":
+    """How far off the probabilities are, and which way."""
+    table = _table(f"{found.queries:,} test queries", "ECE", "95 %", "chance", "bias", "log loss")
+    for name, row in found.estimates.items():
+        table.add_row(
+            name,
+            _number(row["ece"].value),
+            _interval(row["ece"]),
+            _number(row["ece_by_chance"].value),
+            _number(row["bias"].value, "+.3f"),
+            _number(row["log_loss"].value),
+        )
+    return table
+
+
+def _brier(found: "Reliability") -> "Table":
+    """The Brier score taken apart."""
+    table = _table("Brier score", "", "= rel.", "- resol.", "+ uncert.", "+ within")
+    parts = ("brier", "reliability", "resolution", "uncertainty", "within")
+    for name, row in found.estimates.items():
+        table.add_row(name, *(_number(row[part].value) for part in parts))
+    return table
+
+
+def _calibrators(tried: "Sequence[Tried]") -> "Table":
+    """Each calibrator's numbers, and the interval of what it changes in Brier score."""
+    from prefill_router.calibration import find
+
+    table = _table("calibrator", "ECE", "Brier", "change, 95 %", "log loss", "AUC", "lam = 1")
+    for one in tried:
+        values = {name: value.value for name, value in one.values.items()}
+        table.add_row(
+            find(one.kind).label,
+            _number(values["ece"]),
+            _number(values["brier_mean"], ".4f"),
+            _interval(one.differences["brier_mean"], "+.4f"),
+            _number(values["log_loss"]),
+            _number(values["auc_mean"], ".4f"),
+            _number(100 * values["argmax_accuracy"], ".1f") + "%",
+        )
+    return table
+
+
+def _table(first: str, *others: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for head in others:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def _number(value: float, style: str = ".3f") -> str:
+    return "-" if math.isnan(value) else f"{value:{style}}"
+
+
+def _interval(estimate: "Estimate", style: str = ".3f") -> str:
+    if math.isnan(estimate.lower):
+        return "-"
+    return f"{estimate.lower:{style}} to {estimate.upper:{style}}"
