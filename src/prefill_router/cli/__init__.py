@@ -20,7 +20,6 @@ from prefill_router.cli import (  # noqa: F401
     fit as _fit,
     evaluate as _evaluate,
     calibration as _calibration,
-    calibration as _calibration,
     doctor as _doctor,
     keep as _keep,
     route as _route,
