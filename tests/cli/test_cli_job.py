@@ -16,7 +16,8 @@ from prefill_router.router.storage import FILES, FORMAT
 
 IN_ORDER = [
     *("tasks", "prices", "collect", "grade", "import", "describe", "split", "encode", "layers"),
-    *("sweep", "fit", "evaluate", "route", "reprice", "show", "demo", "minipool"),
+    *("sweep", "fit", "evaluate", "compare", "calibration", "doctor", "keep"),
+    *("route", "reprice", "show", "demo", "minipool"),
 ]
 HEADLINE = {
     "auc_mean",

@@ -19,6 +19,7 @@ from prefill_router.cli import (  # noqa: F401
     sweep as _sweep,
     fit as _fit,
     evaluate as _evaluate,
+    compare as _compare,
     calibration as _calibration,
     doctor as _doctor,
     keep as _keep,

@@ -71,6 +71,7 @@ def evaluate(
     result = judge(
         predictions,
         priced,
+        policy=router.policy,
         resamples=resamples,
         seed=seed,
         step=step,

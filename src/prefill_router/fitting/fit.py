@@ -82,7 +82,9 @@ def fit_router(
     router = replace(router, sources=sources or EncoderSources())
     test = dataset.select(drawn["test"])
     predictions = router.predict(test, stores=states, progress=shown)
-    judged = evaluate(predictions, test, resamples=config.resamples, progress=shown)
+    judged = evaluate(
+        predictions, test, policy=router.policy, resamples=config.resamples, progress=shown
+    )
     return RouterFit(_with_metrics(router, judged), judged)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from prefill_router import policy
+from prefill_router import calibration, policy
 from prefill_router.errors import ConfigError, FormatError, PrefillRouterError
 from prefill_router.features import FamilyConfig, registry as families
 from prefill_router.fitting.recipe import Recipe, SoftLabels
@@ -78,7 +78,7 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
     if value.get("predictor") is not None:
         parts["predictor"] = _predictor(value["predictor"])
     if value.get("calibration") is not None:
-        parts["calibration"] = value["calibration"]
+        parts["calibration"] = calibration.find(str(value["calibration"])).kind
     if value.get("policy") is not None:
         kind, options = _kind(value["policy"], "policy")
         parts["policy"] = policy.from_dict({"kind": kind, **options})

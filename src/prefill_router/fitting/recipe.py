@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from prefill_router.calibration import KINDS as CALIBRATIONS, CalibratorKind
+from prefill_router.calibration import CalibratorKind
 from prefill_router.errors import ConfigError
 from prefill_router.features import FamilyConfig, Need
 from prefill_router.features.prefill import PrefillConfig
@@ -56,10 +56,6 @@ class Recipe:
     def __post_init__(self) -> None:
         if not self.features:
             raise ConfigError("a recipe needs features; name at least one family, such as prefill")
-        if self.calibration not in CALIBRATIONS:
-            raise ConfigError(
-                f"there is no calibration {self.calibration!r}; known are {list(CALIBRATIONS)}"
-            )
 
     @property
     def needs(self) -> tuple[Need, ...]:

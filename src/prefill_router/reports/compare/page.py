@@ -1,0 +1,286 @@
+"""The page of a comparison: one file that opens offline, for somebody who hasn't read the paper."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from prefill_router.evaluation import Comparison
+from prefill_router.evaluation.catalogue import HEADLINE, TARGET, Entry
+from prefill_router.evaluation.document import (
+    estimate_cell,
+    facts,
+    figure,
+    page,
+    paragraph,
+    plain_cell,
+    section,
+    table,
+    wide,
+)
+from prefill_router.evaluation.wording import PER, worded
+from prefill_router.predictors import registry
+from prefill_router.reports.compare.drawing import by_number, captions
+from prefill_router.reports.compare.run import Judged, Result, beats
+
+MAIN = (
+    "auc_mean",
+    "brier_mean",
+    "argmax_accuracy",
+    "routed_to_accuracy",
+    "max_lam_accuracy",
+    "accuracy_gain",
+    "headroom_captured",
+    "cost_savings",
+    "p_auccc",
+    "mdp_auccc",
+    "oracle_distance",
+)
+"""The numbers of the paper's tables."""
+SAME_FOR_ALL = (
+    "best_single_accuracy",
+    "oracle_accuracy",
+    "model_only_p_auccc",
+    "model_only_oracle_distance",
+    "solvable_share",
+)
+"""Numbers of the targets and not of a router."""
+_ARROW = {"higher": " ↑", "lower": " ↓", "neither": ""}
+_EDGE = 3
+
+
+def render(result: Result, *, title: str, known: Mapping[str, str], svg: Mapping[str, str]) -> str:
+    """The page's HTML.
+
+    Args:
+        result: What is reported.
+        title: Heads it.
+        known: What the reader must know of the data.
+        svg: The figures as SVG elements, `curves` and `intervals`.
+    """
+    others = [n for n in HEADLINE if n not in (*MAIN, *SAME_FOR_ALL) and _defined(result, n)]
+    under = captions()
+    return page(
+        title,
+        *(paragraph(text) for text in verdict(result)),
+        facts(known),
+        section(
+            "The routers",
+            paragraph(
+                "↑ higher is better, ↓ lower is better. The small print is the 95 % interval over "
+                "resampled queries. Bold: surely better than the reference, "
+                f"{result.plan.reference}, on the same queries (the interval of the difference "
+                "excludes 0); in brackets: surely worse.",
+                soft=True,
+            ),
+            wide(numbers(result, MAIN)),
+        ),
+        section("Accuracy and cost", figure(svg["curves"], under["curves"])),
+        section("How sure the numbers are", figure(svg["intervals"], under["intervals"])),
+        section(f"Differences from {result.plan.reference}", wide(differences(result))),
+        section("Better than no predictor at all?", *_over_constant(result)),
+        section("Each target: AUC ↑", _soft(TARGET["auc"]), wide(per_target(result, "auc"))),
+        section(
+            "Each target: Brier score ↓", _soft(TARGET["brier"]), wide(per_target(result, "brier"))
+        ),
+        section(
+            "Best and worst",
+            wide(best_and_worst(result, "auc_mean")),
+            wide(best_and_worst(result, "brier_mean")),
+        ),
+        section("What other benchmarks quote", wide(numbers(result, others))),
+        section("The targets themselves", wide(_targets(result))),
+        section("How each router is made", wide(_recipes(result)), *_failed(result)),
+        section("What the numbers mean", facts(_meanings(result, others))),
+        section("How they were read", facts(result.routers[0].evaluation.definitions)),
+    )
+
+
+def verdict(result: Result) -> list[str]:
+    """The result in a few sentences."""
+    first = result.routers[0].evaluation
+    best = by_number(result.routers, "auc_mean")[0]
+    right = by_number(result.routers, "max_lam_accuracy")[0]
+    single = first.headline["best_single_accuracy"].value
+    oracle = first.headline["oracle_accuracy"].value
+    top = right.evaluation.headline["max_lam_accuracy"].value
+    sentences = [
+        f"{len(result.routers)} routers were fitted on the same queries and judged on "
+        f"{first.queries:,} others. {best.name} predicts best which target will be right "
+        f"(mean AUC {worded(best.evaluation.headline['auc_mean'].value, 'number')}). At its best "
+        f"setting {right.name} answers {worded(top, 'share')} correctly; the best single target "
+        f"answers {worded(single, 'share')}, and a perfect router would reach "
+        f"{worded(oracle, 'share')}.",
+    ]
+    better = _better(result)
+    sentences.append(
+        f"Surely better than the reference, {result.plan.reference}, in mean AUC: "
+        + (", ".join(better) if better else "none")
+        + "."
+    )
+    return sentences
+
+
+def _better(result: Result) -> list[str]:
+    return [one.name for one in result.routers if one.against.difference["auc_mean"].lower > 0]
+
+
+def sure(against: Comparison, name: str) -> str:
+    """`better` or `worse` where the interval of the difference excludes 0, else nothing."""
+    estimate, entry = against.difference[name], HEADLINE[name]
+    if entry.better == "neither" or not (estimate.lower > 0 or estimate.upper < 0):
+        return ""
+    return "better" if (estimate.lower > 0) == (entry.better == "higher") else "worse"
+
+
+def numbers(result: Result, names: Sequence[str]) -> str:
+    """A table of headline numbers, a row per router, the best AUC first."""
+    head = ["Router", *(_heading(HEADLINE[name]) for name in names)]
+    rows = []
+    for one in by_number(result.routers, "auc_mean"):
+        cells = [_number(one, name) for name in names]
+        rows.append([escape(one.name), *cells])
+    return table(head, rows)
+
+
+def _number(one: Judged, name: str) -> str:
+    estimate, entry, how = one.evaluation.headline[name], HEADLINE[name], sure(one.against, name)
+    cell = estimate_cell(estimate, entry.unit, strong=how == "better")
+    if how != "worse":
+        return cell
+    text = escape(worded(estimate.value, entry.unit))
+    return cell.replace(f">{text}", f">[{text}]", 1)
+
+
+def differences(result: Result) -> str:
+    """A table of the paired differences from the reference."""
+    head = ["Router", *(_heading(HEADLINE[name]) for name in MAIN)]
+    rows = [
+        [
+            escape(one.name),
+            *(
+                estimate_cell(
+                    one.against.difference[name],
+                    "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit,
+                    signed=True,
+                    strong=bool(sure(one.against, name)),
+                )
+                for name in MAIN
+            ),
+        ]
+        for one in by_number(result.routers, "auc_mean")
+        if one.name != result.plan.reference
+    ]
+    return table(head, rows) if rows else paragraph("There is no other router.")
+
+
+def _over_constant(result: Result) -> list[str]:
+    lost = [one for one in result.routers if not beats(one.over_constant)]
+    said = (
+        "Every router's AUC and Brier score are better than those of always predicting each "
+        "target's share of right answers, with intervals that exclude 0."
+        if not lost
+        else "Not surely better than always predicting each target's share of right answers, in "
+        "AUC or in Brier score: " + ", ".join(one.name for one in lost) + "."
+    )
+    head = ["Router", "AUC over 0.5", "Brier score under the constant's", "surely better"]
+    rows = [
+        [
+            escape(one.name),
+            estimate_cell(one.over_constant.difference["auc_mean"], "number", signed=True),
+            estimate_cell(one.over_constant.difference["brier_mean"], "number", signed=True),
+            plain_cell("yes" if beats(one.over_constant) else "no"),
+        ]
+        for one in by_number(result.routers, "auc_mean")
+    ]
+    return [paragraph(said), wide(table(head, rows))]
+
+
+def per_target(result: Result, name: str) -> str:
+    """A table of one number of every target, a column per router."""
+    ordered = by_number(result.routers, "auc_mean")
+    better = max if TARGET[name].better == "higher" else min
+    rows = []
+    for target in ordered[0].evaluation.targets:
+        values = [one.evaluation.per_target[target][name] for one in ordered]
+        known = [v.value for v in values if v.value == v.value]
+        best = better(known) if known else float("nan")
+        cells = [plain_cell(worded(v.value, "number"), strong=v.value == best) for v in values]
+        rows.append([escape(target), *cells])
+    return table(["Target", *(escape(one.name) for one in ordered)], rows)
+
+
+def best_and_worst(result: Result, name: str) -> str:
+    """The first and last three routers by one number, with every target's."""
+    ordered, key = by_number(result.routers, name), name.removesuffix("_mean")
+    count = len(ordered)
+    picked = (
+        list(range(count)) if count <= 2 * _EDGE else [*range(_EDGE), *range(count - _EDGE, count)]
+    )
+    targets = ordered[0].evaluation.targets
+    rows = [
+        [
+            escape(f"#{place + 1} {ordered[place].name}"),
+            estimate_cell(ordered[place].evaluation.headline[name], "number"),
+            *(
+                plain_cell(worded(ordered[place].evaluation.per_target[t][key].value, "number"))
+                for t in targets
+            ),
+        ]
+        for place in picked
+    ]
+    return table([_heading(HEADLINE[name]), "Mean", *map(escape, targets)], rows)
+
+
+def _targets(result: Result) -> str:
+    names = ("accuracy", "mean_cost")
+    rows = [
+        [escape(target), *(estimate_cell(values[n], TARGET[n].unit) for n in names)]
+        for target, values in result.routers[0].evaluation.per_target.items()
+    ]
+    return table(["Target", *(_heading(TARGET[name]) for name in names)], rows)
+
+
+def _recipes(result: Result) -> str:
+    rows = []
+    for one in result.routers:
+        made = one.fitted.recipe.to_dict()
+        entry = registry.find(made["predictor"]["kind"])
+        reads = ", ".join(family["kind"] for family in made["features"])
+        cells = [reads, entry.label, entry.source, made["calibration"], made["policy"]["kind"]]
+        seconds = f"{one.fitted.seconds:,.1f}"
+        notes = "; ".join(one.fitted.router.record.notes)
+        rows.append(
+            [
+                escape(one.name),
+                *(f'<td class="text">{escape(c)}</td>' for c in cells),
+                plain_cell(seconds, note=""),
+            ]
+        )
+        if notes:
+            rows[-1][0] += f"<br><small>{escape(notes)}</small>"
+    head = ["Router", "reads", "predictor", "after", "calibration", "policy", "fit, s"]
+    return table(head, rows)
+
+
+def _failed(result: Result) -> list[str]:
+    if not result.failed:
+        return []
+    lines = {one.name: one.why for one in result.failed}
+    return [paragraph("These could not be fitted:"), facts(lines)]
+
+
+def _meanings(result: Result, others: Sequence[str]) -> dict[str, str]:
+    del result
+    return {HEADLINE[name].label: HEADLINE[name].meaning for name in (*MAIN, *others)}
+
+
+def _defined(result: Result, name: str) -> bool:
+    return any(one.evaluation.headline[name].reason == "" for one in result.routers)
+
+
+def _heading(entry: Entry) -> str:
+    unit = f", $ per {PER:,}" if entry.unit == "usd" else ""
+    return escape(entry.label + unit + _ARROW[entry.better])
+
+
+def _soft(entry: Entry) -> str:
+    return paragraph(entry.meaning, soft=True)

@@ -1,0 +1,147 @@
+"""A comparison on disk.
+
+compare.json    the plan, and every number of every router with its interval
+routers.csv     the headline numbers, a row per router
+paired.csv      each router minus the reference, and minus the constant predictor
+targets.csv     AUC and Brier score of every router and target
+figures/        curves and intervals: .png, .svg, .csv
+index.html      one page with all of it; opens without a network
+routers/        every router, ready to load
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from prefill_router import files
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation.bootstrap import plain
+from prefill_router.reports.compare.run import Judged, Result
+
+FORMAT = "prefill-router comparison 1"
+NUMBERS = "compare.json"
+PLAN = "plan.json"
+ROUTERS = "routers"
+
+
+def check_place(folder: Path) -> None:
+    """Check that a comparison may be written here; worth doing before long work.
+
+    Raises:
+        ConfigError: The folder holds something else.
+    """
+    if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
+        raise ConfigError(
+            f"{folder} exists and is no comparison; name another folder, or remove it"
+        )
+    files.check_place(folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    if not any(folder.iterdir()):
+        return True
+    try:
+        value = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("format") == FORMAT
+
+
+def mark(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Say what the folder is for, before the work begins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / PLAN, {"format": FORMAT, **plan})
+
+
+def write(result: Result, folder: Path, *, title: str, known: Mapping[str, str]) -> None:
+    """Write the report, each file whole or not at all.
+
+    Args:
+        result: What is reported.
+        folder: Where to.
+        title: Heads the page.
+        known: What the reader must know of the data.
+    """
+    # Here and not above: matplotlib takes longer to import than most commands to run.
+    from prefill_router.evaluation.drawn import write_figure
+    from prefill_router.evaluation.figures import inline_svg
+    from prefill_router.reports.compare import drawing, page
+
+    figures = {
+        "curves": (drawing.draw_curves(result), drawing.curve_rows(result)),
+        "intervals": (drawing.draw_intervals(result), drawing.interval_rows(result)),
+    }
+    (folder / "figures").mkdir(exist_ok=True)
+    for name, (figure, rows) in figures.items():
+        write_figure(figure, folder / "figures" / name, rows)
+    for name, table in tables(result).items():
+        files.write_text(folder / f"{name}.csv", table.fill_nan(None).write_csv())
+    files.write_json(folder / NUMBERS, {"title": title, "known": dict(known), **to_dict(result)})
+    svg = {name: inline_svg(figure, label=name) for name, (figure, _) in figures.items()}
+    files.write_text(folder / "index.html", page.render(result, title=title, known=known, svg=svg))
+
+
+def to_dict(result: Result) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return {
+        "reference": result.plan.reference,
+        "seed": result.plan.seed,
+        "routers": {one.name: _one(one) for one in result.routers},
+        "failed": {one.name: one.why for one in result.failed},
+    }
+
+
+def _one(one: Judged) -> dict[str, Any]:
+    return {
+        "recipe": one.fitted.recipe.to_dict(),
+        "seconds": plain(one.fitted.seconds),
+        "notes": list(one.fitted.router.record.notes),
+        "evaluation": one.evaluation.to_dict(),
+        "minus_reference": one.against.to_dict(),
+        "minus_constant": one.over_constant.to_dict(),
+    }
+
+
+def tables(result: Result) -> dict[str, pl.DataFrame]:
+    """The report's tables by name; null where a number isn't defined."""
+    routers, paired, targets = [], [], []
+    for one in result.routers:
+        row: dict[str, Any] = {"router": one.name, "seconds": one.fitted.seconds}
+        for name, estimate in one.evaluation.headline.items():
+            row |= {
+                name: estimate.value,
+                f"{name}_lower": estimate.lower,
+                f"{name}_upper": estimate.upper,
+            }
+        routers.append(row)
+        for minus, comparison in (("reference", one.against), ("constant", one.over_constant)):
+            for name, estimate in comparison.difference.items():
+                paired.append(
+                    {
+                        "router": one.name,
+                        "minus": minus,
+                        "number": name,
+                        "difference": estimate.value,
+                        "lower": estimate.lower,
+                        "upper": estimate.upper,
+                        "significant": comparison.significant(name),
+                    }
+                )
+        for target, values in one.evaluation.per_target.items():
+            for name in ("auc", "brier"):
+                estimate = values[name]
+                targets.append(
+                    {
+                        "router": one.name,
+                        "target": target,
+                        "number": name,
+                        "value": estimate.value,
+                        "lower": estimate.lower,
+                        "upper": estimate.upper,
+                    }
+                )
+    frames = {"routers": routers, "paired": paired, "targets": targets}
+    return {name: pl.DataFrame(rows, infer_schema_length=None) for name, rows in frames.items()}

@@ -1,0 +1,244 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from planted import states_of
+from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router.features.prefill import PrefillConfig
+from prefill_router.fitting import (
+    FitConfig,
+    Recipe,
+    SoftLabels,
+    fit_router,
+    learn,
+    read_recipe,
+    read_recipes,
+    recipe_from_dict,
+)
+from prefill_router.fitting.soft import mixed
+from prefill_router.policy import Threshold, Tolerance
+from prefill_router.predictors import TrunkConfig
+from prefill_router.router import Router
+from prefill_router.testing import make_routing_dataset
+
+ANSWERS = make_routing_dataset(queries=240, seed=3)
+STATES = states_of(ANSWERS)
+PREFILL: dict[str, Any] = {"kind": "prefill", "dim": 6}
+SMALL: dict[str, Any] = {"kind": "shared_trunk", "seeds": 2, "keep": 1, "max_epochs": 5}
+
+
+def fitted(**parts: Any) -> Router:
+    recipe = recipe_from_dict({"features": PREFILL, "predictor": "constant", **parts})
+    return fit_router(ANSWERS, [STATES], config=FitConfig(recipe=recipe, resamples=0)).router
+
+
+def test_the_default_is_the_papers() -> None:
+    assert recipe_from_dict({}) == Recipe(features=(PrefillConfig(),), predictor=TrunkConfig())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"features": "prefill", "predictor": "constant"},
+        {"features": ["prefill", "complexity"], "predictor": {"kind": "knn_score", "k": 7}},
+        {"calibration": "platt", "policy": {"kind": "threshold", "strong": "a", "weak": "b"}},
+        {"soft_labels": {"file": "judge.csv", "weight": 0.25}, "policy": "argmax"},
+        {"features": {**PREFILL, "select": {"target-0": "mean.3"}, "poolings": ["last"]}},
+    ],
+)
+def test_a_recipe_survives_being_written_down(given: dict[str, Any]) -> None:
+    recipe = recipe_from_dict(given)
+    assert recipe_from_dict(recipe.to_dict()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"feature": "prefill"}, r"no \['feature'\]; it has"),
+        ({"features": []}, "needs features"),
+        ({"features": "vibes"}, "no features of the kind 'vibes'"),
+        ({"features": {"dim": 3}}, "needs a kind"),
+        ({"features": [3]}, "must be a mapping"),
+        ({"predictor": "oracle"}, "no predictor 'oracle'"),
+        ({"predictor": {"kind": "knn_score", "neighbours": 3}}, r"no option \['neighbours'\]"),
+        ({"predictor": {"kind": "knn_score", "k": "many"}}, r"k: .* got 'many'"),
+        ({"predictor": {"kind": "shared_trunk", "seeds": 0}}, "seeds is 0"),
+        ({"calibration": "prayer"}, "no calibrator 'prayer'"),
+        ({"policy": "whim"}, "whim"),
+        ({"soft_labels": {"file": "x.csv", "weight": 2}}, "weight of soft labels is 2"),
+        ({"features": {"kind": "prefill", "select": "nowhere"}}, "isn't a site"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match=message) as refused:
+        recipe_from_dict(given)
+    assert type(refused.value).__module__ == "prefill_router.errors"
+    path = tmp_path / "recipe.yaml"
+    path.write_text(repr(given))
+    with pytest.raises(FormatError, match=message):
+        read_recipe(path)
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", "routers: {}", "routers: [a]", "a: b", "{", "\0"])
+def test_a_file_without_routers_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "routers.yaml"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=path.name):
+        read_recipes(path)
+    with pytest.raises(FormatError, match="no such file"):
+        read_recipes(tmp_path / "other.yaml")
+
+
+def test_routers_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "routers.yaml"
+    path.write_text("routers:\n  ours: {}\n  base: {predictor: constant, features: prefill}\n")
+    assert list(read_recipes(path)) == ["ours", "base"]
+    path.write_text("routers:\n  ours: {}\n  base: {predictor: nobody}\n")
+    with pytest.raises(FormatError, match="router 'base': there is no predictor"):
+        read_recipes(path)
+
+
+def test_a_calibrated_router_is_saved_with_its_calibrator(tmp_path: Path) -> None:
+    router = fitted(predictor=SMALL, calibration="isotonic")
+    assert set(router.split.parts) == {"train", "calibration", "test"}
+    router.save(tmp_path / "router")
+    again = Router.load(tmp_path / "router")
+    assert again.calibrator is not None
+    test = ANSWERS.select(router.split["test"])
+    before, after = (one.predict(test, stores=[STATES]).correctness for one in (router, again))
+    assert np.array_equal(before, after)
+    raw = fit_router(
+        ANSWERS,
+        [STATES],
+        config=FitConfig(recipe=recipe_from_dict({"features": PREFILL, "predictor": SMALL})),
+        drawn=router.split,
+    ).router.predict(test, stores=[STATES])
+    assert not np.allclose(raw.correctness, before)  # control: the calibrator does something
+    assert "| calibration | isotonic |" in (tmp_path / "router" / "README.md").read_text()
+
+
+def test_a_calibration_needs_queries_of_its_own() -> None:
+    recipe = recipe_from_dict(
+        {"features": PREFILL, "predictor": "constant", "calibration": "platt"}
+    )
+    with pytest.raises(ConfigError, match="no calibration part"):
+        fit_router(ANSWERS, [STATES], config=FitConfig(recipe=recipe), drawn=split(ANSWERS))
+
+
+def relabelled(part: str, drawn: Any) -> RoutingDataset:
+    correct = ANSWERS.correct.copy()
+    rows = ANSWERS.rows(drawn[part])
+    correct[rows] = 1 - correct[rows]
+    return RoutingDataset.of(
+        ANSWERS.queries,
+        ANSWERS.pool,
+        correct,
+        input_tokens=ANSWERS.input_tokens,
+        output_tokens=ANSWERS.output_tokens,
+    )
+
+
+def test_each_part_reaches_what_it_may() -> None:
+    drawn = split(ANSWERS, fractions=WITH_CALIBRATION)
+    recipe = recipe_from_dict({"features": PREFILL, "predictor": SMALL, "calibration": "platt"})
+    config = FitConfig(recipe=recipe)
+    router = learn(ANSWERS, [STATES], drawn, config=config)
+    without_test = learn(relabelled("test", drawn), [STATES], drawn, config=config)
+    other = learn(relabelled("calibration", drawn), [STATES], drawn, config=config)
+    for name, tensor in router.predictor.tensors().items():
+        assert np.array_equal(tensor, without_test.predictor.tensors()[name])
+        assert np.array_equal(tensor, other.predictor.tensors()[name])
+    for one, same in ((without_test, True), (other, False)):
+        assert router.calibrator is not None
+        assert one.calibrator is not None
+        assert same == all(
+            np.array_equal(tensor, one.calibrator.tensors()[name])
+            for name, tensor in router.calibrator.tensors().items()
+        )
+
+
+def test_a_policy_decides_and_is_saved(tmp_path: Path) -> None:
+    router = fitted(policy={"kind": "tolerance"}, predictor=SMALL)
+    assert router.policy == Tolerance()
+    router.save(tmp_path / "router")
+    assert Router.load(tmp_path / "router").policy == Tolerance()
+
+
+def test_a_policy_of_unknown_targets_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nobody"):
+        fitted(policy=Threshold(strong="nobody", weak="target-0").to_dict())
+
+
+def scores(path: Path, rows: list[tuple[str, str, float]]) -> SoftLabels:
+    frame = pl.DataFrame(rows, schema=["query_id", "target", "score"], orient="row")
+    frame.write_csv(path)
+    return SoftLabels(file=path, weight=0.25)
+
+
+def test_soft_labels_are_mixed_in_by_id(tmp_path: Path) -> None:
+    train = ANSWERS.select(["q5", "q2", "q9"])
+    known = [("q9", "target-1", 0.8), ("q5", "target-0", 0.0)]
+    others = [("q100", "target-0", 0.3), ("q2", "nobody", 0.1)]
+    soft = scores(tmp_path / "j.csv", [*known, *others])
+    expected = train.correct.copy()
+    expected[2, 1] = 0.75 * expected[2, 1] + 0.25 * 0.8
+    expected[0, 0] *= 0.75
+    assert np.array_equal(mixed(train, soft), expected)
+
+
+def test_a_missing_label_stays_missing(tmp_path: Path) -> None:
+    correct = np.full((2, 3), np.nan)
+    correct[0] = 1
+    few = RoutingDataset.of(ANSWERS.queries[:2], ANSWERS.pool, correct)
+    soft = scores(tmp_path / "j.csv", [("q0", "target-0", 0.0), ("q1", "target-0", 0.0)])
+    assert np.isnan(mixed(few, soft)[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("q1", "target-0", 1.5)], "score is 1.5"),
+        ([("q1", "target-0", 0.5), ("q1", "target-0", 0.6)], "twice"),
+        ([("nobody", "target-0", 0.5)], "scores no answer"),
+    ],
+)
+def test_scores_that_make_no_sense_are_refused(
+    rows: list[tuple[str, str, float]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(FormatError, match=message):
+        mixed(ANSWERS, scores(tmp_path / "judge.csv", rows))
+
+
+def test_soft_labels_reach_the_training_and_not_the_verdict(tmp_path: Path) -> None:
+    rows = [(q, t, 1.0) for q in ANSWERS.query_ids for t in ANSWERS.pool.names]
+    soft = scores(tmp_path / "judge.csv", rows)
+    kind = {"file": str(soft.file), "weight": 0.9}
+    router = fitted(soft_labels=kind, predictor=SMALL)
+    test = ANSWERS.select(router.split["test"])
+    other = fitted(predictor=SMALL)
+    learned, control = (r.predict(test, stores=[STATES]).correctness for r in (router, other))
+    assert learned.mean() > control.mean() + 0.1
+    same = "best_single_accuracy"
+    assert router.record.metrics[same].value == other.record.metrics[same].value
+
+
+def test_scores_in_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.txt", "x"),
+        ("a.csv", "x,y\n1,2\n"),
+        ("a.parquet", "PAR1"),
+        ("b.csv", ""),
+    ):
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(FormatError, match=name):
+            mixed(ANSWERS, SoftLabels(file=path))
+    with pytest.raises(FormatError):
+        mixed(ANSWERS, SoftLabels(file=tmp_path / "nowhere.csv"))
