@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 import scipy.linalg
-from jaxtyping import Float32, Float64
+from jaxtyping import Bool, Float32, Float64
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError, CorruptError, FitError
@@ -37,13 +37,14 @@ class Reducer:
     components: Float32[NDArray[np.float32], "dim hidden"]
 
     @classmethod
-    def fit(cls, moments: Moments, dim: int) -> "Reducer":
+    def fit(cls, moments: Moments, dim: int, *, standardise: bool = True) -> "Reducer":
         """Fit to the moments of the train rows.
 
         Args:
             moments: Of the raw states.
             dim: Components to keep. Fewer are kept where the states don't have so many: at most
                 the rank of the standardised states, which is below the number of rows.
+            standardise: Whether dimensions are brought to one spread first.
 
         Raises:
             ConfigError: `dim` is below 1.
@@ -51,15 +52,9 @@ class Reducer:
         """
         if dim < 1:
             raise ConfigError(f"dim is {dim}; PCA keeps at least 1 component")
-        spread = np.sqrt(np.diag(moments.covariance))
-        least = float(np.finfo(np.float32).tiny)
-        varies = spread > np.maximum(_CONSTANT * np.abs(moments.mean), least)
-        if not varies.any():
-            raise FitError(
-                f"the states of all {moments.count} rows are the same, so nothing can be learned "
-                "from them; choose another layer or pooling"
-            )
-        scale = np.where(varies, spread, 1.0)
+        scale, varies = standard_scale(moments)
+        if not standardise:
+            scale = np.ones_like(scale)
         components = _principal(moments, scale, varies, dim)
         return cls(
             moments.mean.astype(np.float32),
@@ -130,6 +125,25 @@ class Reducer:
         if (tensors["scale"] <= 0).any():
             raise CorruptError("a reducer's scale must be positive; copy or make the router again")
         return cls(**tensors)
+
+
+def standard_scale(
+    moments: Moments,
+) -> tuple[Float64[NDArray[np.float64], " hidden"], Bool[NDArray[np.bool_], " hidden"]]:
+    """The standard deviation of each dimension, 1 for those that are constant; and which vary.
+
+    Raises:
+        FitError: There are fewer than two rows, or all rows are the same.
+    """
+    spread = np.sqrt(np.diag(moments.covariance))
+    least = float(np.finfo(np.float32).tiny)
+    varies = spread > np.maximum(_CONSTANT * np.abs(moments.mean), least)
+    if not varies.any():
+        raise FitError(
+            f"the states of all {moments.count} rows are the same, so nothing can be learned "
+            "from them; choose another layer or pooling"
+        )
+    return np.where(varies, spread, 1.0), varies
 
 
 def _principal(

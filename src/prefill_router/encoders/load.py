@@ -182,9 +182,10 @@ def recorded_name(name_or_path: str | Path) -> str:
 
     Raises:
         ConfigError: There can be no such encoder.
-        MissingExtraError: The package that it comes with isn't installed.
     """
     asked = EncoderName.parse(str(name_or_path))
+    if asked.place in _PACKAGED:
+        return str(asked)
     if asked.scheme == "endpoint":
         from prefill_router.encoders.address import Address
 

@@ -1,6 +1,6 @@
 """One block of Equation 3: the reduced states of one site of one encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -51,15 +51,27 @@ class Block:
             ProvenanceError: The states are of another encoder, site or type.
             StoreError: Some aren't held.
         """
-        self.provenance.require(activations.provenance, what=activations.name)
-        if activations.rounding not in ("float32", self.source.rounding):
-            raise ProvenanceError(
-                f"{activations.name} holds {activations.rounding}; the router was fitted on states "
-                f"rounded to {self.source.rounding}: encode the queries again in that type"
-            )
         result = np.empty((len(keys), self.dim), dtype=np.float32)
-        for rows, states in SiteStates(activations, self.site, keys):
-            same = activations.rounding == self.source.rounding
-            exact = states if same else rounded(states, self.source.rounding)
-            result[rows] = self.reducer.transform(exact)
+        for rows, states in states_like(self.source, self.site, activations, keys):
+            result[rows] = self.reducer.transform(states)
         return result
+
+
+def states_like(
+    source: EncoderStates, site: Site, activations: Activations, keys: Sequence[str]
+) -> Iterator[tuple[slice, Float32[NDArray[np.float32], "query hidden"]]]:
+    """Rows (a slice into the keys) and their states, rounded as those that were fitted on.
+
+    Raises:
+        ProvenanceError: The states are of another encoder, site or type.
+        StoreError: Some aren't held.
+    """
+    source.provenance.require(activations.provenance, what=activations.name)
+    if activations.rounding not in ("float32", source.rounding):
+        raise ProvenanceError(
+            f"{activations.name} holds {activations.rounding}; the router was fitted on states "
+            f"rounded to {source.rounding}: encode the queries again in that type"
+        )
+    for rows, states in SiteStates(activations, site, keys):
+        same = activations.rounding == source.rounding
+        yield rows, states if same else rounded(states, source.rounding)

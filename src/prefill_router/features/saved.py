@@ -16,35 +16,50 @@ if TYPE_CHECKING:
     from prefill_router.features.extractor import FeatureExtractor
 
 _Count = Annotated[int, Field(ge=0)]
-_Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Plain values, with nothing left out, added or converted."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Encoder(_Strict):
+class SavedStates(Strict):
+    """A kind of states, as it is saved."""
+
     encoder: str
     revision: str
     template: Literal["chat", "plain"]
     template_hash: str
-    max_tokens: _Positive
+    max_tokens: Positive
     dtype: str
-    num_layers: _Positive
-    hidden_size: _Positive
+    num_layers: Positive
+    hidden_size: Positive
     rounding: Rounding
 
+    @classmethod
+    def of(cls, source: EncoderStates) -> dict[str, Any]:
+        """Its plain values."""
+        return {**source.provenance.to_dict(), "rounding": source.rounding}
 
-class _Block(_Strict):
+    def source(self) -> EncoderStates:
+        """The kind of states that was saved."""
+        values = self.model_dump()
+        rounding = values.pop("rounding")
+        return EncoderStates(Provenance(**values), rounding)
+
+
+class _Block(Strict):
     encoder: _Count
     site: str
-    dim: _Positive
+    dim: Positive
 
 
-class _Saved(_Strict):
+class _Saved(Strict):
     kind: Literal["prefill"]
     targets: list[str]
-    encoders: list[_Encoder]
+    encoders: list[SavedStates]
     blocks: list[_Block]
     block_of: list[_Count]
     selection: dict[str, Any]
@@ -56,7 +71,7 @@ def to_dict(extractor: "FeatureExtractor") -> dict[str, Any]:
     return {
         "kind": extractor.kind,
         "targets": list(extractor.targets),
-        "encoders": [{**s.provenance.to_dict(), "rounding": s.rounding} for s in sources],
+        "encoders": [SavedStates.of(source) for source in sources],
         "blocks": [
             {"encoder": sources.index(b.source), "site": b.site.name, "dim": b.dim}
             for b in extractor.blocks
@@ -76,7 +91,7 @@ def from_dict(config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) ->
 
     try:
         saved = _Saved.model_validate(dict(config))
-        sources = [_source(encoder) for encoder in saved.encoders]
+        sources = [encoder.source() for encoder in saved.encoders]
         blocks = tuple(
             _block(sources, block, _under(tensors, f"block{i}."))
             for i, block in enumerate(saved.blocks)
@@ -94,12 +109,6 @@ def from_dict(config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) ->
     if surplus:
         raise CorruptError(f"the router's features have the unknown arrays {sorted(surplus)}")
     return extractor
-
-
-def _source(encoder: _Encoder) -> EncoderStates:
-    values = encoder.model_dump()
-    rounding = values.pop("rounding")
-    return EncoderStates(Provenance(**values), rounding)
 
 
 def _block(sources: list[EncoderStates], block: _Block, tensors: dict[str, NDArray[Any]]) -> Block:

@@ -1,0 +1,161 @@
+"""How a causal language model finds the question: its log-probability, perplexity and entropy.
+
+The perplexity enters as its logarithm, since a single odd prompt has one that dwarfs all others.
+The logarithm is minus the mean log-probability, so two of the three columns say the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+from jaxtyping import Float32
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations, Provenance, Site
+from prefill_router.data import RoutingDataset
+from prefill_router.encoders import OWN, EncoderName
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.features.base import (
+    Columns,
+    EncoderStates,
+    Family,
+    FamilyConfig,
+    Need,
+    Reading,
+)
+from prefill_router.features.one_site import (
+    OneSite,
+    SavedSite,
+    States,
+    Vectors,
+    store_of,
+    take_arrays,
+    validated,
+)
+from prefill_router.features.registry import Entry
+from prefill_router.progress import Progress
+from prefill_router.reduction import standard_scale
+
+_COLUMNS = 3
+_PERPLEXITY = 1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Signals(Family):
+    """The signals of a language model, standardised. Made by `SignalsConfig.fit`.
+
+    Attributes:
+        where: Which states are the signals.
+        mean: Of the train rows.
+        scale: Their standard deviation; 1 for a column that is constant.
+    """
+
+    kind: ClassVar[str] = "signals"
+
+    where: OneSite
+    mean: Float32[NDArray[np.float32], " column"]
+    scale: Float32[NDArray[np.float32], " column"]
+
+    @property
+    def width(self) -> int:
+        """How many columns it has."""
+        return _COLUMNS
+
+    @property
+    def sources(self) -> tuple[EncoderStates, ...]:
+        """The states that it reads."""
+        return (self.where.source,)
+
+    def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
+        """What it reads of one encoder."""
+        return self.where.sites_of(provenance)
+
+    def read(self, reading: Reading) -> Columns:
+        """The columns of these queries."""
+        result = np.empty((len(reading), _COLUMNS), dtype=np.float32)
+        for rows, states in self.where.read(reading):
+            result[rows] = (_vectors(states) - self.mean) / self.scale
+        return result
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; together with `tensors` they are all of it."""
+        return {"kind": self.kind, **self.where.to_dict()}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays."""
+        return {"mean": self.mean, "scale": self.scale}
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> "Signals":
+        """The family of `to_dict` and `tensors`.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        try:
+            where = validated(cls.kind, SavedSite, config).where()
+            _check(where.source.provenance)
+        except ConfigError as error:
+            raise CorruptError(f"the router's signals: {error}") from None
+        shapes = {"mean": (_COLUMNS,), "scale": (_COLUMNS,)}
+        return cls(where, *take_arrays(cls.kind, tensors, shapes))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SignalsConfig(FamilyConfig):
+    """Options of the signals.
+
+    Attributes:
+        encoder: `signals:` and a causal language model: a hub id, or a folder.
+    """
+
+    encoder: str = "signals:gpt2"
+
+    def __post_init__(self) -> None:
+        if EncoderName.parse(self.encoder).scheme != "signals":
+            raise ConfigError(
+                f"signals are read by {self.encoder!r}; name a causal language model, such as "
+                "signals:gpt2"
+            )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The signals of the language model."""
+        return (Need(self.encoder, (OWN,)),)
+
+    def fit(
+        self,
+        train: RoutingDataset,
+        states: Sequence[Activations],
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Signals:
+        """Take the moments of the train rows; labels aren't looked at."""
+        del seed, progress
+        store = store_of(states, self.encoder, OWN)
+        _check(store.provenance)
+        where = OneSite(EncoderStates.of(store), OWN)
+        moments = where.moments(store, train.prompt_keys, _vectors)
+        scale, _ = standard_scale(moments)
+        return Signals(where, moments.mean.astype(np.float32), scale.astype(np.float32))
+
+
+def _check(provenance: Provenance) -> None:
+    if provenance.hidden_size != _COLUMNS:
+        raise ConfigError(
+            f"the states of {provenance.encoder!r} are {provenance.hidden_size} wide; signals are "
+            f"{_COLUMNS}"
+        )
+
+
+def _vectors(states: States) -> Vectors:
+    vectors = states.astype(np.float64)
+    vectors[:, _PERPLEXITY] = np.log(np.maximum(vectors[:, _PERPLEXITY], 1.0))  # none is below 1
+    return vectors
+
+
+ENTRY = Entry(SignalsConfig, Signals)
