@@ -4,6 +4,7 @@ import pytest
 from fit_contract import FIT_CHECKS, Case
 
 from prefill_router.predictors import TrunkConfig
+from prefill_router.predictors.boosting import BoostingConfig
 from prefill_router.predictors.clusters import ClustersConfig
 from prefill_router.predictors.constant import ConstantConfig
 from prefill_router.predictors.given import GivenConfig
@@ -11,6 +12,9 @@ from prefill_router.predictors.knn.majority import KnnMajorityConfig
 from prefill_router.predictors.knn.score import KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
 
+QUICK_TREES = BoostingConfig(
+    rounds=60, learning_rate=0.1, columns=0.5, least_weight=2.0, l2=1.0, patience=10
+)
 CASES = {
     "shared_trunk": Case(
         config=TrunkConfig(hidden=(16, 8), seeds=2, keep=1, max_epochs=25, batch_size=32),
@@ -21,6 +25,7 @@ CASES = {
     "knn_score": Case(config=KnnScoreConfig(k=15)),
     "clusters": Case(config=ClustersConfig(clusters=24, nearest=3, sharpness=1.0)),
     "logistic": Case(config=LogisticConfig(grid=(1e-2, 1e-1, 1.0), folds=3)),
+    "xgboost": Case(config=QUICK_TREES),
     "given": Case(config=GivenConfig(), signal="given"),
 }
 
