@@ -6,6 +6,7 @@ Nothing of what an endpoint says goes into an error, since it may quote the prom
 import json
 import os
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -61,6 +62,7 @@ class EmbeddingsApi:
     def __init__(self, address: Address, *, environment: Mapping[str, str] | None = None) -> None:
         self._address = address
         self._key = _key(address, os.environ if environment is None else environment)
+        self._certificates = _certificates()
         self.tokens = 0
 
     def embed(self, texts: Sequence[str]) -> tuple[Rows, str]:
@@ -93,7 +95,7 @@ class EmbeddingsApi:
             max_retries=_ATTEMPTS,
             timeout=httpx2.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
             default_query=dict(self._address.query),
-            http_client=_http_client(),
+            http_client=_http_client(self._certificates),
         ) as client:
             if not self._address.is_openai:  # else sent to whoever the endpoint is
                 client.organization = client.project = None
@@ -165,12 +167,23 @@ def _key(address: Address, environment: Mapping[str, str]) -> str:
     return key
 
 
-def _http_client() -> httpx2.Client:
+def _certificates() -> ssl.SSLContext:
+    """Whom to trust; read once, since it takes longer than a request."""
+    try:
+        return httpx2.create_ssl_context()
+    except (OSError, ValueError):
+        raise ConfigError(
+            "the certificates that the environment names can't be read; check SSL_CERT_FILE and "
+            "SSL_CERT_DIR"
+        ) from None
+
+
+def _http_client(certificates: ssl.SSLContext) -> httpx2.Client:
     """A client that never follows redirects, since they'd take the key elsewhere."""
     try:
-        return httpx2.Client(follow_redirects=False)
-    except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
+        return httpx2.Client(follow_redirects=False, verify=certificates)
+    except (ImportError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
         raise ConfigError(
-            "no endpoint can be asked by way of the proxies or certificates that the environment "
-            "names; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE"
+            "no endpoint can be asked by way of the proxies that the environment names; check "
+            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
         ) from None
