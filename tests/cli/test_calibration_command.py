@@ -36,7 +36,14 @@ def test_figure_and_tables(router: Path, job: Job, tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "out").iterdir()}
     figure = {f"reliability.{end}" for end in ("png", "svg", "csv")}
     assert names == figure | {"calibration.json", "targets.csv", "calibrators.csv"}
-    for told in ("ECE", "all targets", "mean of targets", "Platt scaling", "z-score"):
+    for told in (
+        "ECE",
+        "all targets",
+        "mean of targets",
+        "Platt scaling",
+        "z-score",
+        "further off than chance",
+    ):
         assert told in done.out
     assert "no calibration part" not in done.err
     targets = pl.read_csv(tmp_path / "out" / "targets.csv")

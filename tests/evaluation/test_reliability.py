@@ -237,6 +237,17 @@ def test_targets_without_labels_have_no_numbers() -> None:
     draw_diagrams(found.diagrams["mass"], dict.fromkeys([*made.targets, POOLED], 0.1), title="t")
 
 
+def test_what_is_off_is_named_worst_first() -> None:
+    made = calibrated(900, targets=4)
+    sound = reliability_of(made, resamples=200)
+    assert not {*made.targets, POOLED} & set(sound.off)
+    odds = (made.correctness / (1 - made.correctness)) ** np.array([1, 3, 1, 2])
+    found = reliability_of(dataclasses.replace(made, correctness=odds / (1 + odds)), resamples=200)
+    assert [name for name in found.off if name in made.targets] == ["t1", "t3"]
+    assert {POOLED, MEAN} <= set(found.off)
+    assert found.to_dict()["off_beyond_chance"] == list(found.off)
+
+
 def test_edges_belong_to_bins() -> None:
     made = trial()
     made = dataclasses.replace(made, correctness=np.round(made.correctness * 2) / 2)

@@ -29,7 +29,7 @@ class Isotonic(Calibrator):
     """
 
     kind: ClassVar[str] = "isotonic"
-    label: ClassVar[str] = "isotonic regression"
+    label: ClassVar[str] = "isotonic"
     source: ClassVar[str] = "Zadrozny and Elkan 2002"
     probabilistic: ClassVar[bool] = True
     curves: Curves

@@ -139,11 +139,20 @@ def _show(found: "Reliability", tried: "Sequence[Tried]") -> None:
     out.print(_errors(found))
     out.print()
     out.print(_brier(found))
+    if found.resamples:
+        out.print()
+        out.print(_verdict(found.off), soft_wrap=True)
     if tried:
         out.print()
         out.print(_calibrators(tried))
     for note in dict.fromkeys(note for one in tried for note in one.fit.notes):
         out.print(f"note: {note}", soft_wrap=True)
+
+
+def _verdict(off: Sequence[str]) -> str:
+    if not off:
+        return "no target's probabilities are further off than chance explains"
+    return f"further off than chance explains, worst first: {', '.join(off)}"
 
 
 def _errors(found: "Reliability") -> "Table":
@@ -181,7 +190,7 @@ def _calibrators(tried: "Sequence[Tried]") -> "Table":
             find(one.kind).label,
             _number(values["ece"]),
             _number(values["brier_mean"], ".4f"),
-            _interval(one.differences["brier_mean"], "+.4f"),
+            "" if one.kind == "none" else _interval(one.differences["brier_mean"], "+.4f"),
             _number(values["log_loss"]),
             _number(values["auc_mean"], ".4f"),
             _number(100 * values["argmax_accuracy"], ".1f") + "%",

@@ -32,6 +32,8 @@ MEANINGS: Mapping[str, str] = {
     "brier": "mean squared difference of probability and outcome "
     "= reliability - resolution + uncertainty + within",
     "reliability": "of it, what calibration could save",
+    "reliability_beyond_chance": "the same less what chance adds; around 0 where every probability "
+    "holds",
     "resolution": "what telling hard queries from easy ones has gained",
     "uncertainty": "what always saying the share of right answers would cost",
     "within": "what predictions vary within bins, less what they tell there",
@@ -105,6 +107,17 @@ class Reliability:
     resamples: int
     seed: int
 
+    @property
+    def off(self) -> tuple[str, ...]:
+        """The rows of `estimates` that are further off than chance explains, worst first.
+
+        The interval of their reliability beyond chance is above 0; of 40 rows that hold, about one
+        will be named all the same.
+        """
+        beyond = {n: row["reliability_beyond_chance"] for n, row in self.estimates.items()}
+        named = [name for name, value in beyond.items() if value.lower > 0]
+        return tuple(sorted(named, key=lambda name: -beyond[name].value))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
         return {
@@ -114,6 +127,7 @@ class Reliability:
                 name: {what: value.to_dict() for what, value in row.items()}
                 for name, row in self.estimates.items()
             },
+            "off_beyond_chance": list(self.off),
             "bins": self.diagrams["width"].bins.count,
             "meanings": dict(MEANINGS),
             "bootstrap": {"resamples": self.resamples, "seed": self.seed, "level": LEVEL},
@@ -186,12 +200,13 @@ def _judge(
 ) -> tuple[_Table, dict[BinKind, BinSums]]:
     """All numbers, by name: the targets, all together, the mean over the targets."""
     sums = {kind: bins.sums(weights) for kind, bins in placed.items()}
-    wide = sums["width"]
+    wide, clean = sums["width"], placed["width"].sums(weights, noise="all")
     table = {
         "ece": calibration_error(wide),
         "ece_equal_mass": calibration_error(sums["mass"]),
         "bias": bias(wide),
         **decomposition(wide),
+        "reliability_beyond_chance": decomposition(clean)["reliability"],
         "log_loss": log_loss(trial, weights),
     }
     return {what: _with_mean(values) for what, values in table.items()}, sums
