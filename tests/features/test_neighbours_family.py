@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 from planted import PLANTED, permuted, relabelled, shuffled, states_of
 from prefill_router.activations import Activations, Site
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.errors import ConfigError, FitError, StoreError
+from prefill_router.errors import ConfigError, FitError
 from prefill_router.features import Reading
 from prefill_router.features.neighbours import Neighbours, NeighboursConfig
 from prefill_router.features.neighbours.statistics import Kernel, statistics
@@ -178,9 +178,9 @@ def test_default_sites() -> None:
     train = make_routing_dataset(queries=30)
     assert NeighboursConfig(encoder="fake").needs[0].sites is None
     family = fitted(train, NeighboursConfig(encoder="fake", site="mean.3"))
-    assert family.source.site == SITE
+    assert family.where.site == SITE
     every = NeighboursConfig(encoder="fake").fit(train, [states_of(train)])
-    assert every.source.site == Site(4, "mean")
+    assert every.where.site == Site(4, "mean")
 
 
 def test_what_makes_no_sense_is_refused() -> None:
@@ -190,7 +190,7 @@ def test_what_makes_no_sense_is_refused() -> None:
             NeighboursConfig(ks=ks)
     with pytest.raises(ConfigError, match="isn't a site"):
         NeighboursConfig(site="middle")
-    with pytest.raises(StoreError, match=r"'another'; given are those of 'fake'"):
+    with pytest.raises(ConfigError, match=r"'another'; given are those of \['fake'"):
         NeighboursConfig(encoder="another").fit(train, [states(train)])
     with pytest.raises(FitError, match="0 labels"):
         fitted(relabelled(train, np.full_like(train.correct, np.nan)))

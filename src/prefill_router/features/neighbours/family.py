@@ -1,6 +1,6 @@
 """The neighbour statistics, fitted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from prefill_router.activations import Provenance, Site
 from prefill_router.features.base import Columns, EncoderStates, Family, Reading
 from prefill_router.features.neighbours.statistics import Kernel, Labels, statistics
+from prefill_router.features.one_site import OneSite
 from prefill_router.features.standard import Standard
-from prefill_router.features.vectors import VectorSource
-from prefill_router.neighbours import NeighbourIndex
+from prefill_router.neighbours import NeighbourIndex, Vectors
 
 _QUERIES_AT_ONCE = 4096
 
@@ -23,7 +23,8 @@ class Neighbours(Family):
     """Frozen neighbour statistics: made by `NeighboursConfig.fit` or `from_dict`.
 
     Attributes:
-        source: Where the vectors are read.
+        where: Which states are the vectors.
+        normalise: Whether each is brought to length 1 first.
         index: The train rows.
         correct: Their labels, NaN where missing.
         ks: Over how many neighbours, rising.
@@ -33,7 +34,8 @@ class Neighbours(Family):
 
     kind: ClassVar[str] = "neighbours"
 
-    source: VectorSource
+    where: OneSite
+    normalise: bool
     index: NeighbourIndex
     correct: Labels
     ks: tuple[int, ...]
@@ -48,22 +50,20 @@ class Neighbours(Family):
     @property
     def sources(self) -> tuple[EncoderStates, ...]:
         """The kind of states that it reads."""
-        return (self.source.source,)
+        return (self.where.source,)
 
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
         """What it reads of one encoder."""
-        return self.source.sites_of(provenance)
+        return self.where.sites_of(provenance)
 
     def read(self, reading: Reading) -> Columns:
         """The columns of these queries; a train row's leave itself out."""
-        vectors = self.source.read(reading.states, reading.keys)
-        result = np.empty((len(vectors), self.width), dtype=np.float32)
-        for start in range(0, len(vectors), _QUERIES_AT_ONCE):
-            rows = slice(start, start + _QUERIES_AT_ONCE)
+        result = np.empty((len(reading), self.width), dtype=np.float32)
+        for rows, vectors in vectors_of(self.where, reading, normalise=self.normalise):
             raw = statistics(
                 self.index,
                 self.correct,
-                vectors[rows],
+                vectors,
                 reading.keys[rows],
                 ks=self.ks,
                 kernel=self.kernel,
@@ -95,3 +95,26 @@ class Neighbours(Family):
         from prefill_router.features.neighbours.saved import from_dict
 
         return from_dict(config, tensors)
+
+
+def vectors_of(
+    where: OneSite, reading: Reading, *, normalise: bool
+) -> Iterator[tuple[slice, Vectors]]:
+    """Rows (a slice into the queries) and their vectors, some at a time.
+
+    Raises:
+        ProvenanceError: The states are of another encoder, site or type.
+        StoreError: Some aren't held.
+    """
+    for rows, states in where.read(reading):
+        for start in range(0, len(states), _QUERIES_AT_ONCE):
+            some = states[start : start + _QUERIES_AT_ONCE]
+            first = rows.start + start
+            yield slice(first, first + len(some)), _unit(some) if normalise else some
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    """Of length 1; what is zero stays so."""
+    wide = vectors.astype(np.float64)
+    length = np.linalg.norm(wide, axis=1, keepdims=True)
+    return np.asarray(wide / np.where(length > 0, length, 1), dtype=np.float32)

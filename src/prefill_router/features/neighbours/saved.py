@@ -1,27 +1,23 @@
 """Neighbour statistics as plain values and arrays, and back, checking everything."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.features.neighbours.family import Neighbours
 from prefill_router.features.neighbours.statistics import STATISTICS, Kernel, check_options
+from prefill_router.features.one_site import SavedSite, validated
 from prefill_router.features.standard import Standard
-from prefill_router.features.vectors_saved import source_from_dict, source_to_dict
 from prefill_router.neighbours import NeighbourIndex
 
 _KEY_BYTES = 32  # of a SHA-256
 
 
-class _Saved(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    kind: Literal["neighbours"]
-    source: dict[str, Any]
+class _Saved(SavedSite):
+    normalise: bool
     ks: list[int]
     kernel: Kernel
 
@@ -30,7 +26,8 @@ def to_dict(family: Neighbours) -> dict[str, Any]:
     """Plain values for JSON."""
     return {
         "kind": family.kind,
-        "source": source_to_dict(family.source),
+        **family.where.to_dict(),
+        "normalise": family.normalise,
         "ks": list(family.ks),
         "kernel": family.kernel,
     }
@@ -54,22 +51,18 @@ def from_dict(config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) ->
     Raises:
         CorruptError: They are incomplete or contradict each other.
     """
+    saved = validated(Neighbours.kind, _Saved, config)
     try:
-        saved = _Saved.model_validate(dict(config))
         check_options(saved.ks, saved.kernel)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CorruptError(f"the neighbour features: {place}: {first['msg']}") from None
+        where = saved.where()
     except ConfigError as error:
-        raise CorruptError(f"the neighbour features: {error}") from None
-    source = source_from_dict(saved.source)
-    vectors, correct, keys, rest = _take(tensors, source.source.provenance.hidden_size)
+        raise CorruptError(f"the router's neighbour features: {error}") from None
+    vectors, correct, keys, rest = _take(tensors, where.source.provenance.hidden_size)
     width = len(saved.ks) * len(STATISTICS) * correct.shape[1]
     index = NeighbourIndex.of(vectors, [row.tobytes().hex() for row in keys])
     standard = Standard.from_tensors(rest, width=width)
     known = np.where(correct < 0, np.float32(np.nan), correct)
-    return Neighbours(source, index, known, tuple(saved.ks), saved.kernel, standard)
+    return Neighbours(where, saved.normalise, index, known, tuple(saved.ks), saved.kernel, standard)
 
 
 def _take(
@@ -80,7 +73,7 @@ def _take(
     try:
         vectors, correct, keys = (rest.pop(name) for name in ("vectors", "correct", "keys"))
     except KeyError as error:
-        raise CorruptError(f"the neighbour features lack the array {error}") from None
+        raise CorruptError(f"the router's neighbour features lack the array {error}") from None
     rows, targets = correct.shape if correct.ndim == 2 else (0, 0)
     sound = (
         rows >= 2
@@ -93,7 +86,7 @@ def _take(
     )
     if not sound:
         raise CorruptError(
-            f"the neighbour features' vectors {vectors.dtype} {vectors.shape}, labels "
+            f"the router's neighbour features' vectors {vectors.dtype} {vectors.shape}, labels "
             f"{correct.dtype} {correct.shape} and keys {keys.dtype} {keys.shape} aren't those of "
             f"two rows or more with {hidden} numbers each; copy or make the router again"
         )

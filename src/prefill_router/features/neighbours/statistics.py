@@ -12,7 +12,6 @@ from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.features.vectors import Vectors
 from prefill_router.neighbours import NeighbourIndex
 
 Kernel = Literal["inverse", "gaussian"]
@@ -43,7 +42,7 @@ def check_options(ks: Sequence[int], kernel: str) -> None:
 def statistics(
     index: NeighbourIndex,
     correct: Labels,
-    vectors: Vectors,
+    vectors: Float32[NDArray[np.float32], "query dim"],
     keys: Sequence[str],
     *,
     ks: tuple[int, ...],
