@@ -28,6 +28,8 @@ class Metric:
             the predictions at all.
         low: The least it can be, if that isn't told by the unit.
         counts_unmeasured: Whether queries without any label may change it.
+        targets: How many targets it is of.
+        absolute: Whether it measures prices by a scale of its own, so that it follows them.
     """
 
     compute: Compute
@@ -35,11 +37,13 @@ class Metric:
     better: Better
     low: float | None = None
     counts_unmeasured: bool = False
+    targets: int = 4
+    absolute: bool = False
 
 
 def check(metric: Metric, seed: int) -> None:
     """Raise an AssertionError unless the metric holds to the contract on a random system."""
-    system = random_system(queries=70, targets=4, missing=0.1, seed=seed)
+    system = random_system(queries=70, targets=metric.targets, missing=0.1, seed=seed)
     value = metric.compute(*system)
     assert value == value, "undefined on an ordinary system"
     _in_range(metric, value)
@@ -48,7 +52,11 @@ def check(metric: Metric, seed: int) -> None:
     _same(metric, value, resampled(*system, [*range(70), *range(70)]), "doubling")
     factor = 3.7
     expected = value * factor if metric.unit == "usd" else value
-    _same(metric, expected, _priced(system, factor), "prices multiplied")
+    if metric.absolute:
+        dearer = metric.compute(*_priced(system, factor))
+        assert dearer < value, "doesn't follow the prices that it measures"
+    else:
+        _same(metric, expected, _priced(system, factor), "prices multiplied")
     if not metric.counts_unmeasured:
         _same(metric, value, _with_unmeasured(system), "queries without labels")
     _direction(metric, value, system)
@@ -64,7 +72,7 @@ def _same(metric: Metric, expected: float, system: System, what: str) -> None:
 
 
 def _direction(metric: Metric, value: float, system: System) -> None:
-    predictions, data = random_system(queries=70, targets=4, seed=9)
+    predictions, data = random_system(queries=70, targets=metric.targets, seed=9)
     perfect = metric.compute(_predicting(predictions, data.correct), data)
     wrong = metric.compute(_predicting(predictions, 1 - data.correct), data)
     if metric.better == "neither":

@@ -8,7 +8,10 @@ from prefill_router.data import RoutingDataset
 from prefill_router.evaluation import Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE
 
-LOW = {"headroom_captured": -10.0, "cost_savings": -1.0}
+LOW = {"headroom_captured": -10.0, "cost_savings": -1.0} | dict.fromkeys(
+    ("gain_random", "gain_best", "perf_gain"), -1.0
+)
+OF_TWO = ("apgr", "cpt_20", "cpt_50", "cpt_80")
 COUNTS_UNMEASURED = {"routed_to_accuracy"}
 
 
@@ -23,7 +26,12 @@ def test_headline_metrics_hold_to_the_contract(name: str, seed: int) -> None:
     # At the most accurate point a perfect predictor may well spend more than an inverted one.
     better = entry.better if name != "cost_savings" else "lower"
     metric = Metric(partial(headline, name), entry.unit, better, LOW.get(name))
-    check(Metric(**{**vars(metric), "counts_unmeasured": name in COUNTS_UNMEASURED}), seed)
+    special = {
+        "counts_unmeasured": name in COUNTS_UNMEASURED,
+        "targets": 2 if name in OF_TWO else 4,
+        "absolute": name == "router_arena",
+    }
+    check(Metric(**{**vars(metric), **special}), seed)
 
 
 def chosen(predictions: Predictions, data: RoutingDataset) -> np.ndarray:
@@ -84,6 +92,11 @@ def test_the_contract_accepts_a_metric_of_another_making() -> None:
 def test_the_contract_refuses_wrong_metrics(wrong: object, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check(Metric(wrong, "share", "higher"), 0)  # type: ignore[arg-type]
+
+
+def test_the_contract_refuses_a_metric_that_only_says_it_follows_prices() -> None:
+    with pytest.raises(AssertionError, match="follow the prices"):
+        check(Metric(right_one, "share", "higher", absolute=True), 0)
 
 
 def test_the_contract_refuses_an_anchor_that_looks_at_the_predictions() -> None:

@@ -4,9 +4,12 @@ from prefill_router.evaluation.area import Anchors, Axis, frontier, oracle_dista
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.curve import Sweep
 from prefill_router.evaluation.evaluation import Comparison, Evaluation
-from prefill_router.evaluation.judging import compare, evaluate
+from prefill_router.evaluation.judging import evaluate
+from prefill_router.evaluation.mix import MixPoint
 from prefill_router.evaluation.operating import Curve, Step
+from prefill_router.evaluation.paired import Paired, compare, paired
 from prefill_router.evaluation.predictions import Predictions
+from prefill_router.evaluation.quality import QualityCheck, RecordedCheck, SimulatedCheck
 from prefill_router.evaluation.report import check_replaceable, is_report, write_report
 from prefill_router.evaluation.trial import Trial
 
@@ -17,7 +20,12 @@ __all__ = [
     "Curve",
     "Estimate",
     "Evaluation",
+    "MixPoint",
+    "Paired",
     "Predictions",
+    "QualityCheck",
+    "RecordedCheck",
+    "SimulatedCheck",
     "Step",
     "Sweep",
     "Trial",
@@ -28,5 +36,6 @@ __all__ = [
     "is_report",
     "oracle_distance",
     "padded_area",
+    "paired",
     "write_report",
 ]

@@ -4,32 +4,13 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any
 
 from prefill_router.evaluation.area import Axis
+from prefill_router.evaluation.catalogue_elsewhere import ELSEWHERE, elsewhere_definitions
+from prefill_router.evaluation.entry import Better, Entry, Unit
 
-Unit = Literal["share", "points", "usd", "number"]
-Better = Literal["higher", "lower", "neither"]
-
-
-@final
-@dataclass(frozen=True)
-class Entry:
-    """One number.
-
-    Attributes:
-        label: What tables call it.
-        unit: `share` of 1, a difference of shares (`points`), US dollars, or a bare number.
-        better: Which direction is better.
-        meaning: One sentence for somebody who hasn't read the paper.
-    """
-
-    label: str
-    unit: Unit
-    better: Better
-    meaning: str
-
+__all__ = ["HEADLINE", "REGIME", "TARGET", "Better", "Entry", "Unit", "definitions"]
 
 HEADLINE: Mapping[str, Entry] = {
     "auc_mean": Entry(
@@ -173,6 +154,7 @@ HEADLINE: Mapping[str, Entry] = {
         "Of the same queries, the share where the chosen target is right and no other right target "
         "would have cost less.",
     ),
+    **ELSEWHERE,
 }
 
 TARGET: Mapping[str, Entry] = {
@@ -202,8 +184,23 @@ REGIME: Mapping[str, Entry] = {
 }
 
 
-def definitions(*, step: float | None, axis: Axis) -> dict[str, str]:
-    """The readings used where a metric has several, by subject."""
+def definitions(
+    *,
+    step: float | None,
+    axis: Axis,
+    max_cost: float | None = None,
+    policy: Mapping[str, Any] | None = None,
+    check: str = "",
+) -> dict[str, str]:
+    """The readings used where a metric has several, by subject.
+
+    Args:
+        step: The grid that the curve was read on; None for the exact path.
+        axis: How cost was normalised.
+        max_cost: The cost that AIQ ends at, if it was given.
+        policy: The policy's kind and options; the paper's if not given.
+        check: The quality check of a cascade, in words.
+    """
     points = (
         "every operating point of the exact lambda path"
         if step is None
@@ -213,7 +210,10 @@ def definitions(*, step: float | None, axis: Axis) -> dict[str, str]:
         "inverse": "(1/C - 1/C_high) / (1/C_low - 1/C_high)",
         "linear": "(C_high - C) / (C_high - C_low)",
     }[axis]
+    said = {"kind": "lambda"} if policy is None else policy
+    named = ", ".join(f"{name}: {value}" for name, value in said.items())
     return {
+        "policy": named + (f"; quality check: {check}" if check else ""),
         "points": points,
         "cost_axis": f"{axis}: {cost}, C the mean observed cost in US dollars",
         "cost_anchors": "lowest and highest mean observed cost of a single target, these queries",
@@ -233,4 +233,5 @@ def definitions(*, step: float | None, axis: Axis) -> dict[str, str]:
         "exact curve",
         "intervals": "95 % percentile bootstrap over queries, all targets of a query together; "
         "anchors, best single target and max-lam point found anew in each resample",
+        **elsewhere_definitions(max_cost=max_cost),
     }

@@ -50,6 +50,19 @@ class Points:
     cost: PerPoint
     distinct: Bool[NDArray[np.bool_], "resample point"]
 
+    def by_cost(self) -> "Points":
+        """The same by rising cost, those of unknown cost last; equally dear ones stay as they were.
+
+        Costs that differ by what running sums round to are the same.
+        """
+        unit = divide(self.cost, np.fmax.reduce(self.cost, axis=1)[:, None])
+        order = np.argsort(np.round(unit, 12), axis=1, kind="stable")
+        return Points(
+            np.take_along_axis(self.accuracy, order, axis=1),
+            np.take_along_axis(self.cost, order, axis=1),
+            np.take_along_axis(self.distinct, order, axis=1),
+        )
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -137,7 +150,7 @@ def _four(
     trial: Trial, query: NDArray[np.int64], target: NDArray[np.int64]
 ) -> Float[NDArray[np.float64], "row 4"]:
     label: PerQuery = trial.correct[query, target]
-    cost: PerQuery = trial.observed_cost[query, target]
+    cost: PerQuery = trial.paid[query, target]
     known = [~np.isnan(label), ~np.isnan(cost)]
     columns = [np.nan_to_num(label), known[0], np.nan_to_num(cost), known[1]]
     return np.stack(columns, axis=1).astype(np.float64)

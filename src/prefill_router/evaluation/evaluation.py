@@ -6,6 +6,7 @@ from typing import Any, final
 
 from prefill_router.evaluation.bands import Band
 from prefill_router.evaluation.bootstrap import LEVEL, Estimate, plain
+from prefill_router.evaluation.mix import MixPoint
 from prefill_router.evaluation.operating import Curve, Step
 
 Estimates = Mapping[str, Estimate]
@@ -31,6 +32,7 @@ class Evaluation:
         frontier: The targets on the Pareto frontier of single targets, as they are in the pool.
         raw_band: Accuracy against mean cost.
         normalised_band: Normalised accuracy against normalised cost.
+        mix: The targets whose fixed mixes are the best at each cost, by rising cost.
         resamples: How many resamples the intervals come from.
         seed: What they were drawn with.
         definitions: The readings that were used, by subject.
@@ -50,6 +52,7 @@ class Evaluation:
     frontier: tuple[str, ...]
     raw_band: Band
     normalised_band: Band
+    mix: tuple[MixPoint, ...]
     resamples: int
     seed: int
     definitions: Mapping[str, str]
@@ -69,6 +72,7 @@ class Evaluation:
                 "by_step": [step.to_dict() for step in self.steps],
             },
             "frontier": list(self.frontier),
+            "mix": [point.to_dict() for point in self.mix],
             "anchors": {name: plain(value) for name, value in self.anchors.items()},
             "queries": self.queries,
             "labels": self.labels,

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
+from prefill_router.evaluation.area import Anchors, Axis
 from prefill_router.evaluation.bands import Band
 from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.labels import any_script, place_labels
@@ -19,11 +20,15 @@ from prefill_router.evaluation.wording import PER
 
 View = Literal["raw", "normalised"]
 Values = Float[NDArray[np.float64], " point"]
+Mixes = Float[NDArray[np.float64], " mixture"]
 Singles = Float[NDArray[np.float64], " target"]
 # Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
 _ROUTER, _SINGLE, _ORACLE, _MARK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 INK = "#010203"
 """Black for the eye; `inline_svg` makes it the page's text colour."""
+_MIX = "#777777"
+_PER_MIX = 40
+"""Points drawn between two targets of the best mix: a straight line only where cost is linear."""
 _MOST = 4000
 """Points drawn of a curve; more can't be seen."""
 
@@ -42,6 +47,7 @@ class Drawing:
         singles: Each target's x and y.
         names: The targets.
         frontier: Which of them are on the Pareto frontier.
+        mix: The best fixed mixes of them, x and y.
         best: The point of highest accuracy, x and y.
         oracle: Its accuracy.
         corner: Whether the oracle is the corner (1, 1), and not only an accuracy.
@@ -56,6 +62,7 @@ class Drawing:
     singles: tuple[Singles, Singles]
     names: tuple[str, ...]
     frontier: tuple[bool, ...]
+    mix: tuple[Mixes, Mixes]
     best: tuple[float, float]
     oracle: float
     corner: bool
@@ -68,6 +75,7 @@ class Drawing:
         rows += [_row("band", "", x, float("nan"), low, high) for x, low, high in bounds]
         for name, on, x, y in zip(self.names, self.frontier, *self.singles, strict=True):
             rows.append(_row("frontier target" if on else "target", name, x, y))
+        rows += [_row("best mix", "", *xy) for xy in zip(*self.mix, strict=True)]
         rows.append(_row("max-lam", "", *self.best))
         rows.append(_row("oracle", "", 1.0 if self.corner else float("nan"), self.oracle))
         return rows
@@ -79,6 +87,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
     best = int(np.flatnonzero(curve.lam_from == evaluation.max_lam[0])[0])
     on = tuple(name in evaluation.frontier for name in evaluation.targets)
     common: dict[str, Any] = {"names": evaluation.targets, "frontier": on}
+    mixed = _mixes(evaluation)
     if view == "raw":
         band, cost = evaluation.raw_band, _of_targets(evaluation, "mean_cost")
         return Drawing(
@@ -90,6 +99,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
             (PER * cost, 100 * _of_targets(evaluation, "accuracy")),
             best=(PER * float(curve.mean_cost[best]), 100 * float(curve.accuracy[best])),
             oracle=100 * headline["oracle_accuracy"].value,
+            mix=(PER * mixed[0], 100 * mixed[1]),
             corner=False,
             log=_spread(PER * cost),
             **common,
@@ -107,6 +117,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
         ),
         best=(float(curve.normalised_cost[best]), float(curve.normalised_accuracy[best])),
         oracle=1.0,
+        mix=_normalised(evaluation, mixed),
         corner=True,
         log=False,
         **common,
@@ -190,6 +201,25 @@ def _of_targets(evaluation: Evaluation, name: str) -> Singles:
     return np.array([target[name].value for target in evaluation.per_target.values()])
 
 
+def _mixes(evaluation: Evaluation) -> tuple[Mixes, Mixes]:
+    """Cost and accuracy of the best mixes, close enough for what another scale makes of them."""
+    corners = [(point.mean_cost, point.accuracy) for point in evaluation.mix]
+    if len(corners) < 2:
+        return np.array([c for c, _ in corners]), np.array([a for _, a in corners])
+    known = np.array(corners)
+    place = np.linspace(0, len(corners) - 1, _PER_MIX * (len(corners) - 1) + 1)
+    between = np.arange(len(corners), dtype=np.float64)
+    return np.interp(place, between, known[:, 0]), np.interp(place, between, known[:, 1])
+
+
+def _normalised(evaluation: Evaluation, mixed: tuple[Mixes, Mixes]) -> tuple[Mixes, Mixes]:
+    anchors = {name: np.array([value]) for name, value in evaluation.anchors.items()}
+    plane = Anchors(**anchors)
+    axis: Axis = "linear" if evaluation.definitions["cost_axis"].startswith("linear") else "inverse"
+    cost, accuracy = (column[None, :] for column in mixed)
+    return plane.cheapness(cost, axis=axis)[0], plane.height(accuracy)[0]
+
+
 def _draw_band(axes: Axes, band: Band) -> None:
     if np.isfinite(band.lower).any():
         axes.fill_between(
@@ -198,7 +228,7 @@ def _draw_band(axes: Axes, band: Band) -> None:
 
 
 def draw_singles(axes: Axes, what: Drawing) -> None:
-    """Draw the single targets and their frontier."""
+    """Draw the single targets, their frontier, and the best fixed mixes of them."""
     x, y = what.singles
     on = np.array(what.frontier)
     axes.plot(x[~on], y[~on], "o", color=_SINGLE, mfc="none", ms=6, label="single target", zorder=4)
@@ -213,6 +243,7 @@ def draw_singles(axes: Axes, what: Drawing) -> None:
         label="their frontier",
         zorder=4,
     )
+    axes.plot(*what.mix, "-.", color=_MIX, lw=1.2, label="their best mixes", zorder=2)
 
 
 def frame(axes: Axes, what: Drawing) -> None:

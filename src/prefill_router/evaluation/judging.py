@@ -1,4 +1,4 @@
-"""Evaluate a system's predictions against what happened, and compare two systems."""
+"""Evaluate a system's predictions against what happened."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,14 +13,17 @@ from prefill_router.evaluation.area import Axis, frontier
 from prefill_router.evaluation.bands import Band, heights, places
 from prefill_router.evaluation.bootstrap import Estimate, chunks
 from prefill_router.evaluation.catalogue import definitions
-from prefill_router.evaluation.evaluation import Comparison, Evaluation
+from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.metrics import REGIMES
+from prefill_router.evaluation.mix import mix_of
 from prefill_router.evaluation.operating import Curve, curve_of, max_lam_interval, steps_of
 from prefill_router.evaluation.predictions import Predictions
+from prefill_router.evaluation.quality import QualityCheck
 from prefill_router.evaluation.reasons import why_target_undefined, why_undefined
 from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import ones
+from prefill_router.policy import Policy
 from prefill_router.progress import Progress, SilentProgress
 
 Tables: TypeAlias = Mapping[tuple[str, str], Float[NDArray[np.float64], "_resample _column"]]
@@ -34,6 +37,9 @@ def evaluate(
     seed: int = 0,
     step: float | None = None,
     axis: Axis = "inverse",
+    policy: Policy | None = None,
+    check: QualityCheck | None = None,
+    max_cost: float | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Judge predictions by what happened. Rows are joined by query id, columns by target.
@@ -45,14 +51,17 @@ def evaluate(
         seed: Another seed, other resamples.
         step: Reads the curve on a grid of lam, as the paper does; exactly if not given.
         axis: How cost is normalised.
+        policy: How the choice is made of the predictions; the paper's if not given.
+        check: Scores the answers, for a cascade; the probabilities stand in for it if not given.
+        max_cost: Where AIQ ends, US dollars per query; the largest cost of the curve if not given.
         progress: Shows how far the bootstrap is.
 
     Raises:
         DataError: The dataset lacks some queries, or nothing was measured on them.
         ConfigError: The dataset lacks some targets, or an option makes no sense.
     """
-    trial = Trial.join(predictions, dataset)
-    scorer = Scorer.of(trial, step=step, axis=axis)
+    trial = Trial.join(predictions, dataset, policy=policy, check=check)
+    scorer = Scorer.of(trial, step=step, axis=axis, max_cost=max_cost)
     scores = scorer.score(ones(len(trial)))
     curve = curve_of(scorer, scores)
     tables, bands = _resample(scorer, curve, resamples, seed, progress or SilentProgress())
@@ -74,71 +83,17 @@ def evaluate(
         frontier=tuple(name for name, best in zip(trial.targets, on, strict=True) if best),
         raw_band=bands[0],
         normalised_band=bands[1],
+        mix=mix_of(scores.singles, trial.targets),
         resamples=resamples,
         seed=seed,
-        definitions=definitions(step=step, axis=axis),
+        definitions=definitions(
+            step=step,
+            axis=axis,
+            max_cost=max_cost,
+            policy=trial.policy.to_dict(),
+            check=check.description if check is not None else "",
+        ),
     )
-
-
-def compare(
-    first: Predictions,
-    second: Predictions,
-    dataset: RoutingDataset,
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-    step: float | None = None,
-    axis: Axis = "inverse",
-    progress: Progress | None = None,
-) -> Comparison:
-    """Paired differences of two systems: every resample uses the same queries for both.
-
-    Args:
-        first: One system.
-        second: The other, on the same queries and targets, in any order.
-        dataset: What happened.
-        resamples: Bootstrap resamples.
-        seed: Another seed, other resamples.
-        step: Reads the curves on a grid of lam; exactly if not given.
-        axis: How cost is normalised.
-        progress: Shows how far the bootstrap is.
-
-    Raises:
-        DataError: The systems were not run on the same queries and targets, or the dataset lacks
-            some of them.
-    """
-    aligned = second.select(first.query_ids, targets=first.targets)
-    _require_same(first, second)
-    trials = [Trial.join(predictions, dataset) for predictions in (first, aligned)]
-    scorers = [Scorer.of(trial, step=step, axis=axis) for trial in trials]
-    points = [scorer.score(ones(len(first))) for scorer in scorers]
-    width = max(scorer.width for scorer in scorers)
-    differences: list[dict[str, NDArray[np.float64]]] = []
-    with (progress or SilentProgress()).task("paired bootstrap", total=resamples) as advance:
-        for weights in chunks(len(first), count=resamples, seed=seed, width=width):
-            differences.append(_minus(*(scorer.score(weights) for scorer in scorers)))
-            advance(len(weights))
-    return Comparison(
-        first={name: float(value[0]) for name, value in points[0].headline.items()},
-        second={name: float(value[0]) for name, value in points[1].headline.items()},
-        difference={
-            name: Estimate.of(
-                float(value[0]),
-                np.concatenate([np.zeros(0), *(chunk[name] for chunk in differences)]),
-                reason=why_undefined(points[0], name),
-            )
-            for name, value in _minus(*points).items()
-        },
-    )
-
-
-def _require_same(first: Predictions, second: Predictions) -> None:
-    # The other direction is checked by `select`.
-    first.select(second.query_ids, targets=second.targets)
-
-
-def _minus(first: Scores, second: Scores) -> dict[str, NDArray[np.float64]]:
-    return {name: value - second.headline[name] for name, value in first.headline.items()}
 
 
 def _resample(

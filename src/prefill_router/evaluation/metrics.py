@@ -92,7 +92,7 @@ def selection(trial: Trial, weights: Weights) -> dict[str, PerResample]:
     """
     labels = binary(trial.correct)
     chosen = trial.of_choice(labels, trial.most_probable)
-    cost = trial.of_choice(trial.observed_cost, trial.most_probable)
+    cost = trial.of_choice(trial.paid, trial.most_probable)
     solvable = np.fmax.reduce(labels, axis=1)
     right = np.where(solvable == 1, chosen, np.nan)
     priced = ~np.isnan(trial.best_cost) & (~np.isnan(cost) | (chosen == 0))

@@ -7,6 +7,14 @@ from prefill_router.evaluation.scores import Scores
 
 def why_undefined(scores: Scores, name: str) -> str:
     """The reason that a headline number can't be computed, from the scores of the queries."""
+    if name == "apgr" or name.startswith("cpt_"):
+        return _why_no_pair(scores)
+    if name in ("pareto_dist", "blueprint_area"):
+        return _why_no_plane(scores)
+    if name == "mix_gain":
+        return "the router's settings and the single targets have no range of costs in common"
+    if name == "router_arena":
+        return "no cost is known at the router's most accurate end"
     if name in ("auc_mean",):
         return "every target has only one class of answers, all correct or all wrong"
     if name in ("headroom_captured",):
@@ -15,9 +23,18 @@ def why_undefined(scores: Scores, name: str) -> str:
         return "no query has a right answer from a target whose label, and cost, are known"
     if "auccc" in name or "distance" in name:
         return _why_no_plane(scores)
-    if "cost" in name:
+    if name in ("gain_random", "gain_best", "gap_oracle", "perf_gain"):
+        return "no answer of any target is right, so nothing can be relative to it"
+    if "cost" in name or name == "aiq":
         return "no cost is known, or every target is free"
     return "nothing was measured that it could be computed from"
+
+
+def _why_no_pair(scores: Scores) -> str:
+    count = scores.singles.accuracy.shape[1]
+    if count != 2:
+        return f"it is of a strong and a weak target; {count} targets were evaluated"
+    return "neither of the two targets is known to be more accurate than the other"
 
 
 def _why_no_plane(scores: Scores) -> str:

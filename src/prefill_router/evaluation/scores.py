@@ -1,15 +1,19 @@
 """Every number of an evaluation, as one function of the queries' weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation import strong_weak
 from prefill_router.evaluation.area import Anchors, Axis, frontier, oracle_distance, padded_area
 from prefill_router.evaluation.auc import Ranking
 from prefill_router.evaluation.curve import Points, Sweep
+from prefill_router.evaluation.elsewhere import Material, elsewhere
 from prefill_router.evaluation.metrics import (
     auc_by_target,
     brier_by_target,
@@ -20,6 +24,8 @@ from prefill_router.evaluation.metrics import (
     routing_by_target,
     selection,
 )
+from prefill_router.evaluation.pareto import Among, Reading
+from prefill_router.evaluation.strong_weak import StrongWeak
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import PerResample, Weights, divide, known_mean, mean_over
 
@@ -45,6 +51,22 @@ Headline = Literal[
     "solvable_share",
     "solvable_accuracy",
     "optimal_selection",
+    "random_accuracy",
+    "random_cost",
+    "mix_gain",
+    "aiq",
+    "apgr",
+    "cpt_20",
+    "cpt_50",
+    "cpt_80",
+    "gain_random",
+    "gain_best",
+    "gap_oracle",
+    "perf_gain",
+    "cost_save",
+    "pareto_dist",
+    "router_arena",
+    "blueprint_area",
 ]
 """The names of the numbers that sum up a system."""
 _SAME = 1e-12
@@ -89,6 +111,8 @@ class Scorer:
         ranking: Each target's scores.
         retained: The operating points that P-AUCCC, oracle distance and max-lam accuracy see.
         axis: How cost is normalised.
+        max_cost: Where AIQ ends, US dollars per query; None for the largest cost compared.
+        pair: The changes between a strong and a weak target; None where there aren't two.
     """
 
     trial: Trial
@@ -96,22 +120,52 @@ class Scorer:
     ranking: tuple[Ranking, ...]
     retained: Int[NDArray[np.int64], " point"]
     axis: Axis
+    max_cost: float | None = None
+    pair: StrongWeak | None = None
 
     @classmethod
-    def of(cls, trial: Trial, *, step: float | None = None, axis: Axis = "inverse") -> "Scorer":
+    def of(
+        cls,
+        trial: Trial,
+        *,
+        step: float | None = None,
+        axis: Axis = "inverse",
+        max_cost: float | None = None,
+    ) -> "Scorer":
         """Sort a trial.
 
         Args:
             trial: What is scored.
             step: A grid of lam with this step; every operating point if not given.
             axis: How cost is normalised.
-        """
-        sweep = Sweep.of(trial)
-        return cls(trial, sweep, rankings(trial), sweep.retained(step), axis)
+            max_cost: Where AIQ ends, US dollars per query; the largest cost compared if not given.
 
-    def score(self, weights: Weights) -> Scores:
-        """All statistics in each resample."""
+        Raises:
+            ConfigError: The step isn't one over a whole number, or the cost isn't positive.
+        """
+        if max_cost is not None and not 0 < max_cost < np.inf:
+            raise ConfigError(f"max_cost is {max_cost}; it must be US dollars per query, above 0")
+        sweep, pair = Sweep.of(trial), StrongWeak.of(trial)
+        kept = sweep.retained(step)
+        return cls(trial, sweep, rankings(trial), kept, axis, max_cost, pair)
+
+    def read(self, weights: Weights) -> Reading:
+        """The retained operating points in each resample."""
+        return Reading.of(self.sweep.points(weights, at=self.retained))
+
+    def score(
+        self, weights: Weights, *, reading: Reading | None = None, among: Sequence[Reading] = ()
+    ) -> Scores:
+        """All statistics in each resample.
+
+        Args:
+            weights: How often each query counts.
+            reading: `read` of these weights, where it is known already.
+            among: `read` of everything that the system is compared with, itself included; alone
+                if not given.
+        """
         trial = self.trial
+        own = self.read(weights) if reading is None else reading
         routing = routing_by_target(trial, weights)
         targets = {
             "auc": auc_by_target(self.ranking, weights),
@@ -124,17 +178,26 @@ class Scorer:
         anchors = Anchors.of(singles.cost, singles.accuracy, mean_over(weights, trial.best_label))
         targets["normalised_cost"] = anchors.cheapness(singles.cost, axis=self.axis)
         targets["normalised_accuracy"] = anchors.height(singles.accuracy)
-        points = self.sweep.points(weights, at=self.retained)
+        end = _argmax(trial, weights)
+        compared = Among.of(singles, among or (own,), max_cost=self.max_cost)
         headline = {
             "auc_mean": macro_mean(targets["auc"]),
             "brier_mean": macro_mean(targets["brier"]),
-            **_argmax(trial, weights),
+            **end,
             "routed_to_accuracy": routed_to_accuracy(routing),
-            **_best_point(points, targets["accuracy"], anchors),
-            **plane(points, singles, anchors, axis=self.axis),
+            **_best_point(own.points, targets["accuracy"], anchors),
+            **plane(own.rising, singles, anchors, axis=self.axis),
             **selection(trial, weights),
+            **elsewhere(Material(own, singles, anchors, compared, *end.values())),
+            **self._strong_weak(weights),
         }
-        return Scores(headline, targets, by_regime(trial, weights), anchors, points, singles)
+        ordered = {name: headline[name] for name in get_args(Headline)}
+        return Scores(ordered, targets, by_regime(trial, weights), anchors, own.points, singles)
+
+    def _strong_weak(self, weights: Weights) -> dict[str, PerResample]:
+        if self.pair is None:
+            return {name: np.full(len(weights), np.nan) for name in strong_weak.NAMES}
+        return self.pair.scores(weights)
 
     @property
     def width(self) -> int:
@@ -178,7 +241,7 @@ def _argmax(trial: Trial, weights: Weights) -> dict[str, PerResample]:
     choice = trial.most_probable
     return {
         "argmax_accuracy": mean_over(weights, trial.of_choice(trial.correct, choice)),
-        "argmax_cost": mean_over(weights, trial.of_choice(trial.observed_cost, choice)),
+        "argmax_cost": mean_over(weights, trial.of_choice(trial.paid, choice)),
     }
 
 

@@ -1,6 +1,6 @@
 """Predictions beside what happened: the common ground of all metrics."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from prefill_router.data import RoutingDataset, binary
 from prefill_router.errors import DataError
 from prefill_router.evaluation.predictions import Predictions
-from prefill_router.policy import LambdaPath, lambda_path
+from prefill_router.evaluation.quality import QualityCheck
+from prefill_router.policy import Lambda, LambdaPath, Policy
 
 PerCell = Float[NDArray[np.float64], "query target"]
 PerQuery = Float[NDArray[np.float64], " query"]
@@ -29,6 +30,9 @@ class Trial:
         cost: Estimated costs on the scale of Equation 2.
         correct: Labels in [0, 1]; NaN where not measured.
         observed_cost: US dollars; NaN where unknown.
+        policy: How the choice is made of them.
+        quality: Scores of the answers, for a cascade; the probabilities stand in for them if not
+            given.
     """
 
     query_ids: tuple[str, ...]
@@ -37,10 +41,26 @@ class Trial:
     cost: PerCell
     correct: PerCell
     observed_cost: PerCell
+    policy: Policy = field(default_factory=Lambda)
+    quality: PerCell | None = None
 
     @classmethod
-    def join(cls, predictions: Predictions, dataset: RoutingDataset) -> "Trial":
+    def join(
+        cls,
+        predictions: Predictions,
+        dataset: RoutingDataset,
+        *,
+        policy: Policy | None = None,
+        check: QualityCheck | None = None,
+    ) -> "Trial":
         """Look up what happened on the predicted queries.
+
+        Args:
+            predictions: What is judged.
+            dataset: What happened.
+            policy: How the choice is made; the paper's if not given.
+            check: Scores the answers, for a cascade. An answer that it can't score ends the
+                cascade, so that the query is left out and not counted as wrong.
 
         Raises:
             DataError: The dataset lacks some of the queries, or nothing was measured on them.
@@ -58,6 +78,8 @@ class Trial:
             predictions.normalised_cost,
             data.correct,
             data.observed_cost,
+            policy or Lambda(),
+            None if check is None else _scores(check, predictions, data.correct),
         )
 
     def __len__(self) -> int:
@@ -65,13 +87,19 @@ class Trial:
 
     @cached_property
     def path(self) -> LambdaPath:
-        """The winner of every query at every lam."""
-        return lambda_path(self.correctness, self.cost)
+        """The winner of every query at every setting of the policy."""
+        table = self.correctness if self.quality is None else self.quality
+        return self.policy.path(table, self.cost, targets=self.targets)
 
     @cached_property
     def most_probable(self) -> Int[NDArray[np.int64], " query"]:
-        """The target of each query at lam = 1, argmax routing."""
+        """The target of each query at the policy's most accurate end (lam = 1, argmax routing)."""
         return self.path.at(1)
+
+    @cached_property
+    def paid(self) -> PerCell:
+        """What each target's answer costs by the policy, US dollars: a cascade pays for several."""
+        return self.policy.charge(self.observed_cost, self.cost, targets=self.targets)
 
     @cached_property
     def best_label(self) -> PerQuery:
@@ -90,3 +118,8 @@ class Trial:
         """The table's value for the chosen target of each query."""
         result: PerQuery = table[np.arange(len(self)), choice]
         return result
+
+
+def _scores(check: QualityCheck, predictions: Predictions, correct: PerCell) -> PerCell:
+    scores = check.scores(predictions.query_ids, predictions.targets, correct)
+    return np.where(np.isnan(scores), 1, scores)

@@ -1,0 +1,154 @@
+"""A strong and a weak target: accuracy over the share of queries sent to the strong one.
+
+RouteLLM (Ong et al., 2024): APGR is which part of the gap between the two is closed on average over
+that share, CPT(x) the share that closes the part x.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.evaluation.trial import Trial
+from prefill_router.evaluation.weighted import PerResample, Weights, divide, mean_over
+from prefill_router.policy import Threshold
+
+CPT = {"cpt_20": 0.2, "cpt_50": 0.5, "cpt_80": 0.8}
+NAMES = ("apgr", *CPT)
+_SAME = 1e-12
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StrongWeak:
+    """The changes between two targets, sorted once.
+
+    Attributes:
+        strong: The labels of the strong target, NaN where missing.
+        weak: Those of the weak one.
+        judged: Whether either is known; shares are of these queries.
+        query: The query of each change of winner, by rising setting.
+        last: The place of each setting's last change.
+        start: At 0, for each query: strong or not, label, measured (missing as 0).
+        change: What each change adds to these.
+    """
+
+    strong: Float[NDArray[np.float64], " query"]
+    weak: Float[NDArray[np.float64], " query"]
+    judged: Float[NDArray[np.float64], " query"]
+    query: Int[NDArray[np.int64], " change"]
+    last: Int[NDArray[np.int64], " setting"]
+    start: Float[NDArray[np.float64], "query 3"]
+    change: Float[NDArray[np.float64], "3 change"]
+
+    @classmethod
+    def of(cls, trial: Trial) -> "StrongWeak | None":
+        """The two targets of the policy, or of the pool; None where there aren't two."""
+        pair = _pair(trial)
+        if pair is None:
+            return None
+        strong, weak = pair
+        path = trial.path
+        later = np.flatnonzero(path.lam > 0)
+        later = later[np.argsort(path.lam[later], kind="stable")]
+        query = path.query[later]
+        change = _three(trial, query, path.target[later], strong, weak)
+        change -= _three(trial, query, path.target[later - 1], strong, weak)
+        _, first = np.unique(path.lam[later], return_index=True)
+        last = np.append(first[1:], len(later)) - 1 if len(later) else first
+        return cls(
+            trial.correct[:, strong],
+            trial.correct[:, weak],
+            _judged(trial, strong, weak).astype(np.float64),
+            query,
+            last.astype(np.int64),
+            _three(trial, np.arange(len(trial)), path.at(0), strong, weak),
+            np.ascontiguousarray(change.T),
+        )
+
+    def scores(self, weights: Weights) -> dict[str, PerResample]:
+        """APGR and CPT; NaN where the strong target isn't the better one."""
+        weak, strong = mean_over(weights, self.weak), mean_over(weights, self.strong)
+        gap = np.where(strong - weak > _SAME, strong - weak, 0)
+        share, accuracy = self._curve(weights, weak, strong)
+        closed = divide(accuracy - weak[:, None], gap[:, None])
+        slices = np.diff(share, axis=1) * (closed[:, 1:] + closed[:, :-1]) / 2
+        reached = {name: _crossing(share, closed, part) for name, part in CPT.items()}
+        return {"apgr": slices.sum(axis=1), **reached}
+
+    def _curve(
+        self, weights: Weights, weak: PerResample, strong: PerResample
+    ) -> tuple[Float[NDArray[np.float64], "resample point"], ...]:
+        """Share of strong calls, rising, and accuracy; from the weak target to the strong one."""
+        begin = weights @ self.start
+        weight = weights[:, self.query]
+        total, label, measured = (
+            self._running(weight * change, begin[:, i]) for i, change in enumerate(self.change)
+        )
+        share = divide(total, (weights @ self.judged)[:, None])
+        accuracy = divide(label, measured)
+        # Where nothing was measured there is no point; it is put upon the weak target's.
+        unknown = np.isnan(accuracy) | np.isnan(share)
+        share = np.where(unknown, 0, np.round(share, 12))
+        accuracy = np.where(unknown, weak[:, None], accuracy)
+        order = np.argsort(share, axis=1, kind="stable")
+        ends = np.zeros((len(weights), 1)), np.ones((len(weights), 1))
+        share = np.take_along_axis(share, order, axis=1)
+        accuracy = np.take_along_axis(accuracy, order, axis=1)
+        return (
+            np.concatenate([ends[0], share, ends[1]], axis=1),
+            np.concatenate([weak[:, None], accuracy, strong[:, None]], axis=1),
+        )
+
+    def _running(
+        self, added: Float[NDArray[np.float64], "resample change"], begin: PerResample
+    ) -> Float[NDArray[np.float64], "resample point"]:
+        total = np.concatenate([begin[:, None], added], axis=1)
+        np.cumsum(total, axis=1, out=total)
+        return total[:, np.append(0, self.last + 1)]
+
+
+def _pair(trial: Trial) -> tuple[int, int] | None:
+    """The columns of the strong and the weak target."""
+    policy = trial.policy
+    if isinstance(policy, Threshold):
+        return trial.targets.index(policy.strong), trial.targets.index(policy.weak)
+    if len(trial.targets) != 2:
+        return None
+    known = ~np.isnan(trial.correct)
+    if not known.any(axis=0).all():
+        return None
+    first, second = (float(np.nanmean(column)) for column in trial.correct.T)
+    return (0, 1) if first > second else (1, 0)
+
+
+def _judged(trial: Trial, strong: int, weak: int) -> Bool[NDArray[np.bool_], " query"]:
+    """Whether the label of either is known."""
+    unknown = np.isnan(trial.correct)
+    judged: NDArray[np.bool_] = ~(unknown[:, strong] & unknown[:, weak])
+    return judged
+
+
+def _three(
+    trial: Trial, query: NDArray[np.int64], target: NDArray[np.int64], strong: int, weak: int
+) -> Float[NDArray[np.float64], "row 3"]:
+    label = trial.correct[query, target]
+    judged = _judged(trial, strong, weak)[query]
+    columns = [(target == strong) & judged, np.nan_to_num(label), ~np.isnan(label)]
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def _crossing(
+    share: Float[NDArray[np.float64], "resample point"],
+    closed: Float[NDArray[np.float64], "resample point"],
+    part: float,
+) -> PerResample:
+    """The lowest share at which the part is closed, joining the points by lines."""
+    rows = np.arange(len(share))
+    # The first point closes nothing and the last everything, so there is a crossing.
+    after = np.maximum((closed >= part).argmax(axis=1), 1)
+    x0, x1 = share[rows, after - 1], share[rows, after]
+    y0, y1 = closed[rows, after - 1], closed[rows, after]
+    return np.where(np.isnan(y1), np.nan, x0 + divide(part - y0, y1 - y0) * (x1 - x0))
