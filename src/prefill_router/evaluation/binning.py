@@ -200,8 +200,10 @@ def _tables(
     cells: Bool[NDArray[np.bool_], "query target"],
     bins: Int[NDArray[np.int64], " cell"],
     count: int,
-) -> list[NDArray[np.float64]]:
-    """Sums over each query's cells in each bin, [query, bin], and the products of these sums."""
+) -> list["csr_array[Any, Any]"]:
+    """Sums over each query's cells in each bin, [bin, query], and the products of these sums."""
+    from scipy.sparse import csr_array
+
     place = np.nonzero(cells)[0], bins
     number, predicted, label = np.zeros((3, len(trial), count))
     np.add.at(number, place, 1.0)
@@ -209,16 +211,15 @@ def _tables(
     np.add.at(label, place, trial.correct[cells])
     gap = predicted - label
     products = [gap * gap, gap * number, label * label, label * number, number * number]
-    return [number, predicted, label, *products]
+    return [csr_array(table.T) for table in (number, predicted, label, *products)]
 
 
-def _design(columns: list[list[NDArray[np.float64]]]) -> "csr_array[Any, Any]":
+def _design(columns: list[list["csr_array[Any, Any]"]]) -> "csr_array[Any, Any]":
     """The tables of all columns as one sparse matrix, [table x column x bin, query]."""
     from scipy.sparse import csr_array, vstack
 
     tables = zip(*columns, strict=True)
-    rows = [csr_array(table.T) for column in tables for table in column]
-    return csr_array(vstack(rows, format="csr"))
+    return csr_array(vstack([table for column in tables for table in column], format="csr"))
 
 
 def _totals(
