@@ -67,7 +67,7 @@ def test_rates_are_smoothed_towards_the_targets_own() -> None:
     features, _, own = blobs(200)
     correct = (np.random.default_rng(1).random((200, 2)) < 0.3 + 0.1 * own[:, None]).astype(float)
     correct[::3, 1] = np.nan
-    predictor = fit(features, correct, clusters=5, smoothing=7.0)
+    predictor = fit(features, correct, clusters=5, smoothing=7.0, nearest=1)
     rate = (np.nansum(correct, axis=0) + 1) / ((~np.isnan(correct)).sum(axis=0) + 2)
     found = predictor.correctness(features)
     for place in range(5):
@@ -83,7 +83,7 @@ def test_cluster_in_which_a_target_was_never_measured() -> None:
     correct[own == 2, 0] = np.nan
     rate = (np.nansum(correct[:, 0]) + 1) / ((~np.isnan(correct[:, 0])).sum() + 2)
     for smoothing in (0.0, 5.0):
-        predictor = fit(features, correct, clusters=5, smoothing=smoothing)
+        predictor = fit(features, correct, clusters=5, smoothing=smoothing, nearest=1)
         np.testing.assert_allclose(predictor.correctness(features)[own == 2, 0], rate, rtol=1e-5)
 
 

@@ -38,7 +38,7 @@ def sklearns(train: Examples, rows: Array, *, k: int, weights: Any, cut: bool) -
     return np.stack(columns, axis=1)
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.6])
+@pytest.mark.parametrize("missing", [0.0, 0.2, 0.6])
 def test_majority_is_the_share_of_votes_among_the_nearest_measured_rows(missing: float) -> None:
     train, rows = drawn(missing=missing), drawn(40, seed=1).features
     found = KnnMajorityConfig(k=7).fit(train).predictor.correctness(rows)
@@ -47,7 +47,7 @@ def test_majority_is_the_share_of_votes_among_the_nearest_measured_rows(missing:
     assert set(np.round(found * 7, 9).ravel()) <= set(range(8))
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.6])
+@pytest.mark.parametrize("missing", [0.0, 0.2, 0.6])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_score_is_the_weighted_mean_of_labels(kernel: Kernel, missing: float) -> None:
     train, rows = drawn(missing=missing), drawn(40, seed=1).features

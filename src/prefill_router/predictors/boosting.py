@@ -114,8 +114,8 @@ class BoostingConfig(PredictorConfig):
         validation: The share of the train rows that is held out for the validation loss.
     """
 
-    rounds: int = 500
-    patience: int = 20
+    rounds: int = 300
+    patience: int = 15
     learning_rate: float = 0.05
     depth: int = 4
     rows: float = 0.8

@@ -135,8 +135,8 @@ class ClustersConfig(PredictorConfig):
     """
 
     clusters: int = 64
-    nearest: int = 1
-    sharpness: float = 10.0
+    nearest: int = 4
+    sharpness: float = 3.0
     smoothing: float = 10.0
     restarts: int = 3
     iterations: int = 50

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Rows = Float64[NDArray[np.float64], "row feature"]
 Centres = Float64[NDArray[np.float64], "cluster feature"]
 Cluster = Int[NDArray[np.int64], " row"]
+_NEAR = 1e-200  # of rows that differ, however small rounding makes their distance
 _ROWS = 4096  # of one pass; bounds the memory of a large set
 
 
@@ -33,10 +34,12 @@ def kmeans(
     """
     wide = rows.astype(np.float64)
     wide -= wide.mean(axis=0)
-    clusters = min(clusters, len({row.tobytes() for row in wide}))
+    numbers: dict[bytes, int] = {}
+    same = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in wide])
+    clusters = min(clusters, len(numbers))
     best, least = wide[:0], np.inf
     for random in np.random.default_rng(seed).spawn(restarts):
-        centres = _lloyd(wide, _start(wide, clusters, random), iterations)
+        centres = _lloyd(wide, _start(wide, same, clusters, random), iterations)
         total = float(squared_distances(wide, centres).min(axis=1).sum())
         if not len(best) or total < least:
             best, least = centres, total
@@ -54,20 +57,23 @@ def squared_distances(rows: Rows, centres: Centres) -> Float64[NDArray[np.float6
     return np.maximum(result, 0)
 
 
-def _start(rows: Rows, clusters: int, random: np.random.Generator) -> Centres:
-    """k-means++ (Arthur and Vassilvitskii 2007): far rows are likelier to be the next centre."""
+def _start(rows: Rows, same: Cluster, clusters: int, random: np.random.Generator) -> Centres:
+    """k-means++ (Arthur and Vassilvitskii 2007): far rows are likelier to be the next centre.
+
+    Args:
+        rows: To choose from.
+        same: A number of each row that equal rows share; no two of them are chosen.
+        clusters: How many.
+        random: Draws.
+    """
     chosen = [int(random.integers(len(rows)))]
-    nearest = _to_one(rows, chosen[0])
+    nearest = np.full(len(rows), np.inf)
     while len(chosen) < clusters:
+        away = squared_distances(rows, rows[chosen[-1:]])[:, 0]
+        nearest = np.minimum(nearest, np.maximum(away, _NEAR))
+        nearest[same == same[chosen[-1]]] = 0
         chosen.append(int(random.choice(len(rows), p=nearest / nearest.sum())))
-        nearest = np.minimum(nearest, _to_one(rows, chosen[-1]))
     return rows[chosen]
-
-
-def _to_one(rows: Rows, one: int) -> Float64[NDArray[np.float64], " row"]:
-    """Squared distances from the differences, so that an equal row's is exactly 0."""
-    away = rows - rows[one]
-    return np.asarray(np.einsum("rf,rf->r", away, away))
 
 
 def _lloyd(rows: Rows, centres: Centres, iterations: int) -> Centres:

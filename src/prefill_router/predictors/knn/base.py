@@ -32,9 +32,9 @@ def neighbours_mean(
     for start in range(0, len(features), _ROWS):
         rows = slice(start, start + _ROWS)
         for search in memory.searches:
-            distances, votes = search.nearest(features[rows], k)
-            mean = np.einsum("qn,qnt->qt", weigh(distances), votes)
-            result[rows, search.targets] = np.clip(mean, 0, 1)
+            for target, distances, votes in search.nearest(features[rows], k):
+                mean = (weigh(distances) * votes).sum(axis=1)
+                result[rows, target] = np.clip(mean, 0, 1)
     return result
 
 

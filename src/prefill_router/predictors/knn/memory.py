@@ -4,6 +4,7 @@ A target's neighbours are the k nearest of the queries that it was *measured* on
 missing in many places, each target still has k votes, at somewhat greater distances.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -20,9 +21,11 @@ from prefill_router.predictors.fitted import Examples
 from prefill_router.predictors.rows import usable_rows
 
 MISSING = -1.0
+_MOST = 0.5
+_SPARE = 8
 
 Distances = Float64[NDArray[np.float64], "query neighbour"]
-Votes = Float64[NDArray[np.float64], "query neighbour target"]
+Votes = Float64[NDArray[np.float64], "query neighbour"]
 
 
 @final
@@ -71,17 +74,18 @@ class Memory:
 
     @cached_property
     def searches(self) -> tuple["Search", ...]:
-        """One for each set of rows that some targets were measured on."""
+        """One for all targets that were measured on most rows, one for each set of rows else."""
         groups: dict[bytes, list[int]] = {}
         measured = self.labels != MISSING
         for target in np.flatnonzero(self.learned).tolist():
-            groups.setdefault(measured[:, target].tobytes(), []).append(target)
+            column = measured[:, target]
+            groups.setdefault(b"" if column.mean() > _MOST else column.tobytes(), []).append(target)
         return tuple(self._search(np.array(targets)) for targets in groups.values())
 
     def _search(self, targets: NDArray[np.int64]) -> "Search":
-        rows = self.labels[:, targets[0]] != MISSING
-        labels = self.labels[np.ix_(rows, targets)].astype(np.float64)
-        return Search(NeighbourIndex.of(self.vectors[rows]), labels, targets)
+        labels = self.labels[:, targets].astype(np.float64)
+        rows = (labels != MISSING).any(axis=1)
+        return Search(NeighbourIndex.of(self.vectors[rows]), labels[rows], targets)
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """`vectors`, `labels` and `rates`."""
@@ -108,11 +112,11 @@ class Memory:
 @final
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Targets that were measured on the same rows.
+    """Targets whose neighbours are looked for together.
 
     Attributes:
-        index: These rows.
-        labels: Of these rows and targets.
+        index: The rows that some of them were measured on.
+        labels: Of these rows and targets, `MISSING` where not measured.
         targets: Which of all targets.
     """
 
@@ -120,7 +124,30 @@ class Search:
     labels: Float64[NDArray[np.float64], "row target"]
     targets: NDArray[np.int64]
 
-    def nearest(self, features: Features, k: int) -> tuple[Distances, Votes]:
-        """The distances and labels of the k nearest rows, or of all where there are fewer."""
-        distances, rows = self.index.search(features, min(k, len(self.labels)))
-        return distances, self.labels[rows]
+    def nearest(self, features: Features, k: int) -> Iterator[tuple[int, Distances, Votes]]:
+        """Each target, and the distances and labels of its k nearest measured rows.
+
+        They are all of its rows where these are fewer than k.
+        """
+        measured = self.labels != MISSING
+        wanted = np.minimum(k, measured.sum(axis=0))
+        found, rows = self._enough(features, measured, wanted)
+        for place, target in enumerate(self.targets.tolist()):
+            missing = ~measured[rows, place]
+            first = np.argsort(missing, axis=1, kind="stable")[:, : wanted[place]]
+            taken = np.take_along_axis(rows, first, axis=1)
+            distances = np.take_along_axis(found, first, axis=1)
+            yield target, distances, self.labels[taken, place]
+
+    def _enough(
+        self, features: Features, measured: NDArray[np.bool_], wanted: NDArray[np.int64]
+    ) -> tuple[Distances, NDArray[np.int64]]:
+        """So many of the nearest rows that every target has as many measured ones as it wants."""
+        least = float(measured.mean(axis=0).min())
+        count = int(wanted.max() / least) + (_SPARE if least < 1 else 0)
+        while True:
+            count = min(count, len(measured))
+            distances, rows = self.index.search(features, count)
+            if count == len(measured) or (measured[rows].sum(axis=1) >= wanted).all():
+                return distances, rows
+            count *= 2

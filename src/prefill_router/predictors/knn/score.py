@@ -115,7 +115,7 @@ class KnnScoreConfig(PredictorConfig):
         bandwidth: A multiple of the distance to the last of them; less is more local.
     """
 
-    k: int = 25
+    k: int = 100
     kernel: Kernel = "inverse"
     bandwidth: float = 1.0
 

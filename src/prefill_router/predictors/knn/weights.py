@@ -45,7 +45,7 @@ def _raw(share: Weights, kernel: Kernel) -> Weights:
             return np.ones_like(share)
         case "inverse":
             met = share == 0
-            away = np.divide(share[:, -1:], share, out=np.zeros_like(share), where=~met)
+            away = np.divide(share[:, :1], share, out=np.zeros_like(share), where=~met)
             return np.where(met.any(axis=1, keepdims=True), met.astype(np.float64), away)
         case "gaussian":
             return np.exp(-(share**2) / 2)
