@@ -1,7 +1,9 @@
 """Every kind of predictor goes through the suite for fitting."""
 
+import network_cases
 import pytest
 from fit_contract import FIT_CHECKS, Case
+from test_graph import CASE as GRAPH
 
 from prefill_router.predictors import TrunkConfig
 from prefill_router.predictors.boosting import BoostingConfig
@@ -11,6 +13,7 @@ from prefill_router.predictors.given import GivenConfig
 from prefill_router.predictors.knn.majority import KnnMajorityConfig
 from prefill_router.predictors.knn.score import KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
+from prefill_router.predictors.registry import KINDS, find
 
 QUICK_TREES = BoostingConfig(
     rounds=60, learning_rate=0.1, columns=0.5, least_weight=2.0, l2=1.0, patience=10
@@ -34,3 +37,17 @@ CASES = {
 @pytest.mark.parametrize("kind", CASES)
 def test_fitting(kind: str, check: str) -> None:
     FIT_CHECKS[check](CASES[kind])
+
+
+def test_every_kind_goes_through_the_suite() -> None:
+    """Networks and the graph do in files of their own."""
+    cases = [*CASES.values(), *network_cases.CASES.values(), GRAPH]
+    entries = {kind: find(kind) for kind in KINDS}
+    tried = {type(case.config) for case in cases}
+    assert tried == {entry.config for entry in entries.values()}
+    assert len(tried) == len(KINDS)
+    for kind, entry in entries.items():
+        assert entry.predictor.kind == kind
+        assert entry.label
+        assert entry.source
+    assert len({entry.label for entry in entries.values()}) == len(KINDS)

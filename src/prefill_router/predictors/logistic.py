@@ -183,5 +183,5 @@ def _record(best: Trial, trials: tuple[Trial, ...]) -> dict[str, Any]:
 
 
 ENTRY = Entry(
-    LogisticConfig, Logistic, "Logistic regression", "section 4.3 of the paper, per-model LR"
+    LogisticConfig, Logistic, "Logistic regression", "section 3.2 of the paper, per-model LR"
 )

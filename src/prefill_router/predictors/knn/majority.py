@@ -1,7 +1,7 @@
 """kNN majority vote: the share of the nearest train queries that a target got right.
 
 A router by majority asks the target with the most votes, so the share is its probability
-(Li 2025, "Rethinking Predictive Modeling for LLM Routing"; section 4.3 of the paper, k = 25).
+(Li 2025, "Rethinking Predictive Modeling for LLM Routing"; section 3.2 of the paper, k = 25).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """kNN score: the mean of the nearest train queries' labels, weighted by how near they are.
 
 sum_i w_i y_i / sum_i w_i over a target's k nearest measured queries (Li 2025, "Rethinking
-Predictive Modeling for LLM Routing"; section 4.3 of the paper, with inverse distances).
+Predictive Modeling for LLM Routing"; section 3.2 of the paper, with inverse distances).
 """
 
 import math
