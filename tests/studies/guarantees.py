@@ -1,5 +1,7 @@
 """Populations with a known truth for the tests of the guarantee."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from evaluation.trials import Array, system
@@ -24,13 +26,13 @@ def population(queries: int = 20_000, *, seed: int = 0) -> tuple[Predictions, Ro
 
 def drawn(trial: Trial, rows: Array) -> Trial:
     """A sample of the population, as a trial of its own."""
-    return Trial(
-        tuple(map(str, range(len(rows)))),
-        trial.targets,
-        trial.correctness[rows],
-        trial.cost[rows],
-        trial.correct[rows],
-        trial.observed_cost[rows],
+    return replace(
+        trial,
+        query_ids=tuple(map(str, range(len(rows)))),
+        correctness=trial.correctness[rows],
+        cost=trial.cost[rows],
+        correct=trial.correct[rows],
+        observed_cost=trial.observed_cost[rows],
     )
 
 

@@ -80,7 +80,10 @@ def doctor(
     stores = [ActivationStore.open(path) for path in store or []]
     predictions = router.predict(unseen.judged, stores=stores, cache=default_cache(), progress=bar)
     subject = Subject(
-        Trial.join(predictions, unseen.judged), unseen.judged.queries, unseen.train, lam
+        Trial.join(predictions, unseen.judged, policy=router.policy),
+        unseen.judged.queries,
+        unseen.train,
+        lam,
     )
     distances = _distances(router, unseen.train, unseen.judged, stores)
     if distances is None:

@@ -71,7 +71,7 @@ def keep(
         unseen.judged, stores=stores, cache=default_cache(), progress=BarProgress(console=err)
     )
     found = guarantee(
-        Trial.join(predictions, unseen.judged),
+        Trial.join(predictions, unseen.judged, policy=router.policy),
         best=best,
         keep=share,
         confidence=confidence,
@@ -109,7 +109,8 @@ def _show(found: "Guarantee") -> None:
     out.print(f"lam = {found.lam:g} keeps at least {promise}", soft_wrap=True)
     left = f", {found.left_out:,} without labels left out" if found.left_out else ""
     out.print(f"tested on {found.queries:,} queries{left}")
-    out.print(f"expected: {_worded(found.kept)} of that accuracy, {_savings(found.savings)}")
+    kept, saved = _worded(found.kept), _savings(found.savings)
+    out.print(f"expected: {kept} of that accuracy, {saved}", soft_wrap=True)
 
 
 def _worded(estimate: "Estimate") -> str:

@@ -39,7 +39,8 @@ class Unseen:
                 was neither trained nor calibrated on.
 
         Raises:
-            ConfigError: The part isn't one of these, or the split lacks it.
+            ConfigError: The part isn't one of these, the split lacks it, or the router was
+                calibrated on it.
             DataError: The dataset lacks queries of the part, or has no unseen query.
         """
         lacking = sorted(set(router.pool.names) - set(whole.pool.names))
@@ -55,6 +56,11 @@ class Unseen:
             err.print(
                 f"note: the dataset has {len(trained):,} of the {len(router.split['train']):,} "
                 "queries that the router was trained on"
+            )
+        if part == "calibration" and router.calibrator is not None:
+            raise ConfigError(
+                "the router's probabilities were calibrated on its calibration part, so it isn't "
+                "unseen; say --part test, or --part unseen with new queries"
             )
         return cls(priced.select(_judged(router.split, priced, train, part)), train)
 

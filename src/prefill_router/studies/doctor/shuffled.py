@@ -111,7 +111,7 @@ def _deal(
     for i in range(count):
         dealt[place] = subject.choice[np.lexsort((random.random(len(groups)), groups))]
         accuracy[i] = _mean(subject.trial.of_choice(subject.trial.correct, dealt))
-        cost[i] = _mean(subject.trial.of_choice(subject.trial.observed_cost, dealt))
+        cost[i] = _mean(subject.trial.of_choice(subject.trial.paid, dealt))
     return accuracy, cost
 
 

@@ -67,8 +67,8 @@ class Subject:
 
     @cached_property
     def cost(self) -> PerQuery:
-        """The chosen target's observed cost, US dollars; NaN where unknown."""
-        return self.trial.of_choice(self.trial.observed_cost, self.choice)
+        """What the choice cost, US dollars; NaN where unknown."""
+        return self.trial.of_choice(self.trial.paid, self.choice)
 
     @cached_property
     def confidence(self) -> PerQuery:

@@ -120,7 +120,7 @@ def _numbers(
     trial: Trial, choice: Choice, best: int, resamples: int, seed: int
 ) -> dict[str, Estimate]:
     """What is to be expected, with bootstrap intervals; the same queries for both."""
-    tables = [trial.of_choice(table, choice) for table in (trial.correct, trial.observed_cost)]
+    tables = [trial.of_choice(table, choice) for table in (trial.correct, trial.paid)]
     alone = [table[:, best] for table in (trial.correct, trial.observed_cost)]
     both = [~(np.isnan(a) | np.isnan(b)) for a, b in zip(tables, alone, strict=True)]
     columns = [
