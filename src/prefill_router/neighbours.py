@@ -41,7 +41,8 @@ class NeighbourIndex:
     Attributes:
         vectors: One row per prompt.
         keys: The content key of each row (`data.prompt_key`); they may repeat.
-        centre: The rows' mean; FAISS sees all relative to it, which loses less to rounding.
+        centre: The rows' median; FAISS sees all relative to it, which loses less to rounding, also
+            where a few rows are far from all others.
         index: The FAISS index.
     """
 
@@ -68,7 +69,7 @@ class NeighbourIndex:
         _check_finite(vectors, what="the rows to index")
         if keys is not None and len(keys) != len(vectors):
             raise ConfigError(f"{len(keys)} keys for {len(vectors)} rows to index; give one each")
-        centre = vectors.mean(axis=0, dtype=np.float64)
+        centre = np.quantile(vectors, 0.5, axis=0, method="lower").astype(np.float64)
         index = faiss.IndexFlatL2(vectors.shape[1])
         for start in range(0, len(vectors), _QUERIES_AT_ONCE):
             index.add(_centred(vectors[start : start + _QUERIES_AT_ONCE], centre))
