@@ -1,11 +1,15 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from commands import Job, refused, run, succeeded
+from prefill_router.activations import ActivationStore
+from prefill_router.calibration import fit_calibrator
 from prefill_router.data import read_dataset, save_split, split
+from prefill_router.router import Router
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +99,22 @@ def test_dataset_must_be_the_one_that_was_split(router: Path, tmp_path: Path) ->
     succeeded("import", "long", tmp_path / "rows.csv", "--out", other)
     given = ("calibration", router, "--data", other, "--out", tmp_path / "out")
     refused("lacks .* queries in the test part", *given)
+
+
+def test_calibrator_that_the_router_has_is_left_out_where_others_are_tried(
+    router: Path, job: Job, tmp_path: Path
+) -> None:
+    bare = Router.load(router)
+    data = read_dataset(job.answers).select(bare.split["calibration"])
+    predicted = bare.predict(data, stores=[ActivationStore.open(job.states)]).correctness
+    correct = data.select(targets=bare.pool.names).correct
+    fit = fit_calibrator("platt", predicted, correct, bare.pool.names)
+    replace(bare, calibrator=fit.calibrator).save(tmp_path / "router")
+    with_it, without = (
+        json.loads(succeeded(*command(one, job, tmp_path / "out", "--resamples", 0, "--json")))
+        for one in (tmp_path / "router", router)
+    )
+    assert with_it["calibrators"] == without["calibrators"]
+    brier = with_it["calibration"]["mean of targets"]["brier"]["value"]
+    assert brier == pytest.approx(without["calibrators"][1]["values"]["brier_mean"]["value"])
+    assert brier != without["calibration"]["mean of targets"]["brier"]["value"]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,7 +50,8 @@ def calibration(
     """Show whether a router's probabilities hold on its test part, and what calibrators would do.
 
     Of the queries that are given 0.7, seven in ten should turn out right. Each calibrator is fitted
-    on the calibration part of the router's split, if it has one, and judged on the test part.
+    on the calibration part of the router's split, if it has one, and judged on the test part; a
+    calibrator that the router has is left out there, and counts in everything else.
 
     Example: prefill-router calibration router --data answers --out calibration
     """
@@ -64,16 +66,18 @@ def calibration(
     dataset = read_dataset(data)
     stores = [ActivationStore.open(path) for path in store or []]
     bar = BarProgress(console=err)
-    trials = {
-        name: _trial(router, dataset, name, stores, bar)
-        for name in ("test", "calibration")
-        if name in router.split.parts or name == "test"
-    }
-    found = reliability_of(trials["test"], bins=bins, resamples=resamples, seed=seed, progress=bar)
+    found = reliability_of(
+        _trial(router, dataset, "test", stores, bar),
+        bins=bins,
+        resamples=resamples,
+        seed=seed,
+        progress=bar,
+    )
     tried: Sequence[Tried] = ()
-    if "calibration" in trials:
-        judged = trials["calibration"], trials["test"]
-        tried = try_calibrators(*judged, resamples=resamples, seed=seed, progress=bar)
+    if "calibration" in router.split.parts:
+        bare = replace(router, calibrator=None)  # what it has was fitted on this part
+        parts = [_trial(bare, dataset, part, stores, bar) for part in ("calibration", "test")]
+        tried = try_calibrators(*parts, resamples=resamples, seed=seed, progress=bar)
     _write(found, tried, to, title=f"Reliability of {folder.name} on {data.name}, test part")
     if as_json:
         print_json(found.to_dict() | {"calibrators": [one.to_dict() for one in tried]})
