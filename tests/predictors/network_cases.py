@@ -24,6 +24,6 @@ CASES = {
     "multitask": Case(config=TargetMultiTaskConfig(**QUICK, hidden=(8,))),
     "unified_multitask": Case(config=UnifiedConfig(**QUICK, hidden=(16, 8))),
     "matrix_factorisation": Case(config=FactorisationConfig(**QUICK, dimensions=6)),
-    "irt": Case(config=IRTConfig(**QUICK, dimensions=6)),
+    "irt": Case(config=IRTConfig(**QUICK, dimensions=6, hidden=())),
     "irt of one dimension": Case(config=IRTConfig(**QUICK, hidden=(8,))),
 }

@@ -79,7 +79,7 @@ def test_item_response_finds_the_order_of_abilities() -> None:
     train, hard = planted(400, targets=6)
     order = np.array([3, 0, 5, 1, 4, 2])
     mixed = replace(train, correct=train.correct[:, order])
-    predictor = IRTConfig(**QUICK | {"max_epochs": 40}).fit(mixed).predictor
+    predictor = IRTConfig(**QUICK | {"max_epochs": 40}, hidden=()).fit(mixed).predictor
     assert isinstance(predictor, ItemResponse)
     assert predictor.abilities.shape == (6, 1)
     assert np.array_equal(np.argsort(predictor.abilities[:, 0]), np.argsort(order))
@@ -91,13 +91,13 @@ def test_item_response_of_one_dimension_never_reverses_the_targets() -> None:
     """Discriminations are positive, so the abler target is likelier right on every query."""
     train, _ = planted(300)
     unseen, _ = planted(300, seed=1)
-    one = IRTConfig(**QUICK).fit(train).predictor
+    one = IRTConfig(**QUICK, hidden=()).fit(train).predictor
     assert isinstance(one, ItemResponse)
     ranked = one.correctness(10 * unseen.features)[:, np.argsort(one.abilities[:, 0])]
     assert (np.diff(ranked, axis=1) >= 0).all()
     correct, names = np.c_[train.correct, 1 - train.correct], tuple("abcdefgh")
     turned = replace(train, correct=correct, targets=names)
-    several = IRTConfig(**QUICK, dimensions=3).fit(turned).predictor
+    several = IRTConfig(**QUICK, dimensions=3, hidden=()).fit(turned).predictor
     reversed_ = several.correctness(unseen.features)
     assert np.corrcoef(reversed_[:, 0], reversed_[:, 4])[0, 1] < -0.9  # several dimensions can
 
@@ -146,6 +146,25 @@ def test_threads_and_units_of_the_features_change_nothing(kind: str) -> None:
     moved = replace(train, features=64 * train.features)
     again = config.fit(moved).predictor.correctness(moved.features)
     np.testing.assert_allclose(again, expected.correctness(train.features), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("share", "features", "found"), [(None, 64, 0.5), (None, 63, 0), (0.2, 5, 0.2)]
+)
+def test_share_of_features_that_is_dropped(
+    share: float | None, features: int, found: float
+) -> None:
+    assert MLPConfig(input_dropout=share).share_of(features) == found
+
+
+def test_dropped_features_and_units_leave_the_rest_at_their_size() -> None:
+    """What is dropped in training isn't when it is used, and the probabilities stay calibrated."""
+    train, _ = planted(800)
+    options = QUICK | {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 40}
+    for config in (UnifiedConfig(**options, hidden=(32,)), IRTConfig(**options, hidden=(32,))):
+        probability = config.fit(train).predictor.correctness(train.features)
+        np.testing.assert_allclose(probability.mean(axis=0), train.correct.mean(axis=0), atol=0.06)
+        assert probability.std() > 0.15
 
 
 def test_seeds_are_averaged_and_recorded() -> None:

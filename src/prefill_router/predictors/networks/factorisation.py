@@ -53,9 +53,12 @@ class FactorisationConfig(NetworkConfig):
 
     Attributes:
         dimensions: Of the vectors of targets and queries.
+        dropout: The share of dimensions that is dropped.
     """
 
     dimensions: int = 32
+    dropout: float = 0.0
+    weight_decay: float = 1.0
 
     def __post_init__(self) -> None:
         NetworkConfig.__post_init__(self)

@@ -69,7 +69,7 @@ class IRTConfig(NetworkConfig):
     """
 
     dimensions: int = 1
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = (128,)
 
     def __post_init__(self) -> None:
         NetworkConfig.__post_init__(self)

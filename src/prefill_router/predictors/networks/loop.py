@@ -18,6 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from prefill_router.predictors.networks.architecture import Architecture, Outputs, Parameters
 from prefill_router.predictors.networks.material import Material
 from prefill_router.predictors.networks.options import NetworkConfig
+from prefill_router.predictors.trunk.draws import Draws, keep_probability
 from prefill_router.predictors.trunk.holdout import hold_out
 from prefill_router.predictors.trunk.training import watch
 from prefill_router.progress import Progress
@@ -137,7 +138,7 @@ class _Trainer:
         self._architecture, self._config = architecture, config
         self._difficulty_weight = difficulty_weight
         self._parameters = architecture.initial(torch.Generator().manual_seed(first))
-        self._draw = torch.Generator().manual_seed(then)
+        self._draws = Draws(then, 0)
         parts = hold_out(rows.features.numpy(), share=config.validation, seed=split)
         self._rows, self._fit = rows, torch.from_numpy(parts.fit)
         self._held = rows[torch.from_numpy(parts.held)]
@@ -158,14 +159,14 @@ class _Trainer:
                 break
 
     def _batches(self) -> Iterator[Tensor]:
-        order = torch.randperm(len(self._fit), generator=self._draw)
+        order = torch.from_numpy(self._draws.order(len(self._fit)))
         return iter(torch.split(self._fit[order], self._config.batch_size))
 
     def _step(
         self, parameters: Parameters, adam: torch.optim.AdamW, rows: Tensor
     ) -> Float[Tensor, " network"]:
         part = self._rows[rows]
-        features = self._drop(part.features, self._config.input_dropout)
+        features = self._drop(part.features, self._config.share_of(part.features.shape[1]))
         outputs = self._architecture.outputs(
             parameters, features, lambda units: self._drop(units, self._config.dropout)
         )
@@ -181,8 +182,10 @@ class _Trainer:
     def _drop(self, units: Tensor, share: float) -> Tensor:
         if not share:
             return units
-        kept = torch.empty_like(units).bernoulli_(1 - share, generator=self._draw)
-        return units * kept.div_(1 - share)
+        kept = np.empty((math.prod(units.shape[:-1]), units.shape[-1]), dtype=np.bool_)
+        self._draws.kept(kept, dropout=share)
+        scale = torch.from_numpy(kept).float().div_(keep_probability(share))
+        return units * scale.view_as(units)
 
     @torch.no_grad()
     def _validate(self, parameters: Parameters, losses: Float[Tensor, " network"]) -> None:

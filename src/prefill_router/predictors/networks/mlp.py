@@ -43,7 +43,9 @@ class MLPConfig(NetworkConfig):
         hidden: Widths of the hidden layers, at least one.
     """
 
-    hidden: tuple[int, ...] = (64,)
+    hidden: tuple[int, ...] = (32,)
+    dropout: float = 0.5
+    seeds: int = 3
 
     def __post_init__(self) -> None:
         NetworkConfig.__post_init__(self)

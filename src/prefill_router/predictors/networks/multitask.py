@@ -54,6 +54,8 @@ class MultiTaskNetworks(NetworkEnsemble):
 class TargetMultiTaskConfig(MultiTaskConfig):
     """Options of one multi-task network per target."""
 
+    seeds: int = 3
+
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:

@@ -7,6 +7,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.predictors.fitted import PredictorConfig
 from prefill_router.predictors.weights import check_disagreement_weight
 
+_MANY = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(PredictorConfig):
@@ -16,7 +18,8 @@ class NetworkConfig(PredictorConfig):
         learning_rate: AdamW's.
         weight_decay: AdamW's, on what the features or hidden units are multiplied by.
         dropout: The share of units that is dropped after each hidden layer.
-        input_dropout: The share of features that is dropped.
+        input_dropout: The share of features that is dropped; None for a half where there are 64 or
+            more, and none where there are fewer, each of which may be needed.
         batch_size: Queries a step.
         max_epochs: Passes over the fitting rows, at most.
         patience: Epochs without a better validation loss after which a network stops.
@@ -28,10 +31,10 @@ class NetworkConfig(PredictorConfig):
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
     dropout: float = 0.3
-    input_dropout: float = 0.0
+    input_dropout: float | None = None
     batch_size: int = 256
     max_epochs: int = 60
-    patience: int = 6
+    patience: int = 7
     seeds: int = 4
     validation: float = 0.15
     disagreement_weight: float = 1.0
@@ -40,11 +43,17 @@ class NetworkConfig(PredictorConfig):
         at_least(self, 1, ("batch_size", "max_epochs", "patience", "seeds"))
         for name in ("dropout", "input_dropout"):
             rate = getattr(self, name)
-            require(0 <= rate < 1, f"{name} is {rate}", "in [0, 1)")
+            require(rate is None or 0 <= rate < 1, f"{name} is {rate}", "in [0, 1)")
         require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
         require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
         require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
         check_disagreement_weight(self.disagreement_weight)
+
+    def share_of(self, features: int) -> float:
+        """The share of so many features that is dropped."""
+        if self.input_dropout is not None:
+            return self.input_dropout
+        return 0.5 if features >= _MANY else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +66,9 @@ class MultiTaskConfig(NetworkConfig):
             counts 1.
     """
 
-    hidden: tuple[int, ...] = (64,)
-    difficulty_weight: float = 0.3
+    hidden: tuple[int, ...] = (32,)
+    dropout: float = 0.5
+    difficulty_weight: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,6 +57,9 @@ class UnifiedConfig(MultiTaskConfig):
     """Options of one multi-task network for all targets."""
 
     hidden: tuple[int, ...] = (256, 128)
+    learning_rate: float = 5e-4
+    dropout: float = 0.3
+    difficulty_weight: float = 0.3
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
