@@ -8,6 +8,7 @@ import pytest
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation.envelope import envelope as upper
 from prefill_router.studies.doctor import Checkup, Subject, examine
 from prefill_router.studies.doctor.distance import distances
 from prefill_router.studies.doctor.lift import lifts
@@ -93,6 +94,19 @@ def test_the_envelope_is_concave_and_nothing_lies_above_it() -> None:
     assert (np.diff(slopes) < 0).all()
     above = np.interp(cost, cost[corners], accuracy[corners])
     assert (accuracy <= above + 1e-12).all()
+
+
+def test_the_envelope_is_that_of_the_evaluation() -> None:
+    for seed in range(20):
+        train = patient("knows", queries=20, trained=40, seed=seed).train
+        random = np.random.default_rng(seed)
+        cost = np.broadcast_to(random.permutation([0.001, 0.004, 0.02]), train.correct.shape)
+        train = replace(train, recorded_cost=cost.copy())
+        mean = train.observed_cost.mean(axis=0), train.correct.mean(axis=0)
+        expected = upper(mean[0][None], mean[1][None])
+        corners = envelope(train)
+        for got, wanted in zip(mean, expected, strict=True):
+            assert got[corners] == pytest.approx(wanted[0][~np.isnan(wanted[0])][: len(corners)])
 
 
 def test_a_mix_beats_the_target_between_when_that_one_is_bad() -> None:
