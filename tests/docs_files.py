@@ -126,6 +126,11 @@ def predictions(folder: Path) -> dict[str, object]:
     return {"dataset": dataset, "predictions": found, "first": found, "second": found}
 
 
+def a_router(folder: Path) -> dict[str, object]:
+    """The router itself, besides what it predicts."""
+    return {"router": Router.load(folder / "router"), **predictions(folder)}
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "collecting.md": a_run,
     "data.md": data,
@@ -134,4 +139,8 @@ FILES: dict[str, Callable[[Path], None]] = {
     "tasks.md": tasks,
 }
 WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {"README.md": readme}
-NAMES: dict[str, Callable[[Path], dict[str, object]]] = {"evaluation.md": predictions}
+NAMES: dict[str, Callable[[Path], dict[str, object]]] = {
+    "doctor.md": a_router,
+    "evaluation.md": predictions,
+    "guarantee.md": a_router,
+}
