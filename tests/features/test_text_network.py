@@ -1,6 +1,7 @@
 """Real training of tiny networks: DeBERTa-v2's architecture, and others."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -356,6 +357,28 @@ def test_a_loaded_one_finds_its_base_in_the_working_folder(
         read(loaded, unseen)
     monkeypatch.chdir(deberta.parent)
     assert np.array_equal(read(loaded, unseen), read(shared, unseen))
+
+
+def test_a_base_of_the_hub_is_found_by_its_commit(
+    deberta: Path, tmp_path: Path, unseen: RoutingDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what the hub's client keeps on the disk, which is all that it asks while offline."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    place = tmp_path / "models--somebody--tiny-deberta"
+    commits = ["a" * 40, "b" * 40]
+    shutil.copytree(deberta, place / "snapshots" / commits[0])
+    save_tiny(place / "snapshots" / commits[1], deberta_v2(), seed=1)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(commits[0])
+    family = fit(quick("somebody/tiny-deberta", epochs=1), texts(12, seed=4))
+    assert (family.made_by.encoder, family.made_by.revision) == (
+        "somebody/tiny-deberta",
+        commits[0],
+    )
+    before = read(family, unseen)
+    (place / "refs" / "main").write_text(commits[1])
+    again = load_family(family.to_dict(), family.tensors())
+    assert np.array_equal(again.read(Reading.of_dataset(unseen, ())), before)
 
 
 @pytest.mark.parametrize(
