@@ -131,8 +131,17 @@ def a_router(folder: Path) -> dict[str, object]:
     return {"router": Router.load(folder / "router"), **predictions(folder)}
 
 
+def recipes(folder: Path) -> None:
+    """The routers of the guide, and a recipe alone."""
+    page = (ROOT / "docs" / "guides" / "comparing.md").read_text(encoding="utf-8")
+    (folder / "routers.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    recipe = "features: {kind: embedding, encoder: minilm}\npredictor: {kind: knn_score, k: 5}\n"
+    (folder / "knn.yaml").write_text(recipe)
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "collecting.md": a_run,
+    "comparing.md": recipes,
     "data.md": data,
     "grading.md": a_run_to_grade,
     "layers.md": two_stores,

@@ -103,8 +103,7 @@ def _show(result: "Result") -> None:
     marks = {"better": "+", "worse": "-", "": " "}
     for one in by_number(result.routers, "auc_mean"):
         cells = [
-            worded(one.evaluation.headline[name].value, HEADLINE[name].unit)
-            + marks[sure(one.against, name)]
+            worded(one.headline[name].value, HEADLINE[name].unit) + marks[sure(one.against, name)]
             for name in _COLUMNS
         ]
         table.add_row(one.name, *cells)

@@ -31,7 +31,7 @@ def highlighted(result: Result) -> list[Judged]:
     """The routers whose curves have a colour: the reference, and those of the largest P-AUCCC."""
     reference = result.by_name[result.plan.reference]
     others = [one for one in result.routers if one is not reference]
-    others.sort(key=lambda one: -_finite(one.evaluation.headline["p_auccc"].value))
+    others.sort(key=lambda one: -_finite(one.headline["p_auccc"].value))
     return [reference, *others[: len(_STROKES) - 1]]
 
 
@@ -90,8 +90,8 @@ def draw_intervals(result: Result) -> Figure:
     for axes, name in zip(panels, SHOWN, strict=True):
         for row, one in enumerate(ordered):
             colour = _REFERENCE if one.name == result.plan.reference else _DOT
-            _dot(axes, row, one.evaluation.headline[name], colour)
-        reference = result.by_name[result.plan.reference].evaluation.headline[name].value
+            _dot(axes, row, one.headline[name], colour)
+        reference = result.by_name[result.plan.reference].headline[name].value
         axes.axvline(reference, color=_REFERENCE, lw=0.8, ls=":")
         entry = HEADLINE[name]
         arrow = {"higher": " ↑", "lower": " ↓", "neither": ""}[entry.better]
@@ -117,9 +117,9 @@ def interval_rows(result: Result) -> list[dict[str, Any]]:
         {
             "router": one.name,
             "number": name,
-            "value": one.evaluation.headline[name].value,
-            "lower": one.evaluation.headline[name].lower,
-            "upper": one.evaluation.headline[name].upper,
+            "value": one.headline[name].value,
+            "lower": one.headline[name].lower,
+            "upper": one.headline[name].upper,
         }
         for one in result.routers
         for name in SHOWN
@@ -129,7 +129,7 @@ def interval_rows(result: Result) -> list[dict[str, Any]]:
 def by_number(routers: Sequence[Judged], name: str) -> list[Judged]:
     """The routers from the best to the worst by one headline number."""
     sign = 1 if HEADLINE[name].better == "lower" else -1
-    return sorted(routers, key=lambda one: _last(sign * one.evaluation.headline[name].value))
+    return sorted(routers, key=lambda one: _last(sign * one.headline[name].value))
 
 
 def _last(value: float) -> float:

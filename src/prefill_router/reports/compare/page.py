@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from prefill_router.evaluation import Comparison
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET, Entry
 from prefill_router.evaluation.document import (
     estimate_cell,
@@ -16,6 +15,7 @@ from prefill_router.evaluation.document import (
     table,
     wide,
 )
+from prefill_router.evaluation.evaluation import Estimates
 from prefill_router.evaluation.wording import PER, worded
 from prefill_router.predictors import registry
 from prefill_router.reports.compare.drawing import by_number, captions
@@ -99,13 +99,13 @@ def verdict(result: Result) -> list[str]:
     first = result.routers[0].evaluation
     best = by_number(result.routers, "auc_mean")[0]
     right = by_number(result.routers, "max_lam_accuracy")[0]
-    single = first.headline["best_single_accuracy"].value
-    oracle = first.headline["oracle_accuracy"].value
-    top = right.evaluation.headline["max_lam_accuracy"].value
+    single = result.routers[0].headline["best_single_accuracy"].value
+    oracle = result.routers[0].headline["oracle_accuracy"].value
+    top = right.headline["max_lam_accuracy"].value
     sentences = [
         f"{len(result.routers)} routers were fitted on the same queries and judged on "
         f"{first.queries:,} others. {best.name} predicts best which target will be right "
-        f"(mean AUC {worded(best.evaluation.headline['auc_mean'].value, 'number')}). At its best "
+        f"(mean AUC {worded(best.headline['auc_mean'].value, 'number')}). At its best "
         f"setting {right.name} answers {worded(top, 'share')} correctly; the best single target "
         f"answers {worded(single, 'share')}, and a perfect router would reach "
         f"{worded(oracle, 'share')}.",
@@ -120,12 +120,14 @@ def verdict(result: Result) -> list[str]:
 
 
 def _better(result: Result) -> list[str]:
-    return [one.name for one in result.routers if one.against.difference["auc_mean"].lower > 0]
+    return [one.name for one in result.routers if sure(one.against, "auc_mean") == "better"]
 
 
-def sure(against: Comparison, name: str) -> str:
+def sure(against: Estimates, name: str) -> str:
     """`better` or `worse` where the interval of the difference excludes 0, else nothing."""
-    estimate, entry = against.difference[name], HEADLINE[name]
+    if name not in against:
+        return ""
+    estimate, entry = against[name], HEADLINE[name]
     if entry.better == "neither" or not (estimate.lower > 0 or estimate.upper < 0):
         return ""
     return "better" if (estimate.lower > 0) == (entry.better == "higher") else "worse"
@@ -142,7 +144,7 @@ def numbers(result: Result, names: Sequence[str]) -> str:
 
 
 def _number(one: Judged, name: str) -> str:
-    estimate, entry, how = one.evaluation.headline[name], HEADLINE[name], sure(one.against, name)
+    estimate, entry, how = one.headline[name], HEADLINE[name], sure(one.against, name)
     cell = estimate_cell(estimate, entry.unit, strong=how == "better")
     if how != "worse":
         return cell
@@ -158,7 +160,7 @@ def differences(result: Result) -> str:
             escape(one.name),
             *(
                 estimate_cell(
-                    one.against.difference[name],
+                    one.against[name],
                     "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit,
                     signed=True,
                     strong=bool(sure(one.against, name)),
@@ -185,8 +187,8 @@ def _over_constant(result: Result) -> list[str]:
     rows = [
         [
             escape(one.name),
-            estimate_cell(one.over_constant.difference["auc_mean"], "number", signed=True),
-            estimate_cell(one.over_constant.difference["brier_mean"], "number", signed=True),
+            estimate_cell(one.over_constant["auc_mean"], "number", signed=True),
+            estimate_cell(one.over_constant["brier_mean"], "number", signed=True),
             plain_cell("yes" if beats(one.over_constant) else "no"),
         ]
         for one in by_number(result.routers, "auc_mean")
@@ -219,7 +221,7 @@ def best_and_worst(result: Result, name: str) -> str:
     rows = [
         [
             escape(f"#{place + 1} {ordered[place].name}"),
-            estimate_cell(ordered[place].evaluation.headline[name], "number"),
+            estimate_cell(ordered[place].headline[name], "number"),
             *(
                 plain_cell(worded(ordered[place].evaluation.per_target[t][key].value, "number"))
                 for t in targets
@@ -274,7 +276,7 @@ def _meanings(result: Result, others: Sequence[str]) -> dict[str, str]:
 
 
 def _defined(result: Result, name: str) -> bool:
-    return any(one.evaluation.headline[name].reason == "" for one in result.routers)
+    return any(one.headline[name].reason == "" for one in result.routers)
 
 
 def _heading(entry: Entry) -> str:

@@ -11,6 +11,8 @@ from prefill_router.data.splits import FRACTIONS
 from prefill_router.errors import ConfigError
 from prefill_router.fitting import Recipe, read_recipes
 
+CONSTANT = "(constant)"
+"""What every router must beat: each target's share of right answers on the train part."""
 ALL = "all"
 """The name of the list that comes with the package: every predictor that needs no download."""
 
@@ -35,6 +37,8 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if CONSTANT in self.recipes:
+            raise ConfigError(f"no router may be called {CONSTANT}: that is what all must beat")
         if self.reference not in self.recipes:
             raise ConfigError(
                 f"the reference {self.reference!r} is no router of the list; it has "

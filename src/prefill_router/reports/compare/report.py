@@ -19,6 +19,7 @@ import polars as pl
 from prefill_router import files
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation.evaluation import Estimates
 from prefill_router.reports.compare.run import Judged, Result
 
 FORMAT = "prefill-router comparison 1"
@@ -99,10 +100,14 @@ def _one(one: Judged) -> dict[str, Any]:
         "recipe": one.fitted.recipe.to_dict(),
         "seconds": plain(one.fitted.seconds),
         "notes": list(one.fitted.router.record.notes),
-        "evaluation": one.evaluation.to_dict(),
-        "minus_reference": one.against.to_dict(),
-        "minus_constant": one.over_constant.to_dict(),
+        "evaluation": {**one.evaluation.to_dict(), **_plain(one.headline)},
+        "minus_reference": _plain(one.against),
+        "minus_constant": _plain(one.over_constant),
     }
+
+
+def _plain(estimates: Estimates) -> dict[str, Any]:
+    return {name: estimate.to_dict() for name, estimate in estimates.items()}
 
 
 def tables(result: Result) -> dict[str, pl.DataFrame]:
@@ -110,15 +115,15 @@ def tables(result: Result) -> dict[str, pl.DataFrame]:
     routers, paired, targets = [], [], []
     for one in result.routers:
         row: dict[str, Any] = {"router": one.name, "seconds": one.fitted.seconds}
-        for name, estimate in one.evaluation.headline.items():
+        for name, estimate in one.headline.items():
             row |= {
                 name: estimate.value,
                 f"{name}_lower": estimate.lower,
                 f"{name}_upper": estimate.upper,
             }
         routers.append(row)
-        for minus, comparison in (("reference", one.against), ("constant", one.over_constant)):
-            for name, estimate in comparison.difference.items():
+        for minus, differences in (("reference", one.against), ("constant", one.over_constant)):
+            for name, estimate in differences.items():
                 paired.append(
                     {
                         "router": one.name,
@@ -127,7 +132,7 @@ def tables(result: Result) -> dict[str, pl.DataFrame]:
                         "difference": estimate.value,
                         "lower": estimate.lower,
                         "upper": estimate.upper,
-                        "significant": comparison.significant(name),
+                        "significant": estimate.lower > 0 or estimate.upper < 0,
                     }
                 )
         for target, values in one.evaluation.per_target.items():

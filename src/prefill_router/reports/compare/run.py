@@ -1,6 +1,6 @@
 """Fits the routers of a plan and judges them on the same test queries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -10,12 +10,13 @@ import numpy as np
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import FitError
-from prefill_router.evaluation import Comparison, Evaluation, Predictions, compare, evaluate
+from prefill_router.evaluation import Evaluation, Predictions, evaluate, paired
+from prefill_router.evaluation.evaluation import Estimates
 from prefill_router.fitting import FitConfig
-from prefill_router.policy import Lambda, Policy
+from prefill_router.policy import Lambda
 from prefill_router.predictors import Examples
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reports.compare.plan import Plan
+from prefill_router.reports.compare.plan import CONSTANT, Plan
 from prefill_router.studies.fitted import Failed, Fitted, fit_all
 
 
@@ -27,16 +28,18 @@ class Judged:
     Attributes:
         name: What the plan calls it.
         fitted: It, and what the fit took.
-        evaluation: On the test part.
-        against: It minus the reference, paired.
+        evaluation: On the test part, by itself.
+        headline: Its numbers among the others; AIQ and the like depend on who is compared.
+        against: It minus the reference, paired; nothing for the reference itself.
         over_constant: It minus the constant predictor, paired.
     """
 
     name: str
     fitted: Fitted
     evaluation: Evaluation
-    against: Comparison
-    over_constant: Comparison
+    headline: Estimates
+    against: Estimates
+    over_constant: Estimates
 
 
 @final
@@ -65,9 +68,9 @@ class Result:
         return [one.name for one in self.routers if not beats(one.over_constant)]
 
 
-def beats(over: Comparison) -> bool:
+def beats(over: Estimates) -> bool:
     """Whether AUC and Brier score are better, with intervals that exclude 0."""
-    return over.difference["auc_mean"].lower > 0 and over.difference["brier_mean"].upper < 0
+    return over["auc_mean"].lower > 0 and over["brier_mean"].upper < 0
 
 
 def run_plan(
@@ -104,37 +107,43 @@ def run_plan(
     if lost:
         raise FitError(f"the reference {plan.reference!r} can't be fitted: {lost[0]}")
     test = dataset.select(plan.drawn["test"])
-    predicted = {one.name: one.router.predict(test, stores=states) for one in fitted}
-    constant = _constant(dataset.select(plan.drawn["train"]), predicted[plan.reference])
+    systems = {
+        one.name: (one.router.predict(test, stores=states), one.router.policy) for one in fitted
+    }
+    constant = _constant(dataset.select(plan.drawn["train"]), systems[plan.reference][0])
+    together, over = (
+        paired(
+            among,
+            test,
+            reference=against,
+            resamples=plan.resamples,
+            seed=plan.seed,
+            progress=shown,
+        )
+        for among, against in (
+            (systems, plan.reference),
+            ({**systems, CONSTANT: (constant, Lambda())}, CONSTANT),
+        )
+    )
     judged = []
     with shown.task("judging", total=float(len(fitted))) as advance:
         for one in fitted:
-            judged.append(_judge(one, predicted, constant, test, plan))
+            predictions, policy = systems[one.name]
+            alone = evaluate(
+                predictions, test, policy=policy, resamples=plan.resamples, seed=plan.seed
+            )
+            judged.append(
+                Judged(
+                    one.name,
+                    one,
+                    alone,
+                    together.headline[one.name],
+                    together.difference.get(one.name, {}),
+                    over.difference[one.name],
+                )
+            )
             advance(note=one.name)
     return Result(plan, tuple(judged), tuple(failed))
-
-
-def _judge(
-    one: Fitted,
-    predicted: Mapping[str, Predictions],
-    constant: Predictions,
-    test: RoutingDataset,
-    plan: Plan,
-) -> Judged:
-    mine, policy = predicted[one.name], one.router.policy
-
-    def minus(other: Predictions, by: Policy) -> Comparison:
-        return compare(
-            mine, other, test, policies=(policy, by), resamples=plan.resamples, seed=plan.seed
-        )
-
-    return Judged(
-        one.name,
-        one,
-        evaluate(mine, test, policy=policy, resamples=plan.resamples, seed=plan.seed),
-        minus(predicted[plan.reference], plan.recipes[plan.reference].policy),
-        minus(constant, Lambda()),
-    )
 
 
 def _constant(train: RoutingDataset, like: Predictions) -> Predictions:
