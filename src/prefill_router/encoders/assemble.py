@@ -12,6 +12,7 @@ from prefill_router.encoders.blocks import (
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.parts import (
     batch_tokens_on,
+    commit_of,
     config_and_tokenizer,
     device_of,
     dtype_of,
@@ -35,7 +36,7 @@ def assemble(request: Request) -> HubEncoder:
     dtype = dtype_of(request.dtype, device)
     with explained(request):
         config, tokenizer = config_and_tokenizer(request)
-        commit = None if request.is_local else config._commit_hash
+        commit = commit_of(request, "config.json")
         text = text_config(config)
         made_by = provenance_of(request, text, tokenizer, commit, str(dtype).removeprefix("torch."))
         if request.expected is not None:

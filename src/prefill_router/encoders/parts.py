@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging as transformers_logging
-from transformers.utils.hub import cached_file
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from prefill_router.activations import Provenance
 from prefill_router.encoders.digest import TOKENIZER_FILES, folder_revision, template_digest
@@ -79,6 +79,30 @@ def config_and_tokenizer(request: Request) -> tuple[Any, Any]:
         )
     tokenizer.padding_side = "right"
     return config, tokenizer
+
+
+def commit_of(request: Request, *names: str) -> str | None:
+    """The hub's commit of what is asked for; None for a folder.
+
+    Args:
+        request: What is asked for.
+        names: Files to tell it by, the first of them that is there.
+
+    Raises:
+        OSError: None of them is, or the hub can't be reached.
+    """
+    if request.is_local:
+        return None
+    for name in names:
+        path = cached_file(
+            request.source,
+            name,
+            revision=request.revision,
+            _raise_exceptions_for_missing_entries=name == names[-1],
+        )
+        if path is not None:
+            return extract_commit_hash(path, None)
+    return None
 
 
 def provenance_of(

@@ -19,7 +19,6 @@ from prefill_router.errors import ConfigError, MissingExtraError
 
 _NO_LIMIT = 1 << 20
 """Tokens, where a model says no limit."""
-_MARKS = ("modules.json", "config.json")
 
 
 @final
@@ -89,13 +88,19 @@ def load_sentence_encoder(request: Request, *, prompt: str) -> SentenceEncoder:
         ProvenanceError: It isn't the encoder that is expected.
     """
     transformer = _library(request.name)
-    from prefill_router.encoders.parts import batch_tokens_on, device_of, explained, prepare
+    from prefill_router.encoders.parts import (
+        batch_tokens_on,
+        commit_of,
+        device_of,
+        explained,
+        prepare,
+    )
 
     check_options(request)
     prepare(request)
     device = device_of(request.device)
     with explained(request):
-        commit = None if request.is_local else _commit(request)
+        commit = commit_of(request, "modules.json", "config.json")
         model = transformer(
             request.source,
             device=str(device),
@@ -119,24 +124,6 @@ def _library(name: str) -> Any:
             "sentence-transformers", extra="sentence", needed_for=f"the encoder {name}"
         ) from None
     return SentenceTransformer
-
-
-def _commit(request: Request) -> str | None:
-    """The hub's commit of what is asked for."""
-    from transformers.utils.hub import cached_file, extract_commit_hash
-
-    for mark in _MARKS:
-        path = cached_file(
-            request.source,
-            mark,
-            revision=request.revision,
-            _raise_exceptions_for_missing_entries=False,
-        )
-        if path is not None:
-            return extract_commit_hash(path, None)
-    raise ConfigError(
-        f"{request.source!r} has neither {' nor '.join(_MARKS)}; name a sentence-transformers model"
-    )
 
 
 def _dtype(request: Request) -> dict[str, Any] | None:

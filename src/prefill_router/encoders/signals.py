@@ -27,6 +27,7 @@ from prefill_router.encoders.blocks import text_config
 from prefill_router.encoders.own import OwnEncoder, check_options
 from prefill_router.encoders.parts import (
     batch_tokens_on,
+    commit_of,
     config_and_tokenizer,
     device_of,
     dtype_of,
@@ -124,7 +125,7 @@ def load_signals_encoder(request: Request) -> SignalsEncoder:
     dtype = dtype_of(request.dtype or "float32", device)
     with explained(request):
         config, tokenizer = config_and_tokenizer(request)
-        commit = None if request.is_local else config._commit_hash
+        commit = commit_of(request, "config.json")
         start = _start(tokenizer)
         made_by = _provenance(request, config, tokenizer, commit, start, dtype)
         if request.expected is not None:
