@@ -144,7 +144,8 @@ class Search:
     ) -> tuple[Distances, NDArray[np.int64]]:
         """So many of the nearest rows that every target has as many measured ones as it wants."""
         least = float(measured.mean(axis=0).min())
-        count = int(wanted.max() / least) + (_SPARE if least < 1 else 0)
+        most = int(wanted.max())
+        count = most if least == 1 else int(1.2 * most / least) + _SPARE
         while True:
             count = min(count, len(measured))
             distances, rows = self.index.search(features, count)
