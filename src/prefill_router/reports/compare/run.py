@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import TypedDict, final
 
 import numpy as np
 
@@ -106,44 +106,48 @@ def run_plan(
     lost = [one.why for one in failed if one.name == plan.reference]
     if lost:
         raise FitError(f"the reference {plan.reference!r} can't be fitted: {lost[0]}")
+    return Result(plan, _judged(plan, fitted, dataset, states, shown), tuple(failed))
+
+
+def _judged(
+    plan: Plan,
+    fitted: Sequence[Fitted],
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    progress: Progress,
+) -> tuple[Judged, ...]:
+    """Every router on the test part."""
     test = dataset.select(plan.drawn["test"])
     systems = {
         one.name: (one.router.predict(test, stores=states), one.router.policy) for one in fitted
     }
     constant = _constant(dataset.select(plan.drawn["train"]), systems[plan.reference][0])
     together, over = (
-        paired(
-            among,
-            test,
-            reference=against,
-            resamples=plan.resamples,
-            seed=plan.seed,
-            progress=shown,
-        )
+        paired(among, test, reference=against, progress=progress, **_drawing(plan))
         for among, against in (
             (systems, plan.reference),
             ({**systems, CONSTANT: (constant, Lambda())}, CONSTANT),
         )
     )
     judged = []
-    with shown.task("judging", total=float(len(fitted))) as advance:
+    with progress.task("judging", total=float(len(fitted))) as advance:
         for one in fitted:
             predictions, policy = systems[one.name]
-            alone = evaluate(
-                predictions, test, policy=policy, resamples=plan.resamples, seed=plan.seed
-            )
-            judged.append(
-                Judged(
-                    one.name,
-                    one,
-                    alone,
-                    together.headline[one.name],
-                    together.difference.get(one.name, {}),
-                    over.difference[one.name],
-                )
-            )
+            alone = evaluate(predictions, test, policy=policy, **_drawing(plan))
+            against = together.difference.get(one.name, {})
+            numbers = together.headline[one.name]
+            judged.append(Judged(one.name, one, alone, numbers, against, over.difference[one.name]))
             advance(note=one.name)
-    return Result(plan, tuple(judged), tuple(failed))
+    return tuple(judged)
+
+
+class _Drawing(TypedDict):
+    resamples: int
+    seed: int
+
+
+def _drawing(plan: Plan) -> _Drawing:
+    return {"resamples": plan.resamples, "seed": plan.seed}
 
 
 def _constant(train: RoutingDataset, like: Predictions) -> Predictions:
