@@ -1,0 +1,236 @@
+"""How far a router's numbers move when only the seed of its training changes.
+
+The paper's appendix on seed variability: every recipe is fitted with several seeds on the same
+split and judged on the same test queries. This is the noise of training; what other queries would
+change is the bootstrap's matter.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, final, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations
+from prefill_router.data import RoutingDataset, Split
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation.scores import Scorer
+from prefill_router.evaluation.trial import Trial
+from prefill_router.evaluation.weighted import ones
+from prefill_router.fitting import FitConfig, Recipe
+from prefill_router.progress import Advance, Progress, SilentProgress
+from prefill_router.studies.fitted import Failed, fit_all
+
+Number = Literal["auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc", "argmax_accuracy"]
+NUMBERS: tuple[Number, ...] = get_args(Number)
+"""The numbers of the paper's table, and the accuracy at lam = 1."""
+ENOUGH = 3
+"""So many fits with the same probabilities to the last bit, and the seed plays no part."""
+
+
+@final
+@dataclass(frozen=True)
+class Spread:
+    """One recipe over its seeds.
+
+    Attributes:
+        name: The recipe's.
+        values: Every number's value for each seed, in the order of `seeds`.
+        seeds: What it was fitted with.
+        deterministic: Whether the predictions were the same, bit for bit, whatever the seed; then
+            it was fitted `ENOUGH` times at most.
+    """
+
+    name: str
+    values: Mapping[Number, tuple[float, ...]]
+    seeds: tuple[int, ...]
+    deterministic: bool
+
+    def mean(self, number: Number) -> float:
+        """The mean over the seeds."""
+        if self.deterministic:
+            return self.values[number][0]
+        return float(np.mean(self.values[number]))
+
+    def sd(self, number: Number) -> float:
+        """The sample standard deviation (n - 1); NaN for one seed, 0 where the seed is unused."""
+        if self.deterministic:
+            return 0.0
+        values = self.values[number]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+
+    def range(self, number: Number) -> tuple[float, float]:
+        """The lowest and the highest value; extremes of the seeds, no confidence interval."""
+        return min(self.values[number]), max(self.values[number])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        return {
+            "seeds": list(self.seeds),
+            "deterministic": self.deterministic,
+            "numbers": {
+                name: {
+                    "mean": plain(self.mean(name)),
+                    "sd": plain(self.sd(name)),
+                    "lowest": plain(self.range(name)[0]),
+                    "highest": plain(self.range(name)[1]),
+                    "values": [plain(value) for value in self.values[name]],
+                }
+                for name in NUMBERS
+            },
+        }
+
+
+@final
+@dataclass(frozen=True)
+class SeedStudy:
+    """All recipes over the seeds.
+
+    Attributes:
+        spreads: One per recipe that could be fitted, in the order given.
+        failed: The others.
+        queries: How many test queries they were judged on.
+        seed: The first seed.
+        count: How many seeds.
+    """
+
+    spreads: tuple[Spread, ...]
+    failed: tuple[Failed, ...]
+    queries: int
+    seed: int
+    count: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "queries": self.queries,
+            "seed": self.seed,
+            "count": self.count,
+            "routers": {one.name: one.to_dict() for one in self.spreads},
+            "failed": {one.name: one.why for one in self.failed},
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per recipe, seed and number."""
+        return [
+            {"router": one.name, "seed": seed, "number": name, "value": value}
+            for one in self.spreads
+            for name in NUMBERS
+            for seed, value in zip(one.seeds, one.values[name], strict=True)
+        ]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per recipe: the paper's table, with the extremes."""
+        rows = []
+        for one in self.spreads:
+            row: dict[str, Any] = {
+                "router": one.name,
+                "fits": len(one.seeds),
+                "deterministic": one.deterministic,
+            }
+            for name in NUMBERS:
+                low, high = one.range(name)
+                row |= {name: one.mean(name), f"{name}_sd": one.sd(name)}
+                row |= {f"{name}_lowest": low, f"{name}_highest": high}
+            rows.append(row)
+        return rows
+
+
+def seed_study(
+    dataset: RoutingDataset,
+    recipes: Mapping[str, Recipe],
+    states: Sequence[Activations],
+    drawn: Split,
+    *,
+    count: int = 10,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> SeedStudy:
+    """Fit every recipe with the seeds `seed`, `seed + 1`, ... on one split.
+
+    Args:
+        dataset: Scored answers.
+        recipes: By name.
+        states: What their features read, see `fitting.gather`.
+        drawn: The split that all share.
+        count: How many seeds.
+        seed: The first.
+        folder: Keeps each router as soon as it is fitted; interrupted, the work goes on from there.
+        progress: Shows how far it is.
+
+    Raises:
+        ConfigError: There are fewer than two seeds, or the first is negative.
+    """
+    if count < 2 or seed < 0:
+        raise ConfigError(f"{count} seeds from {seed} on; give at least 2, from 0 up; 10 is usual")
+    spreads, failed = list[Spread](), list[Failed]()
+    test = dataset.select(drawn["test"])
+    with (progress or SilentProgress()).task("fits", total=float(count * len(recipes))) as advance:
+        for name, recipe in recipes.items():
+            fits = _Fits(dataset, states, drawn, test, folder)
+            lost = fits.run(name, recipe, range(seed, seed + count), advance)
+            if lost is None:
+                spreads.append(fits.spread(name))
+            else:
+                failed.append(lost)
+            advance(count - len(fits.seeds), note=name)
+    return SeedStudy(tuple(spreads), tuple(failed), len(test), seed, count)
+
+
+class _Fits:
+    """The fits of one recipe so far."""
+
+    def __init__(
+        self,
+        dataset: RoutingDataset,
+        states: Sequence[Activations],
+        drawn: Split,
+        test: RoutingDataset,
+        folder: Path | None,
+    ) -> None:
+        self.dataset, self.states, self.drawn, self.test = dataset, states, drawn, test
+        self.folder = folder
+        self.seeds: list[int] = []
+        self.values: dict[Number, list[float]] = {name: [] for name in NUMBERS}
+        self.first: NDArray[np.float64] | None = None
+        self.same = True
+
+    def run(
+        self, name: str, recipe: Recipe, seeds: Sequence[int], advance: Advance
+    ) -> Failed | None:
+        for seed in seeds:
+            lost = self._add(name, recipe, seed)
+            if lost is not None:
+                return lost
+            advance(note=f"{name}, seed {seed}")
+            if self.same and len(self.seeds) >= ENOUGH:
+                break
+        return None
+
+    def _add(self, name: str, recipe: Recipe, seed: int) -> Failed | None:
+        place = None if self.folder is None else self.folder / f"seed-{seed}"
+        config = FitConfig(seed=seed)
+        fitted, failed = fit_all(
+            self.dataset, {name: recipe}, self.states, self.drawn, config=config, folder=place
+        )
+        if failed:
+            return failed[0]
+        router = fitted[0].router
+        predicted = router.predict(self.test, stores=self.states)
+        if self.first is None:
+            self.first = predicted.correctness
+        self.same = self.same and np.array_equal(self.first, predicted.correctness)
+        scorer = Scorer.of(Trial.join(predicted, self.test, policy=router.policy))
+        headline = scorer.score(ones(len(self.test))).headline
+        for number, values in self.values.items():
+            values.append(float(headline[number][0]))
+        self.seeds.append(seed)
+        return None
+
+    def spread(self, name: str) -> Spread:
+        values = {number: tuple(each) for number, each in self.values.items()}
+        return Spread(name, values, tuple(self.seeds), self.same and len(self.seeds) > 1)
