@@ -1,0 +1,191 @@
+"""The study itself: routers and the best single target, at several settings, everything counted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation.bootstrap import Estimate, chunks
+from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.evaluation.weighted import PerResample, Weights, divide, ones
+from prefill_router.policy import check_lam
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.studies.end_to_end.areas import Plane
+from prefill_router.studies.end_to_end.contender import Contender, Use
+from prefill_router.studies.end_to_end.result import EndToEnd, Point, alone
+
+LAMS = (1.0, 0.5)
+"""The paper's two operating points."""
+_REASONS = {
+    "seconds": "no speed or measured time of the targets' answers is known",
+    "routing": "the routing latency isn't known",
+    "cost": "no observed cost is known; add prices and token counts, or recorded costs",
+    "area": "the single targets' costs or accuracies can't be normalised",
+    "accuracy": "no answer has a label",
+}
+Key = tuple[str, ...]
+Table = dict[Key, PerResample]
+
+
+def study_end_to_end(
+    contenders: Sequence[Contender],
+    best: str,
+    *,
+    charges: Mapping[str, str] | None = None,
+    timing: str = "",
+    lams: Sequence[float] = LAMS,
+    resamples: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> EndToEnd:
+    """Count everything: targets, encoders, waiting.
+
+    Args:
+        contenders: The router, and others that it is held against; all on the same queries and
+            targets, in the same order.
+        best: The single target that they are held against; choose it on other queries.
+        charges: What each router's encoder is charged at, in words.
+        timing: Where the answers' seconds come from, in words.
+        lams: The settings.
+        resamples: Bootstrap resamples of the queries; 0 for no intervals.
+        seed: Another seed, other resamples.
+        progress: Shows how far it is.
+
+    Raises:
+        ConfigError: Names repeat, the queries or targets differ, or an option makes no sense.
+    """
+    _check(contenders, best, lams)
+    scene = _Scene(
+        [_Setting.of(contenders, best, lam) for lam in lams], [Plane.of(c) for c in contenders]
+    )
+    queries = len(contenders[0].trial)
+    point = scene.numbers(ones(queries))
+    drawn: dict[Key, list[NDArray[np.float64]]] = {key: [] for key in point}
+    width = max(plane.scorer.width for plane in scene.planes)
+    with (progress or SilentProgress()).task("bootstrap", total=float(resamples)) as advance:
+        for weights in chunks(queries, count=resamples, seed=seed, width=width):
+            for key, value in scene.numbers(weights).items():
+                drawn[key].append(value)
+            advance(float(len(weights)))
+    found = {
+        key: Estimate.of(
+            float(value[0]), np.concatenate([np.zeros(0), *drawn[key]]), reason=_reason(key)
+        )
+        for key, value in point.items()
+    }
+    names = [contender.name for contender in contenders]
+    return EndToEnd(
+        queries=queries,
+        best=best,
+        points=tuple(_point(setting, i, found) for i, setting in enumerate(scene.settings)),
+        areas={name: _under(found, "area", name) for name in names},
+        area_difference=_under(found, "difference"),
+        latencies={contender.name: contender.latency for contender in contenders},
+        charges=dict(charges or {}),
+        timing=timing,
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Setting:
+    lam: float
+    uses: dict[str, Use]
+    targets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, contenders: Sequence[Contender], best: str, lam: float) -> "_Setting":
+        uses = {contender.name: contender.at(lam) for contender in contenders}
+        first = contenders[0]
+        return cls(lam, {**uses, alone(best): first.always(best)}, first.trial.targets)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Scene:
+    settings: list[_Setting]
+    planes: list[Plane]
+
+    def numbers(self, weights: Weights) -> Table:
+        table: Table = {}
+        for i, setting in enumerate(self.settings):
+            of = {name: use.numbers(weights) for name, use in setting.uses.items()}
+            first = next(iter(of.values()))
+            for name, numbers in of.items():
+                table |= {("use", str(i), name, n): value for n, value in numbers.items()}
+                if numbers is not first:
+                    held = _against(first, numbers)
+                    table |= {("against", str(i), name, n): v for n, v in held.items()}
+        areas = {plane.contender.name: plane.areas(weights) for plane in self.planes}
+        for name, values in areas.items():
+            table |= {("area", name, n): value for n, value in values.items()}
+        if len(areas) > 1:
+            one, other = list(areas.values())[:2]
+            table |= {("difference", n): value - other[n] for n, value in one.items()}
+        return table
+
+
+def _against(
+    one: Mapping[str, PerResample], other: Mapping[str, PerResample]
+) -> dict[str, PerResample]:
+    return {
+        "savings": 1 - divide(one["total_cost"], other["total_cost"]),
+        "accuracy_gain": one["accuracy"] - other["accuracy"],
+        "cost_difference": one["total_cost"] - other["total_cost"],
+        "seconds_difference": one["total_seconds"] - other["total_seconds"],
+    }
+
+
+def _check(contenders: Sequence[Contender], best: str, lams: Sequence[float]) -> None:
+    if not contenders or not lams:
+        raise ConfigError("there is nothing to study; name a router and a lam")
+    first = contenders[0].trial
+    for contender in contenders:
+        same = (contender.trial.query_ids, contender.trial.targets)
+        if same != (first.query_ids, first.targets):
+            raise ConfigError(
+                f"{contender.name} and {contenders[0].name} must be judged on the same queries and "
+                "targets, in the same order"
+            )
+    if best not in first.targets:
+        raise ConfigError(f"there is no target {best!r}; there are {list(first.targets)}")
+    names = [*(contender.name for contender in contenders), alone(best)]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"the names {names} repeat; give each router a name of its own")
+    for lam in lams:
+        check_lam(lam)
+
+
+def _reason(key: Key) -> str:
+    number = key[-1]
+    if key[0] in ("area", "difference"):
+        return _REASONS["area"]
+    if number in ("routing_seconds", "routing_share"):
+        return _REASONS["routing"]
+    for part in ("seconds", "accuracy"):
+        if part in number:
+            return _REASONS[part]
+    return _REASONS["cost"]
+
+
+def _under(found: Mapping[Key, Estimate], *prefix: str) -> Estimates:
+    """The numbers whose keys begin so, by the rest of the key."""
+    return {key[-1]: one for key, one in found.items() if key[:-1] == prefix}
+
+
+def _point(setting: _Setting, place: int, found: Mapping[Key, Estimate]) -> Point:
+    names = list(setting.uses)
+    return Point(
+        lam=setting.lam,
+        systems={name: _under(found, "use", str(place), name) for name in names},
+        against={name: _under(found, "against", str(place), name) for name in names[1:]},
+        shares={
+            name: dict(zip(setting.targets, use.shares.tolist(), strict=True))
+            for name, use in setting.uses.items()
+        },
+    )
