@@ -1,0 +1,194 @@
+"""`prefill-router study`: what the studies have in common, their options and how they begin."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+import typer
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.data import RoutingDataset, Split, load_split, read_dataset
+from prefill_router.errors import ConfigError
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from prefill_router.activations import Activations
+    from prefill_router.fitting import Recipe
+    from prefill_router.router import Router
+    from prefill_router.studies.output import Sheet
+
+study = typer.Typer(
+    help="Studies of routers: seeds, routing ratio, shift and more, each with a page of its own. "
+    "Interrupted, the same command goes on from there.\n\n"
+    "Example: prefill-router study seeds routers.yaml --data answers --out seeds --json",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(study, name="study")
+
+Config = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A YAML file with routers, the folder of a router, or: all, the packaged list.",
+    ),
+]
+Data = Annotated[Path, typer.Option("--data", help="The dataset's folder.")]
+Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
+Stores = Annotated[
+    list[Path] | None, typer.Option("--store", help="A store of states; may be given again.")
+]
+SplitFile = Annotated[
+    Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
+Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")]
+Folders = Annotated[
+    list[Path] | None,
+    typer.Option("--encoder-folder", help="The folder of a local encoder; may be given again."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a study works on.
+
+    Attributes:
+        dataset: Scored answers.
+        recipes: By name.
+        drawn: The split.
+        states: What the recipes' features read.
+        folder: The study's.
+        bar: Shows how far it is.
+        known: What the reader of the page must know.
+        router: The router, where a folder of one was given.
+    """
+
+    dataset: RoutingDataset
+    recipes: "Mapping[str, Recipe]"
+    drawn: Split
+    states: "Sequence[Activations]"
+    folder: Path
+    bar: BarProgress
+    known: Mapping[str, str]
+    router: "Router | None" = None
+
+
+def begin(
+    name: str,
+    config: str,
+    *,
+    data: Path,
+    to: Path,
+    store: Sequence[Path] | None = None,
+    split_file: Path | None = None,
+    seed: int = 0,
+    encoder_folder: Sequence[Path] | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> Opened:
+    """Check the folder, read what is asked for, and gather the states.
+
+    Args:
+        name: The study's.
+        config: See `Config`.
+        data: The dataset's folder.
+        to: The study's folder.
+        store: Stores of states; what they lack is encoded now.
+        split_file: The split; a router's own, or drawn with the seed, if not given.
+        seed: Of the split.
+        encoder_folder: Folders of local encoders.
+        asked: The study's own options, for the mark in its folder.
+
+    Raises:
+        PrefillRouterError: Something can't be read, or the folder holds something else.
+    """
+    from prefill_router.activations import ActivationStore
+    from prefill_router.cli.sources import sources
+    from prefill_router.fitting import gather
+    from prefill_router.studies.output import check_place, mark
+
+    check_place(to, name)
+    if seed < 0:
+        raise ConfigError(f"--seed is {seed}; it must be 0 or more")
+    recipes, router = _recipes(config)
+    dataset = read_dataset(data)
+    drawn = _drawn(dataset, recipes, router, split_file, seed)
+    bar = BarProgress(console=err)
+    stores = [ActivationStore.open(path) for path in store or []]
+    plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
+    mark(to, name, {"seed": seed, **(asked or {}), "recipes": plain, "split": drawn.to_dict()})
+    needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
+    states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
+    known = facts(data, drawn, seed)
+    return Opened(dataset, recipes, drawn, states, to, bar, known, router)
+
+
+def facts(data: Path, drawn: Split, seed: int) -> dict[str, str]:
+    """What the reader of any study must know."""
+    sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
+    return {
+        "dataset": str(data),
+        "queries": sizes,
+        "split": f"seed {drawn.seed}; fitted on train alone, calibrated on calibration",
+        "seed": str(seed),
+    }
+
+
+def finish(
+    sheet: "Sheet", to: Path, *, table: "Table", notes: Sequence[str] = (), as_json: bool = False
+) -> None:
+    """Write a study and print what came of it.
+
+    Args:
+        sheet: What the study says.
+        to: Its folder.
+        table: What is printed.
+        notes: Warnings, such as routers that couldn't be fitted.
+        as_json: Whether the numbers are printed instead of the table.
+    """
+    from prefill_router.studies.output import PAGE, write
+
+    write(sheet, to)
+    for note in notes:
+        err.print(note, soft_wrap=True)
+    if as_json:
+        print_json(dict(sheet.numbers))
+        return
+    out.print(table)
+    for line in sheet.said:
+        out.print(line, soft_wrap=True)
+    out.print(f"report: {to / PAGE}", soft_wrap=True)
+
+
+def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
+    from prefill_router.fitting import recipe_from_dict
+    from prefill_router.reports.compare import recipes_of
+    from prefill_router.router import Router
+
+    if not Path(config).is_dir():
+        return recipes_of(config), None
+    router = Router.load(Path(config))
+    made = router.record.options.get("recipe")
+    if not isinstance(made, dict):
+        raise ConfigError(f"{config} doesn't say how it was made; fit it again, or give a recipe")
+    return {Path(config).resolve().name: recipe_from_dict(made)}, router
+
+
+def _drawn(
+    dataset: RoutingDataset,
+    recipes: "Mapping[str, Recipe]",
+    router: "Router | None",
+    file: Path | None,
+    seed: int,
+) -> Split:
+    from prefill_router.reports.compare.plan import draw_for
+
+    if file is not None:
+        return load_split(file)
+    return draw_for(recipes, dataset, seed=seed) if router is None else router.split

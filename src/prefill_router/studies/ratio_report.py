@@ -1,0 +1,196 @@
+"""The page of the routing-ratio study."""
+
+from collections.abc import Mapping
+from html import escape
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation.document import estimate_cell, facts, paragraph, table, wide
+from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.wording import interval, worded
+from prefill_router.studies.drawing import QUIET, legend_below, new_figure, stroke, style
+from prefill_router.studies.output import Drawn, Sheet
+from prefill_router.studies.ratio import PAIR, RatioCurve, RatioStudy
+from prefill_router.studies.ratio_order import RATIOS
+
+_MEANINGS = {
+    "mean accuracy": "Over all shares from 0 to 1.",
+    "above chance": "By how much that exceeds forcing the same shares of queries drawn by lot; 0 "
+    "means that the order says nothing about who needs the strong target.",
+    "in between": "A share between two whole numbers of queries is read on the straight line "
+    "between them.",
+    "missing labels": "Left out, whichever target a query goes to; never counted as wrong.",
+    "equal probabilities": "The query that stands first in the test part goes first.",
+}
+_PAIR_LABELS = {
+    "apgr": "APGR",
+    "cpt_20": "CPT(20 %)",
+    "cpt_50": "CPT(50 %)",
+    "cpt_80": "CPT(80 %)",
+}
+_PAIR_MEANING = {
+    "APGR": "RouteLLM's average part of the gap between the two targets that is closed, over all "
+    "shares; 0.5 is chance.",
+    "CPT(x)": "RouteLLM's share of strong calls that closes x of the gap; lower is better. Here "
+    "the order is the probability for the strong target, as everywhere on this page; `compare` and "
+    "`evaluate` follow the router's own policy.",
+}
+
+
+def sheet(study: RatioStudy, *, title: str, known: Mapping[str, str]) -> Sheet:
+    """Everything that the study says, for `output.write`."""
+    pair = PAIR[0] in study.curves[0].summary
+    meanings = {**_MEANINGS, **(_PAIR_MEANING if pair else {})}
+    return Sheet(
+        name="ratio",
+        title=title,
+        said=said(study),
+        known={**known, "strong target": study.strong},
+        sections=(
+            ("Accuracy by share", (_intro(study), wide(shares(study)))),
+            (f"Differences from {study.curves[0].name}", (wide(differences(study)),)),
+            ("Over all shares", (wide(summaries(study)),)),
+            ("How to read it", (facts(meanings),)),
+        ),
+        numbers=study.to_dict(),
+        tables={"ratio": _table(study)},
+        figures={"ratio": Drawn(draw(study), study.rows(), _caption(study))},
+    )
+
+
+def said(study: RatioStudy) -> list[str]:
+    """The result in a few sentences."""
+    best = max(study.curves, key=lambda one: one.summary["mean_accuracy"].value)
+    top = max(study.curves, key=lambda one: one.best[1])
+    share, accuracy = top.best
+    lines = [
+        f"{study.strong} alone answers {worded(study.strong_accuracy, 'share')} of "
+        f"{study.queries:,} queries correctly. Sent to it were the queries that each router finds "
+        "most likely to be answered by it, the others went where the router's probability was "
+        f"highest. The highest accuracy is {worded(accuracy, 'share')}, by {top.name} with "
+        f"{worded(share, 'share')} sent to {study.strong}; it was picked among all shares on these "
+        "very queries, so it flatters.",
+        f"Over all shares {best.name} is the most accurate "
+        f"({worded(best.summary['mean_accuracy'].value, 'share')}).",
+    ]
+    idle = [one.name for one in study.curves if not one.summary["lift"].lower > 0]
+    if idle and study.resamples:
+        lines.append(
+            f"Not surely better than forcing queries drawn by lot: {', '.join(idle)}. Their order "
+            f"doesn't tell who needs {study.strong}."
+        )
+    return lines
+
+
+def shares(study: RatioStudy) -> str:
+    """Accuracy of each router at some shares."""
+    rows = [
+        [escape(one.name), *(estimate_cell(value, "share") for value in one.at)]
+        for one in study.curves
+    ]
+    return table(["Router", *_heads()], rows)
+
+
+def differences(study: RatioStudy) -> str:
+    """Each router minus the first, at the same shares and on the same resamples."""
+    rows = [
+        [
+            escape(one.name),
+            *(estimate_cell(value, "points", strong=_sure(value)) for value in one.difference),
+        ]
+        for one in study.curves[1:]
+    ]
+    if not rows:
+        return paragraph("There is no other router.")
+    note = paragraph("Bold: the interval of the difference excludes 0.", soft=True)
+    return note + table(["Router", *_heads()], rows)
+
+
+def summaries(study: RatioStudy) -> str:
+    """Means over all shares."""
+    pair = [name for name in PAIR if name in study.curves[0].summary]
+    head = ["Router", "mean accuracy", "above chance", *(_PAIR_LABELS[name] for name in pair)]
+    rows = []
+    for one in study.curves:
+        cells = [
+            estimate_cell(one.summary["mean_accuracy"], "share"),
+            estimate_cell(one.summary["lift"], "points", strong=_sure(one.summary["lift"])),
+        ]
+        cells += [estimate_cell(one.summary[n], "number" if n == "apgr" else "share") for n in pair]
+        rows.append([escape(one.name), *cells])
+    return table(head, rows)
+
+
+def draw(study: RatioStudy) -> Figure:
+    """All curves, the first with its band."""
+    figure = new_figure(9.4, 5.6)
+    axes = figure.add_subplot()
+    for place, one in enumerate(study.curves):
+        colour, line, _ = stroke(place)
+        label = one.name if place < len(study.curves) else ""
+        axes.plot(
+            100 * one.ratio,
+            100 * one.accuracy,
+            color=colour,
+            ls=line,
+            lw=1.7,
+            label=label,
+            zorder=3,
+        )
+        if place == 0 and np.isfinite(one.lower).any():
+            band = (100 * one.band_ratio, 100 * one.lower, 100 * one.upper)
+            axes.fill_between(*band, color=colour, alpha=0.13, lw=0, label="95 % of resamples")
+    end = 100 * study.strong_accuracy
+    axes.axhline(end, color=QUIET, lw=0.9, ls=":", label=f"{study.strong} alone")
+    style(
+        axes,
+        title=f"Accuracy when a share of the queries is forced on {study.strong}",
+        x=f"queries sent to {study.strong} (%)",
+        y="accuracy (%)",
+    )
+    axes.set_xlim(0, 100)
+    axes.title.set_color(INK)
+    legend_below(figure)
+    return figure
+
+
+def _heads() -> list[str]:
+    return [f"{100 * ratio:g} %" for ratio in RATIOS]
+
+
+def _intro(study: RatioStudy) -> str:
+    return paragraph(
+        f"The share of queries sent to {study.strong}; prices play no part. At 100 % all routers "
+        "are the same.",
+        soft=True,
+    )
+
+
+def _caption(study: RatioStudy) -> str:
+    first = study.curves[0]
+    spread = interval(first.summary["mean_accuracy"], "share")
+    told = f" The band is that of {first.name}" if spread else ""
+    told += f" (mean accuracy {spread})." if spread else ""
+    return (
+        "Left: the strong target answers nothing; right: everything. A curve that rises above both "
+        f"of its ends says that the router knows whom to send there.{told} Overlapping bands don't "
+        "say that two routers are equal: the paired differences below do better."
+    )
+
+
+def _sure(estimate: Estimate) -> bool:
+    return estimate.lower > 0 or estimate.upper < 0
+
+
+def _table(study: RatioStudy) -> list[dict[str, object]]:
+    return [_row(one) for one in study.curves]
+
+
+def _row(one: RatioCurve) -> dict[str, object]:
+    row: dict[str, object] = {"router": one.name}
+    named = {f"at_{ratio:g}": value for ratio, value in zip(RATIOS, one.at, strict=True)}
+    for name, value in {**named, **one.summary}.items():
+        row |= {name: value.value, f"{name}_lower": value.lower, f"{name}_upper": value.upper}
+    return row | {"best_ratio": one.best[0], "best_accuracy": one.best[1]}
