@@ -30,6 +30,8 @@ class Metric:
         counts_unmeasured: Whether queries without any label may change it.
         targets: How many targets it is of.
         absolute: Whether it measures prices by a scale of its own, so that it follows them.
+        sees_sign: Whether it tells a predictor from the one that says the opposite; if not, a
+            perfect predictor is held against one that says the same of all.
     """
 
     compute: Compute
@@ -39,6 +41,7 @@ class Metric:
     counts_unmeasured: bool = False
     targets: int = 4
     absolute: bool = False
+    sees_sign: bool = True
 
 
 def check(metric: Metric, seed: int) -> None:
@@ -74,7 +77,8 @@ def _same(metric: Metric, expected: float, system: System, what: str) -> None:
 def _direction(metric: Metric, value: float, system: System) -> None:
     predictions, data = random_system(queries=70, targets=metric.targets, seed=9)
     perfect = metric.compute(_predicting(predictions, data.correct), data)
-    wrong = metric.compute(_predicting(predictions, 1 - data.correct), data)
+    opposite = 1 - data.correct if metric.sees_sign else np.full(data.correct.shape, 0.5)
+    wrong = metric.compute(_predicting(predictions, opposite), data)
     if metric.better == "neither":
         blind = _predicting(system[0], np.full(system[1].correct.shape, 0.5))
         assert metric.compute(blind, system[1]) == pytest.approx(value), "depends on predictions"

@@ -10,6 +10,10 @@ from prefill_router.evaluation.scores import Scorer
 from prefill_router.evaluation.strong_weak import NAMES
 from prefill_router.evaluation.weighted import ones
 
+NOISE_TAKEN_OFF = ("ece_mean", "brier_reliability", "brier_resolution")
+"""Of these, resamples are without the noise of resampling, so a query that counts twice is one; see
+test_reliability.py."""
+
 
 @pytest.mark.parametrize(("missing", "ties"), [(0.0, False), (0.15, False), (0.1, True)])
 def test_weights_give_what_drawing_the_rows_gives(missing: float, ties: bool) -> None:
@@ -22,6 +26,8 @@ def test_weights_give_what_drawing_the_rows_gives(missing: float, ties: bool) ->
         again = Scorer.of(Trial.join(*resampled(predictions, data, rows.tolist())))
         there = again.score(ones(14))
         for key, table in scores.tables().items():
+            if key[1] in NOISE_TAKEN_OFF:
+                continue
             expected = there.tables()[key][0]
             np.testing.assert_allclose(table[i], expected, atol=1e-12, err_msg=str(key))
         plain = plain_headline(*resampled(predictions, data, rows.tolist()))

@@ -30,6 +30,7 @@ def test_headline_metrics_hold_to_the_contract(name: str, seed: int) -> None:
         "counts_unmeasured": name in COUNTS_UNMEASURED,
         "targets": 2 if name in OF_TWO else 4,
         "absolute": name == "router_arena",
+        "sees_sign": name != "brier_resolution",
     }
     check(Metric(**{**vars(metric), **special}), seed)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.unseen import Unseen
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
@@ -58,12 +59,8 @@ def doctor(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
-    from prefill_router.cli.unseen import Unseen
-    from prefill_router.evaluation import Trial
     from prefill_router.policy import check_lam
     from prefill_router.router import Router
-    from prefill_router.router.states import default_cache
-    from prefill_router.studies.doctor import Subject, examine
     from prefill_router.studies.doctor.report import check_replaceable, write_checkup
 
     check_lam(lam)
@@ -71,44 +68,16 @@ def doctor(
         check_replaceable(to)
     router = Router.load(folder, sources=sources(encoder_folder))
     unseen = Unseen.of(router, read_dataset(data), part)
-    if unseen.train is None:
-        raise DataError(
-            "the dataset has none of the queries that the router was trained on, and the fixed "
-            "choices that it is compared with come from these; give the whole dataset"
-        )
-    bar, notes = BarProgress(console=err), []
     stores = [ActivationStore.open(path) for path in store or []]
-    predictions = router.predict(unseen.judged, stores=stores, cache=default_cache(), progress=bar)
-    subject = Subject(
-        Trial.join(predictions, unseen.judged, policy=router.policy),
-        unseen.judged.queries,
-        unseen.train,
-        lam,
-    )
-    distances = _distances(router, unseen.train, unseen.judged, stores)
-    if distances is None:
-        notes.append(
-            "the distance from the training queries wasn't measured: no store holds their states; "
-            "give it with --store"
-        )
-    probed, reason = _probed(router, lam, seed) if probe else (None, "it was left out")
-    if probed is None:
-        notes.append(f"confidence on nonsense wasn't probed: {reason}")
-    found = examine(
-        subject,
-        distances=distances,
-        probe=probed,
-        resamples=resamples,
-        shuffles=resamples,
-        seed=seed,
-        notes=tuple(notes),
-        progress=bar,
+    found = _examined(
+        router, unseen, stores, lam=lam, resamples=resamples, seed=seed, nonsense=probe
     )
     if to is not None:
         facts = {
             "router": str(folder),
             "dataset": f"{data}, {part} part",
-            "queries": f"{len(subject):,}; the router was trained on {len(unseen.train):,}",
+            "queries": f"{len(unseen.judged):,}",
+            "trained on": f"{len(router.split['train']):,}",
             "lam": f"{lam:g}",
             "prices": router.pool.prices_date or "undated",
         }
@@ -118,6 +87,49 @@ def doctor(
     else:
         _show(found, to)
     raise typer.Exit(CODES[found.verdict])
+
+
+def _examined(
+    router: "Router",
+    unseen: "Unseen",
+    stores: Sequence["Activations"],
+    *,
+    lam: float,
+    resamples: int,
+    seed: int,
+    nonsense: bool,
+) -> "Checkup":
+    from prefill_router.evaluation import Trial
+    from prefill_router.router.states import default_cache
+    from prefill_router.studies.doctor import Subject, examine
+
+    if unseen.train is None:
+        raise DataError(
+            "the dataset has none of the queries that the router was trained on, and the fixed "
+            "choices that it is compared with come from these; give the whole dataset"
+        )
+    bar, notes = BarProgress(console=err), []
+    predictions = router.predict(unseen.judged, stores=stores, cache=default_cache(), progress=bar)
+    trial = Trial.join(predictions, unseen.judged, policy=router.policy)
+    distances = _distances(router, unseen.train, unseen.judged, stores)
+    if distances is None:
+        notes.append(
+            "the distance from the training queries wasn't measured: no store holds their states; "
+            "give it with --store"
+        )
+    probed, reason = _probed(router, lam, seed) if nonsense else (None, "it was left out")
+    if probed is None:
+        notes.append(f"confidence on nonsense wasn't probed: {reason}")
+    return examine(
+        Subject(trial, unseen.judged.queries, unseen.train, lam),
+        distances=distances,
+        probe=probed,
+        resamples=resamples,
+        shuffles=resamples,
+        seed=seed,
+        notes=tuple(notes),
+        progress=bar,
+    )
 
 
 def _distances(

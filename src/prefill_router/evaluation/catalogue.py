@@ -27,6 +27,28 @@ HEADLINE: Mapping[str, Entry] = {
         "The mean squared difference between predicted probability and outcome, averaged over the "
         "targets; always saying 0.5 gives 0.25.",
     ),
+    "ece_mean": Entry(
+        "Calibration error (ECE)",
+        "number",
+        "lower",
+        "How far the predicted probabilities are from how often a target is right, in 15 bins of "
+        "equal width, averaged over the targets. Part of it is chance: see the diagram of "
+        "reliability.",
+    ),
+    "brier_reliability": Entry(
+        "Brier score, reliability",
+        "number",
+        "lower",
+        "The part of the Brier score that comes from probabilities that don't hold; 0 for those "
+        "that do.",
+    ),
+    "brier_resolution": Entry(
+        "Brier score, resolution",
+        "number",
+        "higher",
+        "How much the Brier score is lower for telling questions apart; 0 for a predictor that "
+        "says the same of all.",
+    ),
     "argmax_accuracy": Entry(
         "Argmax accuracy",
         "share",

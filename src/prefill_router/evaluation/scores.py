@@ -12,6 +12,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.evaluation import strong_weak
 from prefill_router.evaluation.area import Anchors, Axis, frontier, oracle_distance, padded_area
 from prefill_router.evaluation.auc import Ranking
+from prefill_router.evaluation.binning import Bins
 from prefill_router.evaluation.curve import Points, Sweep
 from prefill_router.evaluation.elsewhere import Material, elsewhere
 from prefill_router.evaluation.metrics import (
@@ -25,6 +26,7 @@ from prefill_router.evaluation.metrics import (
     selection,
 )
 from prefill_router.evaluation.pareto import Among, Reading
+from prefill_router.evaluation.reliability import calibration_error, decomposition
 from prefill_router.evaluation.strong_weak import StrongWeak
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import PerResample, Weights, divide, known_mean, mean_over
@@ -32,6 +34,9 @@ from prefill_router.evaluation.weighted import PerResample, Weights, divide, kno
 Headline = Literal[
     "auc_mean",
     "brier_mean",
+    "ece_mean",
+    "brier_reliability",
+    "brier_resolution",
     "argmax_accuracy",
     "argmax_cost",
     "routed_to_accuracy",
@@ -111,6 +116,7 @@ class Scorer:
         ranking: Each target's scores.
         retained: The operating points that P-AUCCC, oracle distance and max-lam accuracy see.
         axis: How cost is normalised.
+        bins: Its predictions, in bins of equal width.
         max_cost: Where AIQ ends, US dollars per query; None for the largest cost compared.
         pair: The changes between a strong and a weak target; None where there aren't two.
     """
@@ -120,6 +126,7 @@ class Scorer:
     ranking: tuple[Ranking, ...]
     retained: Int[NDArray[np.int64], " point"]
     axis: Axis
+    bins: Bins
     max_cost: float | None = None
     pair: StrongWeak | None = None
 
@@ -147,7 +154,7 @@ class Scorer:
             raise ConfigError(f"max_cost is {max_cost}; it must be US dollars per query, above 0")
         sweep, pair = Sweep.of(trial), StrongWeak.of(trial)
         kept = sweep.retained(step)
-        return cls(trial, sweep, rankings(trial), kept, axis, max_cost, pair)
+        return cls(trial, sweep, rankings(trial), kept, axis, Bins.of(trial), max_cost, pair)
 
     def read(self, weights: Weights) -> Reading:
         """The retained operating points in each resample."""
@@ -183,6 +190,7 @@ class Scorer:
         headline = {
             "auc_mean": macro_mean(targets["auc"]),
             "brier_mean": macro_mean(targets["brier"]),
+            **_reliability(self.bins, weights),
             **end,
             "routed_to_accuracy": routed_to_accuracy(routing),
             **_best_point(own.points, targets["accuracy"], anchors),
@@ -202,7 +210,18 @@ class Scorer:
     @property
     def width(self) -> int:
         """Numbers per resample in the largest table that scoring makes."""
-        return len(self.trial) + len(self.sweep.query)
+        return len(self.trial) + len(self.sweep.query) + self.bins.width
+
+
+def _reliability(bins: Bins, weights: Weights) -> dict[str, PerResample]:
+    """Means over the targets; the last column is of all of them together."""
+    sums = bins.sums(weights)
+    parts = decomposition(sums)
+    return {
+        "ece_mean": macro_mean(calibration_error(sums)[:, :-1]),
+        "brier_reliability": macro_mean(parts["reliability"][:, :-1]),
+        "brier_resolution": macro_mean(parts["resolution"][:, :-1]),
+    }
 
 
 def plane(

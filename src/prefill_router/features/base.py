@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -97,6 +98,11 @@ class Family(ABC):
             ConfigError: It was fitted for others, or in another order.
         """
         del names
+
+    def located(self, folders: Mapping[str, Path | str]) -> "Family":
+        """The same, where a network of its own is found in one of these folders, by its name."""
+        del folders
+        return self
 
     @abstractmethod
     def read(self, reading: Reading) -> Columns:

@@ -7,7 +7,7 @@ on the card.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
@@ -79,7 +79,7 @@ def fit_router(
     needs = config.recipe.needs
     states = gather(needs, dataset, stores, sources=sources, cache=cache, progress=shown)
     router = learn(dataset, states, drawn, config=config, progress=shown)
-    router = replace(router, sources=sources or EncoderSources())
+    router = router.with_sources(sources or EncoderSources())
     test = dataset.select(drawn["test"])
     predictions = router.predict(test, stores=states, progress=shown)
     judged = evaluate(

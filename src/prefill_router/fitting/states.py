@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from prefill_router.activations import POOLINGS, Activations, Provenance, Site
+from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
-from prefill_router.encoders import candidate_layers, load_encoder
+from prefill_router.encoders import default_sites, load_encoder, recorded_name
 from prefill_router.features import Need
 from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources
@@ -43,7 +43,7 @@ def gather(
 
 def _meets(store: Activations, need: Need, dataset: RoutingDataset) -> bool:
     return (
-        store.provenance.encoder == need.encoder
+        store.provenance.encoder == recorded_name(need.encoder)
         and set(need.sites or ()) <= set(store.sites)
         and not store.missing(dataset.prompt_keys)
     )
@@ -57,23 +57,16 @@ def _encoded(
     progress: Progress,
 ) -> Activations:
     by_name = {encoder.provenance.encoder: encoder for encoder in sources.loaded}
-    encoder = by_name.get(need.encoder) or load_encoder(
-        sources.folders.get(need.encoder, need.encoder),
+    encoder = by_name.get(recorded_name(need.encoder)) or load_encoder(
+        sources.place_of(need.encoder) or need.encoder,
         device=sources.device,
         trust_remote_code=sources.trust_remote_code,
     )
-    sites: Sequence[Site] = need.sites or candidates(encoder.provenance)
     return cached_states(
         dataset,
         encoder,
         cache or default_cache(),
-        sites=sites,
+        sites=need.sites or default_sites(encoder.provenance),
         rounding="bfloat16",
         progress=progress,
     )
-
-
-def candidates(provenance: Provenance) -> tuple[Site, ...]:
-    """The sites of an encoder that are read where none are named."""
-    layers = candidate_layers(provenance.num_layers)
-    return tuple(Site(layer, pooling) for layer in layers for pooling in POOLINGS)

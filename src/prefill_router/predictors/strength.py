@@ -20,7 +20,7 @@ _CONSTANT = 1e-12
 _TOLERANCE = 1e-6
 """Of a regression's loss per query; choosing doesn't see what lies below."""
 _FARTHEST = 1e9
-"""From the mean, in spreads; a fold's own spread may be nothing beside that of the rows held out."""
+"""From the mean, in spreads; a fold's own may be nothing beside that of the rows held out."""
 _RISES = 2
 
 

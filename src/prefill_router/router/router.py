@@ -188,6 +188,11 @@ class Router:
         note = f"{_REPRICED} {self.pool.prices_date or 'an unknown day'}"
         return repriced.with_record(self.record.model_copy(update={"notes": (*notes, note)}))
 
+    def with_sources(self, sources: EncoderSources) -> "Router":
+        """The same router, whose encoders and networks are found elsewhere."""
+        features = FeatureSet(tuple(f.located(sources.folders) for f in self.features.families))
+        return replace(self, sources=sources, features=features)
+
     def with_record(self, record: Record) -> "Router":
         """The same router with another record of how it came to be."""
         return replace(self, record=record)
@@ -201,7 +206,7 @@ class Router:
             self._encoders[provenance] = load_encoder_for(
                 provenance,
                 layers=[site.layer for site in self.features.sites_of(provenance)],
-                source=self.sources.folders.get(provenance.encoder),
+                source=self.sources.place_of(provenance.encoder),
                 device=self.sources.device,
                 trust_remote_code=self.sources.trust_remote_code,
             )
@@ -255,7 +260,7 @@ class Router:
         """
         from prefill_router.router.storage import load_router
 
-        return replace(load_router(Path(folder)), sources=sources or EncoderSources())
+        return load_router(Path(folder)).with_sources(sources or EncoderSources())
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload the router's folder to a Hugging Face repository; returns the commit's address.
@@ -291,4 +296,4 @@ class Router:
         from prefill_router.router.hub import load
 
         router = load(name, revision=revision, token=token)
-        return replace(router, sources=sources or EncoderSources())
+        return router.with_sources(sources or EncoderSources())

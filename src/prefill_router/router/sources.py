@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from prefill_router.encoders import Encoder
+from prefill_router.encoders import Encoder, EncoderName
 
 
 @final
@@ -24,3 +24,8 @@ class EncoderSources:
     folders: Mapping[str, Path | str] = field(default_factory=dict)
     device: str | None = None
     trust_remote_code: bool = False
+
+    def place_of(self, name: str) -> Path | str | None:
+        """The folder of an encoder; that of `sentence:x` and `signals:x` may be given as x."""
+        place = EncoderName.parse(name).place
+        return self.folders.get(name, self.folders.get(place))

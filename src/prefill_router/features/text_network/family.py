@@ -119,6 +119,11 @@ class TextNetwork(Family):
         """The same, where the base network lies at another place; what lies there is checked."""
         return replace(self, source=str(source))
 
+    def located(self, folders: Mapping[str, Path | str]) -> "TextNetwork":
+        """The same, where its base network lies in one of these folders."""
+        place = folders.get(self.made_by.encoder)
+        return self if place is None else self.at(place)
+
     def read(self, reading: Reading) -> Columns:
         """The logits of these queries.
 
