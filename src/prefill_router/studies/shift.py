@@ -201,7 +201,8 @@ def _kept(numbers: Estimates) -> dict[Number, Estimate]:
 
 def _negated(one: Estimate) -> Estimate:
     """The difference the other way round."""
-    return Estimate(-one.value, -one.upper, -one.lower, one.undefined, one.reason)
+    value, lower, upper = (0.0 - end for end in (one.value, one.upper, one.lower))  # not -0.0
+    return Estimate(value, lower, upper, one.undefined, one.reason)
 
 
 def _plain(numbers: Mapping[Number, Estimate]) -> dict[str, Any]:

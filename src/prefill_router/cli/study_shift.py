@@ -1,0 +1,134 @@
+"""`prefill-router study shift`: what a router loses on queries of a kind it wasn't trained on."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli.study import (
+    AsJson,
+    Config,
+    Data,
+    Folders,
+    Out,
+    Resamples,
+    Seed,
+    SplitFile,
+    Stores,
+    begin,
+    finish,
+    study,
+)
+from prefill_router.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset
+    from prefill_router.studies.shift_plan import Shift
+
+
+@study.command()
+def shift(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    train_on: Annotated[
+        str | None, typer.Option(help="Benchmarks or domains to train on, between commas.")
+    ] = None,
+    test_on: Annotated[
+        str | None, typer.Option(help="Benchmarks or domains to test on, between commas.")
+    ] = None,
+    hold_out: Annotated[
+        str | None, typer.Option(help="Test on these and train on all the others.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="mmlu-pro-stem: STEM to humanities and social sciences.")
+    ] = None,
+    split_file: SplitFile = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train on some benchmarks or domains and test on others, beside routers trained on all.
+
+    All are tested on the same queries of the test part. One reference is trained on the whole train
+    part, one on as many queries of it as the shifted router had.
+
+    Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
+    """
+    from rich.table import Table
+
+    from prefill_router.studies.output import ROUTERS
+    from prefill_router.studies.shift import shift_study
+    from prefill_router.studies.shift_report import sheet
+
+    _check(train_on, test_on, hold_out, preset)
+    asked = {"train_on": train_on, "test_on": test_on, "hold_out": hold_out, "preset": preset}
+    opened = begin(
+        "shift",
+        config,
+        data=data,
+        to=to,
+        store=store,
+        split_file=split_file,
+        seed=seed,
+        encoder_folder=encoder_folder,
+        asked={**asked, "resamples": resamples},
+    )
+    found = shift_study(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        _shift(opened.dataset, train_on, test_on, hold_out, preset),
+        resamples=resamples,
+        seed=seed,
+        folder=to / ROUTERS,
+        progress=opened.bar,
+    )
+    heads = ("trained elsewhere", "on all", "difference", "as few", "difference", "macro AUC")
+    table = Table("router", *heads, box=None, pad_edge=False)
+    for one in found.routers:
+        accuracy = {arm: 100 * v["argmax_accuracy"].value for arm, v in one.numbers.items()}
+        table.add_row(
+            one.name,
+            f"{accuracy['shifted']:.2f}",
+            f"{accuracy['reference']:.2f}",
+            f"{100 * one.loss['argmax_accuracy'].value:+.2f}",
+            f"{accuracy['equal']:.2f}",
+            f"{100 * one.loss_of_shift['argmax_accuracy'].value:+.2f}",
+            f"{one.numbers['shifted']['auc_mean'].value:.4f}",
+        )
+    made = sheet(found, title=f"Distribution shift on {data.name}", known=opened.known)
+    lost = [f"{one.name} could not be fitted, {one.why}" for one in found.failed]
+    finish(made, to, table=table, notes=lost, as_json=as_json)
+
+
+def _check(
+    train_on: str | None, test_on: str | None, hold_out: str | None, preset: str | None
+) -> None:
+    ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
+    if ways != 1 or (train_on is None) != (test_on is None):
+        raise ConfigError(
+            "give --train-on with --test-on, or --hold-out, or --preset; one of these"
+        )
+
+
+def _shift(
+    dataset: "RoutingDataset",
+    train_on: str | None,
+    test_on: str | None,
+    hold_out: str | None,
+    preset: str | None,
+) -> "Shift":
+    from prefill_router.studies.shift_plan import Shift
+
+    if preset:
+        return Shift.preset(preset)
+    if hold_out:
+        return Shift.hold_out(dataset, _names(hold_out))
+    return Shift(_names(train_on or ""), _names(test_on or ""))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

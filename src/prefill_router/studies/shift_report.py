@@ -1,0 +1,203 @@
+"""The page of the shift study."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.evaluation.document import (
+    estimate_cell,
+    facts,
+    paragraph,
+    table,
+    wide,
+)
+from prefill_router.evaluation.wording import interval, worded
+from prefill_router.studies.drawing import QUIET, STROKES, legend_below, new_figure, style
+from prefill_router.studies.output import Drawn, Sheet
+from prefill_router.studies.shift import ARMS, Number, Shifted, ShiftStudy
+from prefill_router.studies.shift_plan import Arm
+
+NAMES: Mapping[Arm, str] = {
+    "reference": "trained on all",
+    "shifted": "trained elsewhere",
+    "equal": "trained on all, as few queries",
+}
+_MEANINGS = {
+    "trained on all": "The in-distribution reference: the whole train part, which has queries of "
+    "the kinds tested on.",
+    "trained elsewhere": "Trained only on the kinds named above, none of which are tested on; "
+    "layers, PCA, probabilities and costs were all fitted anew.",
+    "trained on all, as few queries": "A second reference, trained on a stratified draw of the "
+    "train part as large as that of the router trained elsewhere: what is lost against this one is "
+    "due to the shift, and not to having fewer queries.",
+    "difference": "Percentage points for accuracy; paired, the same resampled test queries on both "
+    "sides.",
+}
+_CAPTION = (
+    "The same routers on the same test queries, trained on everything, on as few queries of "
+    "everything, and elsewhere only. Lines hold 95 % of what other test queries would give."
+)
+_DRAWN: tuple[Number, ...] = ("argmax_accuracy", "auc_mean")
+_ORDER: tuple[Arm, ...] = ("reference", "equal", "shifted")
+
+
+def sheet(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> Sheet:
+    """Everything that the study says, for `output.write`."""
+    return Sheet(
+        name="shift",
+        title=title,
+        said=said(study),
+        known={**known, **_kinds(study)},
+        sections=(
+            ("Accuracy at lam = 1", _of(study, "argmax_accuracy")),
+            ("Macro AUC over targets", _of(study, "auc_mean")),
+            ("Brier score", _of(study, "brier_mean")),
+            ("Best accuracy at any lam", _of(study, "max_lam_accuracy")),
+            ("What the columns mean", (facts(_MEANINGS), *_failed(study))),
+        ),
+        numbers=study.to_dict(),
+        tables={"shift": study.rows(), "paper": paper_rows(study)},
+        figures={"shift": Drawn(draw(study), study.rows(), _CAPTION)} if study.routers else {},
+    )
+
+
+def said(study: ShiftStudy) -> list[str]:
+    """The result in a few sentences."""
+    if not study.routers:
+        return ["No router could be fitted in all three ways."]
+    ordered = sorted(study.routers, key=lambda one: -one.loss["argmax_accuracy"].value)
+    best, worst = ordered[0], ordered[-1]
+    lines = [
+        f"Tested on {study.queries:,} queries of {_listed(study.shift.test_on)}. "
+        + _lost(best)
+        + ("" if best is worst else " " + _lost(worst))
+    ]
+    hurt = [o.name for o in study.routers if o.loss_of_shift["argmax_accuracy"].upper < 0]
+    lines.append(
+        "Surely lost to the shift itself, against a reference with as few training queries, at "
+        f"lam = 1: {', '.join(hurt) if hurt else 'none'}."
+    )
+    blind = [o.name for o in study.routers if not o.numbers["shifted"]["auc_mean"].lower > 0.5]
+    if blind and study.resamples:
+        lines.append(
+            "Trained elsewhere, these no longer surely tell which queries a target gets right "
+            f"(macro AUC not above 0.5): {', '.join(blind)}."
+        )
+    return lines
+
+
+def columns(study: ShiftStudy, number: Number) -> str:
+    """One number in the three arms and the two differences, a row per router."""
+    entry = HEADLINE[number]
+    unit = "points" if entry.unit == "share" else entry.unit
+    head = [
+        "Router",
+        *(escape(NAMES[arm]) for arm in ARMS),
+        "elsewhere less all",
+        "elsewhere less as few",
+    ]
+    rows = [
+        [
+            escape(one.name),
+            *(estimate_cell(one.numbers[arm][number], entry.unit) for arm in ARMS),
+            *(
+                estimate_cell(value, unit, signed=True, strong=_sure(value))
+                for value in (one.loss[number], one.loss_of_shift[number])
+            ),
+        ]
+        for one in study.routers
+    ]
+    return table(head, rows)
+
+
+def paper_rows(study: ShiftStudy) -> list[dict[str, object]]:
+    """The columns of the paper's two tables: percent, and differences in points."""
+    return [
+        {
+            "router": one.name,
+            "shifted": 100 * one.numbers["shifted"]["argmax_accuracy"].value,
+            "iid": 100 * one.numbers["reference"]["argmax_accuracy"].value,
+            "delta": 100 * one.loss["argmax_accuracy"].value,
+            "delta_lower": 100 * one.loss["argmax_accuracy"].lower,
+            "delta_upper": 100 * one.loss["argmax_accuracy"].upper,
+            "shifted_macro_auc": one.numbers["shifted"]["auc_mean"].value,
+        }
+        for one in study.routers
+    ]
+
+
+def draw(study: ShiftStudy) -> Figure:
+    """Accuracy and AUC of every router in the three arms."""
+    ordered = study.routers[::-1]
+    figure = new_figure(10.0, 1.7 + 0.5 * len(ordered))
+    panels = figure.subplots(1, len(_DRAWN), sharey=True, squeeze=False)[0]
+    for axes, number in zip(panels, _DRAWN, strict=True):
+        scale = 100 if HEADLINE[number].unit == "share" else 1
+        for row, one in enumerate(ordered):
+            _draw_row(axes, row, one, number, scale=scale, named=not row)
+        unit = " (%)" if scale == 100 else ""
+        style(axes, title=HEADLINE[number].label + unit)
+    panels[1].axvline(0.5, color=QUIET, lw=0.9, ls=":")
+    panels[0].set_yticks(range(len(ordered)), [one.name for one in ordered])
+    panels[0].set_ylim(-0.6, len(ordered) - 0.4)
+    legend_below(figure, columns=3)
+    return figure
+
+
+def _draw_row(
+    axes: Axes, row: int, one: Shifted, number: Number, *, scale: float, named: bool
+) -> None:
+    for place, arm in enumerate(_ORDER):
+        colour, _, marker = STROKES[place]
+        value, height = one.numbers[arm][number], row + 0.2 * (1 - place)
+        if np.isfinite(value.lower):
+            ends = [scale * value.lower, scale * value.upper]
+            axes.plot(ends, [height, height], color=colour, lw=1.4)
+        label = NAMES[arm] if named else ""
+        axes.plot([scale * value.value], [height], marker, color=colour, ms=5, label=label)
+
+
+def _of(study: ShiftStudy, number: Number) -> Sequence[str]:
+    return (paragraph(HEADLINE[number].meaning, soft=True), wide(columns(study, number)))
+
+
+def _lost(one: Shifted) -> str:
+    loss = one.loss["argmax_accuracy"]
+    spread = interval(loss, "points")
+    return (
+        f"{one.name} trained elsewhere answers "
+        f"{worded(one.numbers['shifted']['argmax_accuracy'].value, 'share')} of them correctly, "
+        f"{worded(loss.value, 'points')} against being trained on all kinds"
+        + (f" ({spread})." if spread else ".")
+    )
+
+
+def _kinds(study: ShiftStudy) -> dict[str, str]:
+    sizes = study.arms.sizes
+    tested = ", ".join(f"{name} ({count:,})" for name, count in study.arms.domains.items())
+    return {
+        "trained elsewhere": f"{_listed(study.shift.train_on)}; {sizes['shifted']:,} queries",
+        "tested on": tested,
+        "references": f"{sizes['reference']:,} queries, and {sizes['equal']:,} drawn of them",
+        "intervals": f"95 %, {study.resamples:,} bootstrap resamples of the test queries",
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def _sure(estimate: Estimate) -> bool:
+    return estimate.lower > 0 or estimate.upper < 0
+
+
+def _failed(study: ShiftStudy) -> list[str]:
+    if not study.failed:
+        return []
+    told = {one.name: one.why for one in study.failed}
+    return [paragraph("These could not be fitted:"), facts(told)]
