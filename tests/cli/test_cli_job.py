@@ -17,7 +17,7 @@ from prefill_router.router.storage import FILES, FORMAT
 IN_ORDER = [
     *("tasks", "prices", "collect", "grade", "import", "describe", "split", "encode", "layers"),
     *("sweep", "fit", "evaluate", "compare", "calibration", "doctor", "keep"),
-    *("route", "reprice", "show", "demo", "minipool"),
+    *("route", "reprice", "show", "demo", "study", "minipool"),
 ]
 HEADLINE = {
     "auc_mean",
