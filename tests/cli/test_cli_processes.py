@@ -27,6 +27,23 @@ main()
 """A process that is interrupted when it sets to work."""
 
 
+SWALLOWED = """
+import os, signal
+from prefill_router.cli import main
+from prefill_router.progress import BarProgress
+
+def task(self, label, *, total):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ValueError("Invalid bounding box") from None
+
+BarProgress.task = task
+main()
+"""
+"""One whose library makes an error of its own of the interruption, as matplotlib's does."""
+
+
 def start(
     *arguments: object, env: dict[str, str] | None = None, program: list[str] = PROGRAM
 ) -> subprocess.Popen[bytes]:
@@ -52,6 +69,14 @@ def test_exit_codes(job: Job, tmp_path: Path) -> None:
     assert err.startswith(b"error: ")
     assert err.count(b"\n") == 1
     assert finish(malformed)[0] == 2
+
+
+def test_interrupted_inside_a_library(job: Job, tmp_path: Path) -> None:
+    fit = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
+    code, out, err = finish(start(*fit, program=[sys.executable, "-c", SWALLOWED]))
+    assert (code, out) == (130, b"")
+    assert b"interrupted; what was finished is kept" in err
+    assert b"Traceback" not in err
 
 
 @pytest.mark.parametrize("command", ["encode", "fit", "evaluate"])

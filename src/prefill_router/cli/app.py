@@ -1,7 +1,8 @@
 """The command line's frame: the application, its errors and exit codes, what it prints with.
 
 Exit codes: 0 done; 1 the input or the options can't be used (the message says why); 2 the command
-line is malformed; 130 interrupted, in which case what was finished is kept.
+line is malformed; 3 no setting can be guaranteed (`keep`); 4 a router is no better than a fixed
+choice, 5 that can't be told (`doctor`); 130 interrupted, in which case what was finished is kept.
 """
 
 import io
