@@ -21,13 +21,14 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation.bootstrap import Estimate, chunks
 from prefill_router.evaluation.predictions import Predictions
-from prefill_router.evaluation.weighted import PerResample, ones
+from prefill_router.evaluation.weighted import ones
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.studies.ratio_order import BAND, RATIOS, Order, Reading, Table, known_only
+from prefill_router.studies.ratio_order import BAND, RATIOS, Order, Reading, known_only
 
 PAIR = ("apgr", "cpt_20", "cpt_50", "cpt_80")
 """RouteLLM's numbers, for two targets."""
 Line = Float64[NDArray[np.float64], " point"]
+Band = Float64[NDArray[np.float64], " share"]
 
 
 @final
@@ -53,9 +54,9 @@ class RatioCurve:
     name: str
     ratio: Line
     accuracy: Line
-    band_ratio: Line
-    lower: Line
-    upper: Line
+    band_ratio: Band
+    lower: Band
+    upper: Band
     at: tuple[Estimate, ...]
     summary: Mapping[str, Estimate]
     difference: tuple[Estimate, ...] = ()
@@ -247,19 +248,21 @@ def _curve(
     )
 
 
-def _percentile(table: Table, level: float) -> NDArray[np.float64]:
+def _percentile(table: NDArray[np.float64], level: float) -> NDArray[np.float64]:
     found = np.full(table.shape[1], np.nan)
     some = ~np.isnan(table).all(axis=0)
     found[some] = np.nanpercentile(table[:, some], level, axis=0)
     return found
 
 
-def _estimates(value: Table, drawn: Table | None) -> tuple[Estimate, ...]:
+def _estimates(
+    value: NDArray[np.float64], drawn: NDArray[np.float64] | None
+) -> tuple[Estimate, ...]:
     columns = range(value.shape[1])
     return tuple(
         _estimate(float(value[0, i]), None if drawn is None else drawn[:, i]) for i in columns
     )
 
 
-def _estimate(value: float, drawn: PerResample | None) -> Estimate:
+def _estimate(value: float, drawn: NDArray[np.float64] | None) -> Estimate:
     return Estimate.of(value, np.zeros(0) if drawn is None else drawn)

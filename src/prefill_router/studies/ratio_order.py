@@ -17,7 +17,7 @@ BAND = 200
 """Steps of the share at which bands are drawn."""
 _CPT = {"cpt_20": 0.2, "cpt_50": 0.5, "cpt_80": 0.8}
 _SAME = 1e-12
-Table = Float[NDArray[np.float64], "resample point"]
+Table = Float[NDArray[np.float64], "resample _point"]
 
 
 @final
