@@ -1,0 +1,207 @@
+"""`prefill-router search`: the best of many configurations, chosen on train rows alone."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.data import load_split, read_dataset, split
+from prefill_router.errors import ConfigError
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.data import Split
+    from prefill_router.studies.search import SearchConfig, Space, Verdict
+    from prefill_router.studies.search.bench import Objective
+
+
+@app.command()
+def search(
+    space: Annotated[
+        str, typer.Argument(help="A YAML file with what to try, or: default, the packaged one.")
+    ],
+    data: Annotated[Path | None, typer.Option(help="The dataset's folder.")] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="The search's folder.")] = None,
+    store: Annotated[
+        list[Path] | None, typer.Option(help="A store of states; may be given again.")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Fits to try, those of earlier runs included.")] = 200,
+    minutes: Annotated[
+        float | None, typer.Option(help="Begin nothing new after these; no limit by default.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    folds: Annotated[int, typer.Option(help="Of the cross-validation.")] = 5,
+    objective: Annotated[str, typer.Option(help="auc, brier or headroom.")] = "auc",
+    margin: Annotated[
+        float | None,
+        typer.Option(help="Stop what is further behind the best on the same folds."),
+    ] = None,
+    split_file: Annotated[
+        Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and everything that is drawn.")] = 0,
+    resamples: Annotated[int, typer.Option(help="For the intervals on test; 0 for none.")] = 1000,
+    sealed: Annotated[
+        bool, typer.Option("--sealed", help="Leave the test part sealed; choose only.")
+    ] = False,
+    open_again: Annotated[
+        bool,
+        typer.Option("--open-again", help="Open the test part for another configuration, too."),
+    ] = False,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Say what there is to try, and try nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print search.json.")] = False,
+) -> None:
+    """Search features, predictors and calibrations; then look at the test part, once.
+
+    Everything is chosen by cross-validation on the train part. The test part stays sealed until
+    there is a winner, and opened.json says when it was opened. Interrupted, the same command goes
+    on where it was; with more --trials it goes further.
+
+    Example: prefill-router search default --data answers --store states --out found
+    """
+    from prefill_router.studies.search import SearchConfig, read_space
+
+    what = read_space(space)
+    if listed:
+        _list(what, as_json=as_json)
+        return
+    if data is None or to is None:
+        raise ConfigError("a search needs --data and --out; with --list it only says what there is")
+    config = SearchConfig(
+        trials=trials,
+        folds=folds,
+        objective=_objective(objective),
+        margin=margin,
+        seed=seed,
+        jobs=jobs,
+        minutes=minutes,
+    )
+    found = _Job(what, config, data, to, split_file, resamples, open_again)
+    verdict = found.run(store or [], encoder_folder, sealed=sealed)
+    if as_json:
+        print_json(verdict.to_dict())
+        return
+    _show(verdict, to)
+
+
+def _objective(value: str) -> "Objective":
+    from prefill_router.studies.search.bench import OBJECTIVES
+
+    if value not in OBJECTIVES:
+        raise ConfigError(f"--objective is {value!r}; it must be one of {list(OBJECTIVES)}")
+    return value
+
+
+class _Job:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        space: "Space",
+        config: "SearchConfig",
+        data: Path,
+        to: Path,
+        split_file: Path | None,
+        resamples: int,
+        again: bool,
+    ) -> None:
+        self._space, self._config, self._to, self._data = space, config, to, data
+        self._resamples, self._again, self._split = resamples, again, split_file
+
+    def run(self, stores: list[Path], encoders: list[Path] | None, *, sealed: bool) -> "Verdict":
+        """Search, choose, write; and open the test part, unless it stays sealed."""
+        from prefill_router.activations import ActivationStore
+        from prefill_router.cli.sources import sources
+        from prefill_router.fitting import gather
+        from prefill_router.studies.search import choose, conclude, report, seal, search
+        from prefill_router.studies.search.proposing import openers
+
+        dataset = read_dataset(self._data)
+        drawn = (
+            split(dataset, seed=self._config.seed)
+            if self._split is None
+            else load_split(self._split)
+        )
+        report.begin(self._to, report.plan_of(self._space, self._config, dataset, drawn))
+        bar, found = BarProgress(console=err), sources(encoders)
+        needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]
+        states = gather(
+            tuple(dict.fromkeys(needs)),
+            dataset,
+            [ActivationStore.open(path) for path in stores],
+            sources=found,
+            progress=bar,
+        )
+        train, test = seal(dataset, drawn, self._to)
+        del dataset  # nothing from here on has test rows, until the seal is broken
+        done = search(
+            train, self._space, states, config=self._config, folder=self._to, progress=bar
+        )
+        verdict = choose(done, self._space, self._config)
+        self._write(verdict, test.split_for(verdict.winner.recipe, seed=self._config.seed))
+        if sealed:
+            return verdict
+        verdict, router = conclude(
+            verdict,
+            test,
+            states,
+            again=self._again,
+            resamples=self._resamples,
+            sources=found,
+            progress=bar,
+        )
+        router.save(self._to / report.ROUTER)
+        self._write(verdict, router.split)
+        return verdict
+
+    def _write(self, verdict: "Verdict", drawn: "Split") -> None:
+        from prefill_router.studies.search import report
+
+        sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
+        known = {
+            "dataset": str(self._data),
+            "queries": sizes,
+            "chosen by": f"{self._config.objective}, {self._config.folds}-fold cross-validation on "
+            "all rows but test",
+            "seed": str(self._config.seed),
+        }
+        report.write(verdict, drawn, self._to, title=f"Search on {self._data.name}", known=known)
+
+
+def _list(space: "Space", *, as_json: bool) -> None:
+    told = {
+        "configurations": space.size,
+        "fits": space.candidates,
+        "features": {name: branch.size for name, branch in space.features.items()},
+        "predictors": {name: branch.size for name, branch in space.predictors.items()},
+        "calibrations": list(space.calibrations),
+    }
+    if as_json:
+        print_json(told)
+        return
+    out.print(f"{space.size:,} distinct configurations, of {space.candidates:,} fits per fold")
+    for what in ("features", "predictors"):
+        rows = getattr(space, what)
+        out.print(f"{what}: " + "; ".join(f"{n} ({b.size})" for n, b in rows.items()))
+    out.print(f"calibrations: {', '.join(space.calibrations)}")
+
+
+def _show(verdict: "Verdict", to: Path) -> None:
+    from prefill_router.studies.search.page import words
+
+    for one in verdict.ranking[:3]:
+        out.print(
+            f"#{one.rank} {one.predictor} on {one.features}, calibration {one.calibration}: "
+            f"AUC {one.mean('auc'):.4f}, Brier {one.mean('brier'):.4f}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    for line in words(verdict):
+        out.print(line)
+    out.print(f"report: {to / 'index.html'}", soft_wrap=True)

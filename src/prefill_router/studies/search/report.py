@@ -1,0 +1,135 @@
+"""A search on disk.
+
+plan.json       the space, the options, the data: what makes this search and no other
+trials/         each trial's scores, fold by fold; the search goes on from these
+cache/          columns of features; may be removed
+search.json     every number
+ranking.csv     every configuration that was tried, the best first
+winner.yaml     the recipe, and split.json the split, as `fit` takes them
+opened.json     when the test part was opened, and for what
+router/         the winner, fitted; once the test part was opened
+figures/        .png, .svg, .csv
+index.html      one page with all of it; opens without a network
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from prefill_router import files
+from prefill_router.data import RoutingDataset, Split, save_split
+from prefill_router.errors import ConfigError
+from prefill_router.studies.search.search import SearchConfig
+from prefill_router.studies.search.space import Space
+from prefill_router.studies.search.verdict import Verdict
+
+FORMAT = "prefill-router search 1"
+PLAN, NUMBERS, WINNER, SPLIT, ROUTER = (
+    *("plan.json", "search.json", "winner.yaml", "split.json"),
+    "router",
+)
+
+
+def plan_of(
+    space: Space, config: SearchConfig, dataset: RoutingDataset, drawn: Split
+) -> dict[str, Any]:
+    """What makes a search and no other."""
+    return {
+        "format": FORMAT,
+        "space": space.to_dict(),
+        "config": config.to_dict(),
+        "data": dataset.fingerprint,
+        "test": list(drawn["test"]),
+    }
+
+
+def begin(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Say what the folder is for, or check that it is for this.
+
+    Raises:
+        ConfigError: It holds something else, or another search.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        before = _read(folder)
+        if before is None:
+            raise ConfigError(
+                f"{folder} exists and is no search; name another folder, or remove it"
+            )
+        differ = sorted(k for k in {*before, *plan} if before.get(k) != plan.get(k))
+        if differ:
+            raise ConfigError(
+                f"{folder} holds another search (its {', '.join(differ)} differ); go on with the "
+                "same space, data, split and options, or name another folder"
+            )
+        return
+    files.check_place(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / PLAN, dict(plan))
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and value.get("format") == FORMAT else None
+
+
+def write(
+    verdict: Verdict, drawn: Split, folder: Path, *, title: str, known: Mapping[str, str]
+) -> None:
+    """Write the report, each file whole or not at all.
+
+    Args:
+        verdict: What is reported.
+        drawn: The winner's split.
+        folder: Where to.
+        title: Heads the page.
+        known: What the reader must know of the data.
+    """
+    # Here and not above: matplotlib takes longer to import than most commands to run.
+    from prefill_router.evaluation.drawn import write_figure
+    from prefill_router.evaluation.figures import inline_svg
+    from prefill_router.studies.search import drawing, page
+
+    figures = {
+        "progress": (drawing.draw_progress(verdict), drawing.progress_rows(verdict)),
+        "pairs": (drawing.draw_pairs(verdict), drawing.pair_rows(verdict)),
+    }
+    (folder / "figures").mkdir(exist_ok=True)
+    for name, (figure, rows) in figures.items():
+        write_figure(figure, folder / "figures" / name, rows)
+    files.write_text(folder / "ranking.csv", table(verdict).fill_nan(None).write_csv())
+    text = yaml.safe_dump(page.recipe_of(verdict), sort_keys=False, allow_unicode=True)
+    files.write_text(folder / WINNER, text)
+    save_split(drawn, folder / SPLIT)
+    numbers = {"title": title, "known": dict(known), **verdict.to_dict()}
+    files.write_json(folder / NUMBERS, numbers)
+    svg = {name: inline_svg(figure, label=name) for name, (figure, _) in figures.items()}
+    files.write_text(folder / "index.html", page.render(verdict, title=title, known=known, svg=svg))
+
+
+def table(verdict: Verdict) -> pl.DataFrame:
+    """Every configuration that was tried, a row each."""
+    rows = [
+        {
+            "rank": one.rank,
+            "configuration": one.key,
+            "features": one.features,
+            "predictor": one.predictor,
+            "calibration": one.calibration,
+            "auc": one.mean("auc"),
+            "brier": one.mean("brier"),
+            "headroom": one.mean("headroom"),
+            "folds": len(one.scores),
+            "state": one.state,
+            "trial": one.trial,
+            "recipe": json.dumps(one.recipe.to_dict()),
+        }
+        for one in verdict.ranking
+    ]
+    return pl.DataFrame(rows, infer_schema_length=None)

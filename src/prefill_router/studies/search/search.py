@@ -1,0 +1,235 @@
+"""The search: candidates are proposed, scored fold by fold, stopped when hopeless, and kept."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from prefill_router.activations import Activations
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.progress import Advance, Progress, SilentProgress
+from prefill_router.studies.search.bench import Bench, Objective
+from prefill_router.studies.search.proposing import Proposer
+from prefill_router.studies.search.sealed import TrainOnly
+from prefill_router.studies.search.space import Space
+from prefill_router.studies.search.trials import Ledger, Trial, worth
+from prefill_router.studies.search.workers import Answer, Team, team
+
+MARGINS: dict[Objective, float] = {"auc": 0.01, "brier": 0.004, "headroom": 0.15}
+"""How far behind the best, on the same folds, a candidate is given up."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Options of a search.
+
+    Attributes:
+        trials: Fits to try, those of earlier runs included; each is one per fold.
+        folds: Of the cross-validation.
+        objective: What is sought: mean `auc`, mean `brier`, or `headroom` captured.
+        margin: A candidate whose mean over the folds so far is further than this behind that of the
+            best one on the same folds is stopped; by default as `MARGINS` say.
+        seed: Of everything that is drawn.
+        jobs: Processes.
+        minutes: After these nothing new is begun; None for no limit.
+    """
+
+    trials: int = 200
+    folds: int = 5
+    objective: Objective = "auc"
+    margin: float | None = None
+    seed: int = 0
+    jobs: int = 1
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("trials", 1), ("folds", 2), ("jobs", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        for name in ("margin", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} is {value}; it must be above 0")
+
+    @property
+    def stop_behind(self) -> float:
+        """The margin."""
+        return MARGINS[self.objective] if self.margin is None else self.margin
+
+    def to_dict(self) -> dict[str, object]:
+        """What makes this search and no other; how long and how parallel isn't part of it."""
+        return {
+            "folds": self.folds,
+            "objective": self.objective,
+            "margin": self.stop_behind,
+            "seed": self.seed,
+        }
+
+
+def search(
+    train: TrainOnly,
+    space: Space,
+    states: Sequence[Activations],
+    *,
+    config: SearchConfig | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> list[Trial]:
+    """Score candidates by cross-validation on train rows.
+
+    Args:
+        train: The rows; test rows can't be among them.
+        space: What there is to try.
+        states: What features read, see `fitting.gather`.
+        config: The options.
+        folder: Keeps each fold's scores as soon as they are there; the search goes on from them.
+        progress: Shows how far it is.
+
+    Returns:
+        Every trial, by number, those that the folder held included.
+
+    Raises:
+        FitError: None of the candidates could be fitted.
+        MissingExtraError: optuna isn't installed.
+    """
+    config, shown = config or SearchConfig(), progress or SilentProgress()
+    ledger = Ledger(None if folder is None else folder / "trials")
+    cache = None if folder is None else folder / "cache"
+    bench = Bench(train, tuple(states), config.folds, config.seed, config.objective, cache)
+    proposer = Proposer(space, config.objective, config.seed)
+    trials = {trial.number: trial for trial in ledger.read()}
+    with (
+        shown.task("trials", total=float(config.trials)) as advance,
+        team(bench, config.jobs) as at,
+    ):
+        _Run(space, config, ledger, proposer, trials, at, advance).run()
+    if all(trial.state == "failed" for trial in trials.values()):
+        why = next((trial.why for trial in trials.values()), "the time was too short for any")
+        raise FitError(f"no candidate could be fitted: {why}")
+    return [trials[number] for number in sorted(trials)]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The loop of one run; `trials` is what changes."""
+
+    space: Space
+    config: SearchConfig
+    ledger: Ledger
+    proposer: Proposer
+    trials: dict[int, Trial]
+    team: Team
+    advance: Advance
+    _began: float = field(default_factory=time.monotonic)
+
+    def run(self) -> None:
+        waiting: dict[Future[Answer], Trial] = {}
+        left = [trial for trial in self._by_number() if trial.state == "running"]
+        for _ in range(len(self.trials) - len(left)):
+            self.advance(note="kept")
+        while True:
+            while len(waiting) < self.team.size and (trial := self._next(left)) is not None:
+                waiting[self._begin(trial)] = trial
+            if not waiting:
+                return
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                trial = self._judge(waiting.pop(future), future.result())
+                if trial.state == "running" and not self._over():
+                    waiting[self._begin(trial)] = trial
+                elif trial.state != "running":
+                    self.advance(note=self._note())
+
+    def _by_number(self) -> list[Trial]:
+        return [self.trials[number] for number in sorted(self.trials)]
+
+    def _over(self) -> bool:
+        limit = self.config.minutes
+        return limit is not None and time.monotonic() - self._began > 60 * limit
+
+    def _next(self, left: list[Trial]) -> Trial | None:
+        """A trial that was broken off, or a new one; None when it is enough."""
+        if self._over():
+            return None
+        if left:
+            return left.pop(0)
+        if len(self.trials) >= self.config.trials:
+            return None
+        candidate = self.proposer.propose(self._by_number())
+        if candidate is None:
+            return None
+        number = max(self.trials, default=-1) + 1
+        return self._keep(Trial(number, candidate, {}))
+
+    def _begin(self, trial: Trial) -> Future[Answer]:
+        recipe = self.space.recipe(trial.candidate)
+        return self.team.score(recipe, self.space.kinds(trial.candidate), trial.folds)
+
+    def _judge(self, trial: Trial, found: Answer) -> Trial:
+        scores, seconds, why = found
+        if why:
+            return self._keep(replace(trial, state="failed", why=why))
+        joined = {kind: (*trial.scores.get(kind, ()), one) for kind, one in scores.items()}
+        trial = replace(trial, scores=joined, seconds=trial.seconds + seconds)
+        if trial.folds >= self.config.folds:
+            return self._keep(replace(trial, state="finished"))
+        return self._keep(replace(trial, state="stopped" if self._hopeless(trial) else "running"))
+
+    def _hopeless(self, trial: Trial) -> bool:
+        """Whether it is too far behind the best finished one on the same folds."""
+        best = self._best()
+        if best is None:
+            return False
+        objective, folds = self.config.objective, trial.folds
+        behind = best.best(objective, folds) - trial.best(objective, folds)
+        return bool(behind > self.config.stop_behind)
+
+    def _best(self) -> Trial | None:
+        finished = [trial for trial in self._by_number() if trial.state == "finished"]
+        objective, folds = self.config.objective, self.config.folds
+        return max(finished, key=lambda one: one.best(objective, folds), default=None)
+
+    def _note(self) -> str:
+        best = self._best()
+        if best is None:
+            return ""
+        value = best.best(self.config.objective, self.config.folds)
+        shown = abs(value) if self.config.objective == "brier" else value
+        return f"best {self.config.objective} {shown:.4f}"
+
+    def _keep(self, trial: Trial) -> Trial:
+        self.trials[trial.number] = trial
+        self.ledger.write(trial)
+        return trial
+
+
+def chosen_on_other_folds(trials: Sequence[Trial], objective: Objective, folds: int) -> float:
+    """What the choice would be worth on rows that it wasn't made on, from train rows alone.
+
+    For each fold the best configuration of the other folds is taken and its score on this fold; the
+    mean of these lacks most of the optimism that the best mean over all folds has. Configurations
+    that were stopped are left out.
+
+    Returns:
+        In the objective's own direction; NaN without a finished trial.
+    """
+    table = np.array(
+        [
+            [worth(score, objective) for score in scores]
+            for trial in trials
+            if trial.state == "finished"
+            for scores in trial.scores.values()
+            if np.isfinite([worth(score, objective) for score in scores]).all()
+        ]
+    )
+    if not len(table):
+        return float("nan")
+    others = (table.sum(axis=1, keepdims=True) - table) / (folds - 1)
+    value = float(np.mean(table[np.argmax(others, axis=0), np.arange(folds)]))
+    return -value if objective == "brier" else value
