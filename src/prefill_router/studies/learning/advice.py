@@ -1,0 +1,178 @@
+"""From points of a learning curve to what they advise.
+
+Everything is computed for the points themselves and for each resample of test queries and draws, so
+that whatever is said of a curve comes with an interval.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.errors import FitError
+from prefill_router.evaluation.bootstrap import LEVEL, Estimate
+from prefill_router.studies.learning.numbers import Number, better
+from prefill_router.studies.learning.power import PowerLaw, explained
+from prefill_router.studies.learning.result import STEP, SizePoint, Trend, Verdict
+
+Values = Float[NDArray[np.float64], " size"]
+_UPPER = 3
+"""The slope is of so many of the largest sizes: what the next labels bring is seen at the end."""
+FLAT = 0.005
+"""An AUC that surely gains less than this when the labels double is as good as flat."""
+_TRUSTED = 0.7
+_MISS = 0.25
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One number along the sizes of an axis.
+
+    Attributes:
+        labels: Of each size, rising.
+        value: The mean over the draws at each size.
+        resampled: The same in each resample.
+    """
+
+    labels: Values
+    value: Values
+    resampled: Float[NDArray[np.float64], "resample size"]
+
+    def estimate(self, of: Callable[[Values], float], *, reason: str = "") -> Estimate:
+        """A statistic of the curve, with its interval."""
+        drawn = np.array([of(row) for row in self.resampled])
+        return Estimate.of(of(self.value), drawn, reason=reason)
+
+
+def trend_of(number: Number, axis: Axis) -> Trend:
+    """How a number goes on along the axis of queries."""
+    sign = better(number)
+
+    def error(values: Values) -> Values:
+        return values if sign < 0 else 1 - values
+
+    def law(values: Values) -> PowerLaw | None:
+        try:
+            return PowerLaw.fit(axis.labels, error(values))
+        except FitError:
+            return None
+
+    def missed(values: Values) -> float:
+        try:
+            before = PowerLaw.fit(axis.labels[:-1], error(values)[:-1])
+        except FitError:
+            return float("nan")
+        return float(error(values)[-1] - before.at(axis.labels[-1:])[0])
+
+    laws = [law(row) for row in axis.resampled]
+    found = law(axis.value)
+    held_out = axis.estimate(missed, reason="too few sizes to leave one out")
+    r2 = float("nan") if found is None else explained(found, axis.labels, error(axis.value))
+    return Trend(
+        law=found,
+        per_doubling=axis.estimate(
+            lambda values: sign * slope(axis.labels, values), reason="fewer than two sizes"
+        ),
+        next_doubling=_of_laws(found, laws, lambda one: one.gain(2.0)),
+        explained=r2,
+        held_out=held_out,
+        labels_for_step=_of_laws(found, laws, lambda one: one.labels_for(STEP)),
+        why_poor=_why_poor(found, r2, held_out, error(axis.value)),
+    )
+
+
+def slope(labels: Values, values: Values) -> float:
+    """The least-squares rise per doubling of the labels, over the largest sizes."""
+    known = np.flatnonzero(np.isfinite(values))[-_UPPER:]
+    if len(known) < 2:
+        return float("nan")
+    x = np.log2(labels[known])
+    x = x - x.mean()
+    return float(x @ values[known] / (x @ x))
+
+
+def spread_of(number: Number, queries: Axis, targets: Axis) -> Estimate:
+    """How much better labels are as few targets of all queries than as all targets of few."""
+    sign = better(number)
+    within = (targets.labels >= queries.labels[0]) & (targets.labels < queries.labels[-1])
+
+    def gain(wide: NDArray[np.float64], deep: NDArray[np.float64]) -> float:
+        known = np.isfinite(deep)
+        if not within.any() or known.sum() < 2:
+            return float("nan")
+        at = np.log(targets.labels[within])
+        same = np.interp(at, np.log(queries.labels[known]), deep[known])
+        rest = sign * (wide[within] - same)
+        return float(np.nanmean(rest)) if np.isfinite(rest).any() else float("nan")
+
+    drawn = np.array(
+        [gain(w, d) for w, d in zip(targets.resampled, queries.resampled, strict=True)]
+    )
+    return Estimate.of(
+        gain(targets.value, queries.value),
+        drawn,
+        reason="no sizes with the same labels are known on both axes",
+    )
+
+
+def verdict_of(trends: Mapping[Number, Trend], full: SizePoint) -> tuple[Verdict, str]:
+    """Whether more labels help, by AUC: what a router learns shows there first."""
+    auc, rise = full.numbers["auc_mean"], trends["auc_mean"].per_doubling
+    if not auc.lower > 0.5:
+        return (
+            "more labels won't help",
+            "with all labels the mean AUC isn't surely above 0.5, so nothing has been learned: "
+            "other features are needed before more labels",
+        )
+    if rise.lower > 0:
+        return (
+            "more labels help",
+            f"doubling the labels has raised the mean AUC by {rise.value:.4f} "
+            f"({rise.lower:.4f} to {rise.upper:.4f})",
+        )
+    if rise.upper < FLAT:
+        return (
+            "more labels won't help",
+            f"doubling the labels raises the mean AUC by less than {FLAT:g}, so these features "
+            "and this predictor have learned what they can",
+        )
+    return (
+        "can't tell",
+        "the curve is too noisy to say: doubling the labels changes the mean AUC by "
+        f"{rise.lower:+.4f} to {rise.upper:+.4f}; draw more often, or judge on more queries",
+    )
+
+
+def _of_laws(
+    found: PowerLaw | None,
+    resampled: Sequence[PowerLaw | None],
+    of: Callable[[PowerLaw], float],
+) -> Estimate:
+    """A number of a law with its interval, in which never is the largest number of all."""
+    if found is None:
+        nan = float("nan")
+        return Estimate(nan, nan, nan, reason="too few sizes for a power law")
+    drawn = np.sort([of(law) for law in resampled if law is not None])
+    lower = upper = float("nan")
+    if len(drawn):
+        tail = (1 - LEVEL) / 2
+        lower, upper = (
+            float(drawn[min(len(drawn) - 1, int(share * len(drawn)))]) for share in (tail, 1 - tail)
+        )
+    return Estimate(of(found), lower, upper)
+
+
+def _why_poor(law: PowerLaw | None, r2: float, held_out: Estimate, errors: Values) -> str:
+    if law is None:
+        return "too few sizes are known for a power law"
+    if not r2 >= _TRUSTED:
+        return "the points scatter more than they fall"
+    known = errors[np.isfinite(errors)]
+    wide = abs(held_out.value) > _MISS * float(np.ptp(known))
+    if wide and (held_out.lower > 0 or held_out.upper < 0):
+        return "a law of the smaller sizes doesn't predict the largest"
+    return ""

@@ -1,0 +1,115 @@
+"""Less of the same data: fewer labelled queries, or fewer measured targets of each."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router.data import Part, RoutingDataset, Split
+from prefill_router.errors import ConfigError
+
+_LEARNED: tuple[Part, ...] = ("train", "calibration")
+_LEAST = 20
+"""Fewer queries than this teach nobody anything; no default size is smaller."""
+_SHARES = 5
+"""Sizes of the query axis at least, by default: a power law has three parameters."""
+
+
+@final
+@dataclass(frozen=True, order=True)
+class Size:
+    """How much of the labels is kept.
+
+    Attributes:
+        share: Of the labelled queries.
+        measured: Targets of each query whose outcome is kept, at most; None for all.
+    """
+
+    share: float = 1.0
+    measured: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"a share of the queries is {self.share}; it must be in (0, 1]")
+        if self.measured is not None and self.measured < 1:
+            raise ConfigError(f"{self.measured} measured targets per query; at least 1 is needed")
+
+
+FULL = Size()
+
+
+def sizes_for(dataset: RoutingDataset, drawn: Split) -> tuple[Size, ...]:
+    """Sizes that answer both questions: shares of queries, and the same labels as few targets each.
+
+    Doubling numbers of targets, up to all that are measured; shares of the queries with as many
+    labels; and halves of the smallest share until the query axis has five sizes.
+
+    Args:
+        dataset: Scored answers.
+        drawn: The split whose train part is thinned.
+    """
+    train = dataset.select(drawn["train"])
+    each = labels_of(train) / len(train)
+    counts = [1 << i for i in range(32) if (1 << i) < each - 0.5]
+    shares = {1.0, *(round(m / each, 6) for m in counts)}
+    while len(shares) < _SHARES and min(shares) * len(train) / 2 >= _LEAST:
+        shares.add(round(min(shares) / 2, 6))
+    enough = [share for share in shares if share * len(train) >= _LEAST or share == 1]
+    return (
+        *(Size(share) for share in sorted(enough)),
+        *(Size(measured=m) for m in counts),
+    )
+
+
+def labels_of(dataset: RoutingDataset) -> int:
+    """How many outcomes are measured."""
+    return int((~np.isnan(dataset.correct)).sum())
+
+
+def thinned(
+    dataset: RoutingDataset, drawn: Split, size: Size, *, seed: int
+) -> tuple[RoutingDataset, Split]:
+    """The dataset and split with less of the train and calibration parts; the test part stays.
+
+    With the same seed a smaller size is a part of a larger one. What isn't kept was never asked:
+    its label, tokens and cost are all missing. Row order doesn't matter.
+
+    Args:
+        dataset: Scored answers.
+        drawn: The split.
+        size: How much is kept.
+        seed: Another seed, other queries and outcomes.
+    """
+    parts = dict(drawn.parts)
+    for part in _LEARNED:
+        if part in parts:
+            parts[part] = _some(parts[part], size.share, seed)
+    kept = Split(parts, drawn.seed, drawn.merged)
+    if size.measured is None:
+        return dataset, kept
+    ids = sorted(i for part in _LEARNED for i in parts.get(part, ()))
+    return _masked(dataset, ids, size.measured, seed), kept
+
+
+def _some(ids: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
+    ordered = sorted(ids)
+    order = np.random.default_rng([seed, 1]).permutation(len(ordered))
+    return tuple(sorted(ordered[i] for i in order[: max(1, round(share * len(ordered)))]))
+
+
+def _masked(dataset: RoutingDataset, ids: list[str], count: int, seed: int) -> RoutingDataset:
+    """Only so many of the measured outcomes of these queries, drawn for each query."""
+    rows, columns = dataset.rows(ids), np.argsort(dataset.pool.names)
+    keys = np.full((len(ids), len(columns)), np.inf)
+    keys[:, columns] = np.random.default_rng([seed, 2]).random(keys.shape)
+    keys[np.isnan(dataset.correct[rows])] = np.inf
+    lost: NDArray[np.bool_] = np.zeros(dataset.correct.shape, dtype=np.bool_)
+    lost[rows] = np.argsort(np.argsort(keys, axis=1), axis=1) >= count
+    return replace(
+        dataset,
+        correct=np.where(lost, np.nan, dataset.correct),
+        input_tokens=np.where(lost, np.nan, dataset.input_tokens),
+        output_tokens=np.where(lost, np.nan, dataset.output_tokens),
+        recorded_cost=np.where(lost, np.nan, dataset.recorded_cost),
+    )
