@@ -123,17 +123,14 @@ def test_an_informed_order_beats_chance_and_a_shuffled_one_does_not() -> None:
 
 
 def test_neither_the_order_of_rows_nor_of_targets_matters() -> None:
-    one, other = predicted(ANSWERS, noise=0.2), predicted(ANSWERS, seed=3)
-    rows = ANSWERS.query_ids[::-1]
-    names = ANSWERS.pool.names[::-1]
-    turned = {n: p.select(rows, targets=names) for n, p in (("a", one), ("b", other))}
-    apart = np.unique(one.correctness[:, 2]).size == len(one)
-    first = routing_ratio({"a": one}, ANSWERS, strong=STRONG, resamples=0).curves[0]
-    second = routing_ratio(turned, ANSWERS, strong=STRONG, resamples=0).curves[0]
-    assert apart or np.clip(one.correctness[:, 2], 0, 1).max() == 1
-    distinct = [n for n in range(0, 241, 24) if n > 60]
-    assert second.accuracy[distinct] == pytest.approx(first.accuracy[distinct], abs=0.02)
-    assert second.accuracy[[0, -1]] == pytest.approx(first.accuracy[[0, -1]])
+    one = predicted(ANSWERS, noise=0.02)  # so little that no probability is cut to 0 or 1
+    assert len(np.unique(one.correctness)) == one.correctness.size
+    turned = one.select(ANSWERS.query_ids[::-1], targets=ANSWERS.pool.names[::-1])
+    first, second = (
+        routing_ratio({"x": given}, ANSWERS, strong=STRONG, resamples=0).curves[0]
+        for given in (one, turned)
+    )
+    assert second.accuracy == pytest.approx(first.accuracy)
 
 
 def test_two_targets_have_the_numbers_of_routellm() -> None:
