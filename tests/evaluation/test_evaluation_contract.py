@@ -1,3 +1,4 @@
+import hashlib
 from functools import partial
 
 import numpy as np
@@ -15,8 +16,24 @@ OF_TWO = ("apgr", "cpt_20", "cpt_50", "cpt_80")
 COUNTS_UNMEASURED = {"routed_to_accuracy"}
 
 
+_KNOWN: dict[str, dict[str, float]] = {}
+
+
 def headline(name: str, predictions: Predictions, data: RoutingDataset) -> float:
-    return evaluate(predictions, data, resamples=0).headline[name].value
+    """One number; all numbers of a system are computed once, for all of their tests."""
+    what = (
+        *vars(predictions).values(),
+        data.query_ids,
+        data.pool,
+        data.correct,
+        data.observed_cost,
+    )
+    parts = (one.tobytes() if isinstance(one, np.ndarray) else repr(one).encode() for one in what)
+    key = hashlib.sha256(b"|".join(parts)).hexdigest()
+    if key not in _KNOWN:
+        found = evaluate(predictions, data, resamples=0).headline
+        _KNOWN[key] = {name: estimate.value for name, estimate in found.items()}
+    return _KNOWN[key][name]
 
 
 @pytest.mark.parametrize("seed", range(2))
