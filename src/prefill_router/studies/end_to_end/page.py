@@ -13,7 +13,7 @@ from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEnd
 from prefill_router.studies.end_to_end.words import number, said
 from prefill_router.studies.output import Drawn, Rows, Sheet
 
-_NAME = "end-to-end"
+NAME = "end-to-end"
 _CAPTION = (
     "Each bar is the mean over the queries at argmax accuracy, where every query goes to the "
     "target most probably right. The dark part is what routing adds: the encoder's price on the "
@@ -36,7 +36,7 @@ def sheet(result: EndToEnd, *, title: str, known: Mapping[str, str]) -> Sheet:
         known: What the reader must know of the data.
     """
     return Sheet(
-        name=_NAME,
+        name=NAME,
         title=title,
         said=said(result),
         known={

@@ -1,0 +1,41 @@
+"""How long targets took in a run, for the dataset that was graded from it."""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import DataError
+
+PerCell = Float[NDArray[np.float64], "query target"]
+
+
+def measured_seconds(folder: Path, dataset: RoutingDataset) -> PerCell:
+    """From each request to the end of its answer, as collected; NaN where there is none.
+
+    Args:
+        folder: A run.
+        dataset: Whose queries and targets; those that the run lacks stay unknown.
+
+    Raises:
+        FormatError: It is no run.
+        DataError: It has no answer to any of these queries.
+    """
+    from prefill_router.harness import Run
+
+    row = {name: i for i, name in enumerate(dataset.query_ids)}
+    column = {name: k for k, name in enumerate(dataset.pool.names)}
+    seconds = np.full((len(row), len(column)), np.nan)
+    with Run.open(folder) as run:
+        shared = column.keys() & set(run.pool.names)
+        for answer in run.answers(targets=shared):
+            if answer.reply is not None and answer.query_id in row:
+                seconds[row[answer.query_id], column[answer.target]] = answer.reply.seconds
+    if np.isnan(seconds).all():
+        raise DataError(
+            f"{folder} has no answer to any of the queries that are judged; name the run that the "
+            "dataset was graded from"
+        )
+    return seconds

@@ -1,0 +1,295 @@
+"""`prefill-router study end-to-end`: what routing costs and how long it takes, all counted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, final
+
+import typer
+
+from prefill_router.cli.app import err
+from prefill_router.cli.study import (
+    AsJson,
+    Data,
+    Folders,
+    Out,
+    Resamples,
+    Seed,
+    Stores,
+    facts,
+    finish,
+    study,
+)
+from prefill_router.data import RoutingDataset, read_dataset
+from prefill_router.errors import ConfigError, DataError, PrefillRouterError
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from prefill_router.activations import Activations
+    from prefill_router.router import Router
+    from prefill_router.studies.end_to_end import Charge, Contender, EndToEnd, Latency
+    from prefill_router.studies.end_to_end.contender import PerCell
+
+_SHOWN = (
+    "target_cost",
+    "encoder_cost",
+    "routing_seconds",
+    "answer_seconds",
+    "routing_share",
+    "accuracy",
+)
+
+
+@study.command(name="end-to-end")
+def end_to_end(
+    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="A second router, held against, such as a semantic one.")
+    ] = None,
+    encoder_price: Annotated[
+        float | None, typer.Option(help="US dollars per million tokens that the encoder reads.")
+    ] = None,
+    per_hour: Annotated[
+        float | None, typer.Option(help="Or US dollars per hour of the machine that routes.")
+    ] = None,
+    reference_price: Annotated[
+        float, typer.Option(help="The reference's, per million tokens; the paper gives it for 0.")
+    ] = 0.0,
+    speeds: Annotated[
+        Path | None,
+        typer.Option(help="YAML or CSV: ttft_seconds and tokens_per_second of each target."),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The run that the answers come from, with their times.")
+    ] = None,
+    routing_ms: Annotated[
+        float | None, typer.Option(help="The routing latency; else it is measured here.")
+    ] = None,
+    reference_ms: Annotated[
+        float | None, typer.Option(help="The reference's; else it is measured here.")
+    ] = None,
+    sample: Annotated[int, typer.Option(help="How many decisions are timed.")] = 100,
+    lam: Annotated[
+        list[float] | None, typer.Option(help="A setting; may be given again. Else 1 and 0.5.")
+    ] = None,
+    best: Annotated[
+        str | None,
+        typer.Option(help="The best single target; else the most accurate on the train part."),
+    ] = None,
+    part: Annotated[
+        str, typer.Option(help="test or calibration of the router's split, or unseen.")
+    ] = "test",
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Charge the encoder, time the decision, and see what is left of the savings.
+
+    The router, a second one if given, and the best single target, at argmax accuracy and lam = 0.5:
+    total cost, accuracy, time until the answer, and P-AUCCC with the encoder charged.
+
+    Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
+    """
+    from prefill_router.activations import ActivationStore
+    from prefill_router.studies.end_to_end import LAMS, Charge, study_end_to_end
+    from prefill_router.studies.end_to_end.page import NAME, sheet
+    from prefill_router.studies.end_to_end.result import ROUTER
+    from prefill_router.studies.output import check_place, mark
+
+    check_place(to, NAME)
+    charge = Charge(per_million_tokens=encoder_price, per_hour=per_hour)
+    free = Charge(per_million_tokens=reference_price)
+    stage = _Stage.of(
+        folder,
+        data,
+        part=part,
+        stores=[ActivationStore.open(path) for path in store or []],
+        encoder_folder=encoder_folder,
+        sample=sample,
+        seed=seed,
+    )
+    seconds, timing = _answers(stage.judged, speeds, run)
+    single = best or stage.best
+    mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": part})
+    contenders = [stage.contender(ROUTER, stage.router, charge, routing_ms, seconds)]
+    charges = {ROUTER: charge.said}
+    if reference is not None:
+        other = stage.other(reference, encoder_folder)
+        contenders.append(stage.contender("reference", other, free, reference_ms, seconds))
+        charges["reference"] = free.said
+    found = study_end_to_end(
+        contenders,
+        single,
+        charges=charges,
+        timing=timing,
+        lams=lam or LAMS,
+        resamples=resamples,
+        seed=seed,
+        progress=stage.bar,
+    )
+    known = {
+        **facts(data, stage.router.split, seed),
+        "router": str(folder),
+        **({} if reference is None else {"reference": str(reference)}),
+        "judged on": f"{len(stage.judged):,} queries, {part} part",
+        "prices": stage.router.pool.prices_date or "undated",
+    }
+    made = sheet(found, title=f"End-to-end cost and latency on {data.name}", known=known)
+    finish(made, to, table=_table(found), as_json=as_json)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """Where the contenders meet: the same queries, at the router's prices."""
+
+    router: "Router"
+    judged: RoutingDataset
+    best: str
+    stores: "Sequence[Activations]"
+    sample: int
+    seed: int
+    bar: BarProgress
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        data: Path,
+        *,
+        part: str,
+        stores: "Sequence[Activations]",
+        encoder_folder: Sequence[Path] | None,
+        sample: int,
+        seed: int,
+    ) -> "_Stage":
+        from prefill_router.cli.sources import sources
+        from prefill_router.cli.unseen import Unseen
+        from prefill_router.evaluation.weighted import known_mean, ones
+        from prefill_router.router import Router
+
+        if sample < 1 or seed < 0:
+            raise ConfigError(f"--sample is {sample} and --seed {seed}; 1 and 0 are the least")
+        router = Router.load(folder, sources=sources(encoder_folder))
+        unseen = Unseen.of(router, read_dataset(data), part)
+        base = unseen.train or unseen.judged
+        accuracy = known_mean(ones(len(base)), base.correct)[0]
+        if unseen.train is None:
+            err.print(
+                "note: the dataset has none of the queries that the router was trained on, so the "
+                "best single target is that of the queries that are judged; --best names another",
+                soft_wrap=True,
+            )
+        place = max(range(len(accuracy)), key=lambda k: (accuracy[k] == accuracy[k], accuracy[k]))
+        best = base.pool.names[place]
+        return cls(router, unseen.judged, best, stores, sample, seed, BarProgress(console=err))
+
+    def other(self, folder: Path, encoder_folder: Sequence[Path] | None) -> "Router":
+        """The reference, if it can be held against the router."""
+        from prefill_router.cli.sources import sources
+        from prefill_router.router import Router
+
+        found = Router.load(folder, sources=sources(encoder_folder))
+        if found.pool.names != self.router.pool.names:
+            raise ConfigError(
+                f"the reference knows {found.pool.names}, the router {self.router.pool.names}; "
+                "both must have the same targets"
+            )
+        seen = {i for p in ("train", "calibration") for i in found.split.parts.get(p, ())}
+        both = len(seen & set(self.judged.query_ids))
+        if both:
+            raise DataError(
+                f"the reference was trained on {both:,} of the queries that are judged; fit it on "
+                "the router's split: prefill-router fit --split ROUTER/split.json"
+            )
+        return found.with_pool(self.router.pool)
+
+    def contender(
+        self,
+        name: str,
+        router: "Router",
+        charge: "Charge",
+        given_ms: float | None,
+        seconds: "PerCell",
+    ) -> "Contender":
+        """A router with its predictions, its latency and its encoder's cost."""
+        from prefill_router.evaluation import Trial
+        from prefill_router.router.states import default_cache
+        from prefill_router.studies.end_to_end import Contender, Latency, tokens_read
+
+        cache = default_cache()
+        predictions = router.predict(
+            self.judged, stores=self.stores, cache=cache, progress=self.bar
+        )
+        trial = Trial.join(predictions, self.judged, policy=router.policy)
+        tokens = tokens_read(
+            router, self.judged, stores=self.stores, cache=cache, progress=self.bar
+        )
+        latency = (
+            self._timed(router, name) if given_ms is None else Latency((given_ms / 1000,), "given")
+        )
+        return Contender(name, trial, seconds, charge.dollars(tokens, latency), latency)
+
+    def _timed(self, router: "Router", name: str) -> "Latency":
+        import numpy as np
+
+        from prefill_router.studies.end_to_end import time_routing
+
+        count = min(self.sample, len(self.judged))
+        picked = np.random.default_rng(self.seed).choice(len(self.judged), count, replace=False)
+        prompts = [self.judged.queries[i].prompt for i in picked]
+        try:
+            return time_routing(router.route, prompts, progress=self.bar)
+        except PrefillRouterError as error:
+            option = "--routing-ms" if name == "router" else "--reference-ms"
+            raise ConfigError(
+                f"the decisions of the {name} can't be timed here: {error}; or give {option}"
+            ) from None
+
+
+def _answers(
+    judged: RoutingDataset, speeds: Path | None, run: Path | None
+) -> "tuple[PerCell, str]":
+    """How long each answer takes, and where that comes from."""
+    import numpy as np
+
+    from prefill_router.cli.measured import measured_seconds
+    from prefill_router.studies.end_to_end import answer_seconds, read_speeds
+
+    seconds = np.full(judged.correct.shape, np.nan)
+    sources = []
+    if speeds is not None:
+        given = read_speeds(speeds)
+        if run is None and (lacking := sorted(set(judged.pool.names) - set(given))):
+            raise DataError(f"{speeds} lacks the targets {lacking}; name the speed of each")
+        seconds = answer_seconds(judged, given)
+        sources.append(f"TTFT and output tokens at the speeds in {speeds.name}")
+    if run is not None:
+        timed = measured_seconds(run, judged)
+        seconds = np.where(np.isnan(timed), seconds, timed)
+        share = float(np.mean(~np.isnan(timed)))
+        sources.insert(0, f"measured in {run} ({100 * share:.0f} % of the answers)")
+    if not sources:
+        err.print("note: no --speeds and no --run, so the time of the answers is unknown")
+    return seconds, "; else ".join(sources)
+
+
+def _table(found: "EndToEnd") -> "Table":
+    from rich.table import Table
+
+    from prefill_router.studies.end_to_end.result import NUMBERS
+    from prefill_router.studies.end_to_end.words import number
+
+    table = Table("setting", "system", box=None, pad_edge=False)
+    for name in _SHOWN:
+        table.add_column(NUMBERS[name][0], justify="right")
+    for point in found.points:
+        for system, numbers in point.systems.items():
+            table.add_row(point.title, system, *(number(n, numbers[n]) for n in _SHOWN))
+    return table

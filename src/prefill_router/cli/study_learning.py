@@ -1,0 +1,132 @@
+"""`prefill-router study learning`: quality against labelled queries and measured targets."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli.study import (
+    AsJson,
+    Config,
+    Data,
+    Folders,
+    Out,
+    Resamples,
+    Seed,
+    SplitFile,
+    Stores,
+    begin,
+    finish,
+    study,
+)
+from prefill_router.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from prefill_router.studies.learning import Learning, Size
+
+FITS = "fits"
+"""The folder, in the study's, that keeps what each fit predicts."""
+
+
+@study.command()
+def learning(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    shares: Annotated[
+        str | None, typer.Option(help="Shares of the labelled queries, as 0.1,0.3,1.")
+    ] = None,
+    measured: Annotated[
+        str | None, typer.Option(help="Measured targets of each query, as 1,2,4.")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="How often each size is drawn and fitted.")] = 3,
+    split_file: SplitFile = None,
+    resamples: Resamples = 200,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit each router on fewer labels and say whether more of them would help, and which.
+
+    Fewer labels are fewer queries, or all queries with fewer targets measured of each. Sizes are
+    chosen so that both ways have the same numbers of labels, unless they are given.
+
+    Example: prefill-router study learning routers.yaml --data answers --out learning
+    """
+    from prefill_router.studies.learning import Plan, study_learning
+    from prefill_router.studies.learning.page import NAME, sheet
+
+    sizes = _sizes(shares, measured)
+    plan = Plan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
+    opened = begin(
+        NAME,
+        config,
+        data=data,
+        to=to,
+        store=store,
+        split_file=split_file,
+        seed=seed,
+        encoder_folder=encoder_folder,
+        asked={"shares": shares, "measured": measured, "draws": draws, "resamples": resamples},
+    )
+    found = study_learning(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        plan=plan,
+        folder=_fits(to),
+        progress=opened.bar,
+    )
+    made = sheet(found, title=f"Learning curves on {data.name}", known=opened.known)
+    notes = [
+        f"{name}, {one.name}: {one.why}"
+        for name, curve in found.curves.items()
+        for one in curve.failed
+    ]
+    finish(made, to, table=_table(found), notes=notes, as_json=as_json)
+
+
+def _fits(to: Path) -> Path:
+    folder = to / FITS
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _sizes(shares: str | None, measured: str | None) -> "tuple[Size, ...]":
+    from prefill_router.studies.learning import Size
+
+    given = [Size(number) for number in _numbers("--shares", shares)]
+    for number in _numbers("--measured", measured):
+        if number != int(number):
+            raise ConfigError(f"--measured has {number:g}; it must be whole numbers")
+        given.append(Size(measured=int(number)))
+    return tuple(given)
+
+
+def _numbers(option: str, text: str | None) -> list[float]:
+    try:
+        return [float(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"{option} is {text!r}; it must be numbers between commas") from None
+
+
+def _table(found: "Learning") -> "Table":
+    from rich.table import Table
+
+    from prefill_router.evaluation.catalogue import HEADLINE
+    from prefill_router.studies.learning.numbers import NUMBERS
+    from prefill_router.studies.learning.words import shown
+
+    table = Table("router", "queries", "targets each", box=None, pad_edge=False)
+    for title in ("labels", *(HEADLINE[number].label for number in NUMBERS)):
+        table.add_column(title, justify="right")
+    for name, curve in found.curves.items():
+        for point in curve.points:
+            each = "all" if point.size.measured is None else str(point.size.measured)
+            cells = (shown(number, point.numbers[number]) for number in NUMBERS)
+            table.add_row(name, f"{point.queries:,}", each, f"{point.labels:,.0f}", *cells)
+    return table
