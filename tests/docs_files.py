@@ -139,12 +139,19 @@ def recipes(folder: Path) -> None:
     (folder / "knn.yaml").write_text(recipe)
 
 
+def a_space(folder: Path) -> None:
+    """What the guide searches."""
+    page = (ROOT / "docs" / "guides" / "search.md").read_text(encoding="utf-8")
+    (folder / "space.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "collecting.md": a_run,
     "comparing.md": recipes,
     "data.md": data,
     "grading.md": a_run_to_grade,
     "layers.md": two_stores,
+    "search.md": a_space,
     "tasks.md": tasks,
 }
 WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {"README.md": readme}

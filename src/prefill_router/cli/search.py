@@ -143,7 +143,7 @@ class _Job:
         done = search(
             train, self._space, states, config=self._config, folder=self._to, progress=bar
         )
-        verdict = choose(done, self._space, self._config)
+        verdict = choose(done, self._space, self._config, targets=train.dataset.pool.names)
         self._write(verdict, test.split_for(verdict.winner.recipe, seed=self._config.seed))
         if sealed:
             return verdict

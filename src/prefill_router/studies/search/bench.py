@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, final
@@ -33,6 +33,11 @@ from prefill_router.predictors import Examples
 from prefill_router.studies.search.sealed import CALIBRATION, TrainOnly
 
 Objective = Literal["auc", "brier", "headroom"]
+WORDS: Mapping[Objective, str] = {
+    "auc": "mean AUC",
+    "brier": "Brier score",
+    "headroom": "headroom captured",
+}
 OBJECTIVES: tuple[Objective, ...] = ("auc", "brier", "headroom")
 Part = NDArray[np.float32]
 """The columns of some rows; parts have different numbers of rows."""

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from prefill_router.evaluation.figures import INK
+from prefill_router.studies.search.bench import WORDS
 from prefill_router.studies.search.trials import Ranked, Trial
 from prefill_router.studies.search.verdict import Verdict
 
@@ -58,7 +59,7 @@ def draw_progress(verdict: Verdict) -> Figure:
         low, high = np.quantile(done, [0.0, 1.0]) + np.array([-0.02, 0.005])
         axes.set_ylim(*((low, high) if objective != "brier" else (low + 0.015, high + 0.015)))
     axes.set_xlabel("trial", color=INK)
-    axes.set_ylabel(f"{objective}, mean over folds of the train part", color=INK)
+    axes.set_ylabel(f"{WORDS[objective]}, folds of the train part", color=INK)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
     _plain(axes)
     return figure

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
+import numpy as np
 import yaml
 
 from prefill_router.evaluation.catalogue import HEADLINE
@@ -18,6 +19,7 @@ from prefill_router.evaluation.document import (
     wide,
 )
 from prefill_router.evaluation.wording import NOTHING, interval, worded
+from prefill_router.studies.search.bench import WORDS
 from prefill_router.studies.search.drawing import seconds_by_predictor
 from prefill_router.studies.search.trials import Ranked
 from prefill_router.studies.search.verdict import Verdict, spread
@@ -71,11 +73,11 @@ def words(verdict: Verdict) -> list[str]:
         f"{len(verdict.ranking):,} of {verdict.space.size:,} possible configurations were tried "
         f"(in {len(verdict.trials):,} trials, {stopped:,} of them stopped early), by "
         f"{config.folds}-fold cross-validation on the train part alone. The best by "
-        f"{config.objective}: {winner.predictor} on {winner.features}, calibration "
+        f"{WORDS[config.objective]}: {winner.predictor} on {winner.features}, calibration "
         f"{winner.calibration}, with a mean AUC of {winner.mean('auc'):.4f} and a Brier score of "
         f"{winner.mean('brier'):.4f} there.",
         f"The best of many is partly luck. Choosing on all folds but one and scoring on that one "
-        f"gives {config.objective} {verdict.honest:.4f}, where the winner's mean is "
+        f"gives a {WORDS[config.objective]} of {verdict.honest:.4f}, where the winner's mean is "
         f"{winner.mean(config.objective):.4f}.",
     ]
     if verdict.evaluation is None:
@@ -147,7 +149,16 @@ def _test(verdict: Verdict) -> list[str]:
 def _edges(verdict: Verdict) -> str:
     ranking = verdict.ranking
     few = len(ranking) <= 2 * _EDGE
-    return _table(ranking if few else [*ranking[:_EDGE], *ranking[-_EDGE:]])
+    picked = ranking if few else [*ranking[:_EDGE], *ranking[-_EDGE:]]
+    rows = []
+    for one in picked:
+        aucs = np.array([score.aucs for score in one.scores])
+        cells = [plain_cell(worded(float(auc), "number")) for auc in aucs.mean(axis=0)]
+        made = f"{one.predictor} on {one.features}, {one.calibration}"
+        name = escape(f"#{one.rank} {made}{'' if one.state == 'finished' else ' (stopped)'}")
+        rows.append([name, plain_cell(f"{one.mean('auc'):.4f}", strong=True), *cells])
+    targets = verdict.targets or [f"target {k + 1}" for k in range(len(ranking[0].scores[0].aucs))]
+    return table(["AUC on the train part ↑", "mean", *map(escape, targets)], rows)
 
 
 def _best(verdict: Verdict) -> str:
@@ -170,7 +181,7 @@ def _table(ranking: Sequence[Ranked]) -> str:
                 f"#{one.rank}",
                 *(f'<td class="text">{escape(c)}</td>' for c in (one.features, one.predictor)),
                 f'<td class="text">{escape(one.calibration)}</td>',
-                plain_cell(f"{one.mean('auc'):.4f}", note=f"± {spread(one):.4f}"),
+                plain_cell(f"{one.mean('auc'):.4f}", note=_spread(one)),
                 plain_cell(f"{one.mean('brier'):.4f}"),
                 plain_cell(folds, note=f"trial {one.trial}"),
                 f'<td class="text"><details><summary>options</summary>'
@@ -179,6 +190,11 @@ def _table(ranking: Sequence[Ranked]) -> str:
         )
     head = ["", "Features", "Predictor", "Calibration", "AUC ↑", "Brier ↓", "seen", ""]
     return table(head, rows)
+
+
+def _spread(one: Ranked) -> str:
+    error = spread(one)
+    return f"± {error:.4f}" if np.isfinite(error) else ""
 
 
 def _times(verdict: Verdict) -> str:

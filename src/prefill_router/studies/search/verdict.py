@@ -1,7 +1,7 @@
 """The end of a search: the winner, fitted on all train rows, and judged once on the test part."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -32,6 +32,7 @@ class Verdict:
         honest: The objective of the choice, each fold judged by a choice on the others.
         evaluation: The winner's, on the test part; None while that is sealed.
         openings: When the test part was opened, and for what.
+        targets: The targets' names.
     """
 
     space: Space
@@ -41,6 +42,7 @@ class Verdict:
     honest: float
     evaluation: Evaluation | None = None
     openings: tuple[dict[str, Any], ...] = ()
+    targets: tuple[str, ...] = ()
 
     @property
     def winner(self) -> Ranked:
@@ -54,6 +56,7 @@ class Verdict:
             **self.config.to_dict(),
             "possible": self.space.size,
             "tried": len(self.ranking),
+            "targets": list(self.targets),
             "fits": sum(trial.folds for trial in self.trials),
             "seconds": sum(trial.seconds for trial in self.trials),
             "states": {
@@ -84,8 +87,20 @@ class Verdict:
         }
 
 
-def choose(trials: Sequence[Trial], space: Space, config: SearchConfig) -> Verdict:
+def choose(
+    trials: Sequence[Trial],
+    space: Space,
+    config: SearchConfig,
+    *,
+    targets: tuple[str, ...] = (),
+) -> Verdict:
     """The winner among some trials; the test part isn't needed.
+
+    Args:
+        trials: Of `search`.
+        space: What was searched.
+        config: How.
+        targets: The targets' names, for tables.
 
     Raises:
         FitError: No trial went through all folds.
@@ -96,7 +111,7 @@ def choose(trials: Sequence[Trial], space: Space, config: SearchConfig) -> Verdi
             f"of {len(trials)} trials none went through all {config.folds} folds; give it more time"
         )
     honest = chosen_on_other_folds(trials, config.objective, config.folds)
-    return Verdict(space, config, tuple(trials), tuple(ranking), honest)
+    return Verdict(space, config, tuple(trials), tuple(ranking), honest, targets=targets)
 
 
 def conclude(
@@ -137,28 +152,8 @@ def conclude(
         progress=progress,
     )
     opened = tuple(sealed.openings)
-    done = Verdict(
-        verdict.space,
-        verdict.config,
-        verdict.trials,
-        verdict.ranking,
-        verdict.honest,
-        fitted.evaluation,
-        opened,
-    )
+    done = replace(verdict, evaluation=fitted.evaluation, openings=opened)
     return done, fitted.router
-
-
-def optimism(verdict: Verdict) -> dict[str, float]:
-    """Cross-validation minus test for the winner, of AUC and Brier score; NaN while sealed."""
-    judged = verdict.evaluation
-    pairs = (("auc", "auc_mean"), ("brier", "brier_mean"))
-    return {
-        number: float("nan")
-        if judged is None
-        else verdict.winner.mean(number) - judged.headline[name].value  # type: ignore[arg-type]
-        for number, name in pairs
-    }
 
 
 def spread(one: Ranked) -> float:
