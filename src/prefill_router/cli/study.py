@@ -1,6 +1,6 @@
 """`prefill-router study`: what the studies have in common, their options and how they begin."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -91,6 +91,7 @@ def begin(
     seed: int = 0,
     encoder_folder: Sequence[Path] | None = None,
     asked: Mapping[str, Any] | None = None,
+    check: Callable[[RoutingDataset, Split], object] | None = None,
 ) -> Opened:
     """Check the folder, read what is asked for, and gather the states.
 
@@ -104,6 +105,7 @@ def begin(
         seed: Of the split.
         encoder_folder: Folders of local encoders.
         asked: The study's own options, for the mark in its folder.
+        check: Raises where the study can't be made of these data, before any long work.
 
     Raises:
         PrefillRouterError: Something can't be read, or the folder holds something else.
@@ -119,6 +121,8 @@ def begin(
     recipes, router = _recipes(config)
     dataset = read_dataset(data)
     drawn = _drawn(dataset, recipes, router, split_file, seed)
+    if check is not None:
+        check(dataset, drawn)
     bar = BarProgress(console=err)
     stores = [ActivationStore.open(path) for path in store or []]
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}

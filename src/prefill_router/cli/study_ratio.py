@@ -19,6 +19,7 @@ from prefill_router.cli.study import (
     finish,
     study,
 )
+from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ def ratio(
 
     if strong_by not in _BY:
         raise ConfigError(f"--strong-by is {strong_by!r}; it must be one of {list(_BY)}")
+
+    def check(dataset: RoutingDataset, drawn: Split) -> None:
+        del drawn
+        if strong is not None and strong not in dataset.pool.names:
+            raise ConfigError(
+                f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
+            )
+
     opened = begin(
         "ratio",
         config,
@@ -70,6 +79,7 @@ def ratio(
         seed=seed,
         encoder_folder=encoder_folder,
         asked={"strong": strong, "strong_by": strong_by, "resamples": resamples},
+        check=check,
     )
     routers, failed = _routers(opened, seed)
     part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])

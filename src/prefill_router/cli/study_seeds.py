@@ -18,6 +18,8 @@ from prefill_router.cli.study import (
     study,
 )
 
+_COLUMNS = ("mean AUC", "Brier", "best lam", "P-AUCCC", "lam 1")
+
 
 @study.command()
 def seeds(
@@ -67,7 +69,7 @@ def seeds(
         folder=to / ROUTERS,
         progress=opened.bar,
     )
-    table = Table("router", *NUMBERS, box=None, pad_edge=False)
+    table = Table("router", *_COLUMNS, box=None, pad_edge=False)
     for one in found.spreads:
         cells = (
             f"{one.mean(n):.4f}" + ("" if one.deterministic else f" ± {one.sd(n):.4f}")

@@ -1,5 +1,6 @@
 """`prefill-router study shift`: what a router loses on queries of a kind it wasn't trained on."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,9 +61,11 @@ def shift(
 
     from prefill_router.studies.output import ROUTERS
     from prefill_router.studies.shift import shift_study
+    from prefill_router.studies.shift_plan import arms
     from prefill_router.studies.shift_report import sheet
 
     _check(train_on, test_on, hold_out, preset)
+    wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
     asked = {"train_on": train_on, "test_on": test_on, "hold_out": hold_out, "preset": preset}
     opened = begin(
         "shift",
@@ -74,19 +77,20 @@ def shift(
         seed=seed,
         encoder_folder=encoder_folder,
         asked={**asked, "resamples": resamples},
+        check=lambda dataset, drawn: arms(dataset, drawn, wanted(dataset)),
     )
     found = shift_study(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        _shift(opened.dataset, train_on, test_on, hold_out, preset),
+        wanted(opened.dataset),
         resamples=resamples,
         seed=seed,
         folder=to / ROUTERS,
         progress=opened.bar,
     )
-    heads = ("trained elsewhere", "on all", "difference", "as few", "difference", "macro AUC")
+    heads = ("elsewhere", "on all", "diff.", "as few", "diff.", "macro AUC")
     table = Table("router", *heads, box=None, pad_edge=False)
     for one in found.routers:
         accuracy = {arm: 100 * v["argmax_accuracy"].value for arm, v in one.numbers.items()}
@@ -116,6 +120,7 @@ def _check(
 
 def _shift(
     dataset: "RoutingDataset",
+    *,
     train_on: str | None,
     test_on: str | None,
     hold_out: str | None,

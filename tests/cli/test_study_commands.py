@@ -1,0 +1,110 @@
+"""The studies on the command line: what they write, what they refuse, that they go on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import Job, refused, run, succeeded
+
+TRUNK = "{kind: shared_trunk, seeds: 1, keep: 1, max_epochs: 3}"
+ROUTERS = f"""
+routers:
+  network: {{features: {{kind: prefill, dim: 4}}, predictor: {TRUNK}}}
+  near ones: {{features: {{kind: prefill, dim: 4}}, predictor: {{kind: knn_score, k: 5}}}}
+"""
+STUDIES = {
+    "seeds": ("--count", 2),
+    "ratio": ("--resamples", 20),
+    "shift": ("--train-on", "benchmark-0", "--test-on", "benchmark-1", "--resamples", 20),
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recipes") / "routers.yaml"
+    path.write_text(ROUTERS)
+    return path
+
+
+def given(job: Job, config: Path, name: str) -> tuple[object, ...]:
+    common = ("--data", job.answers, "--store", job.states, *STUDIES[name])
+    return ("study", name, config, *common)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_written_and_goes_on_where_it_was(
+    name: str, job: Job, config: Path, tmp_path: Path
+) -> None:
+    asked = (*given(job, config, name), "--out", tmp_path / "s", "--split", job.split)
+    text = succeeded(*asked)
+    assert "network" in text
+    assert f"report: {tmp_path / 's' / 'index.html'}" in text
+    told = json.loads((tmp_path / "s" / f"{name}.json").read_text())
+    assert set(told["routers"]) == {"network", "near ones"}
+    routers = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").rglob("router.json")}
+    assert len(routers) == {"seeds": 4, "ratio": 2, "shift": 6}[name]
+    (tmp_path / "s" / "index.html").unlink()
+    again = json.loads(succeeded(*asked, "--json"))
+    assert again["routers"] == told["routers"]
+    assert (tmp_path / "s" / "index.html").exists()
+    assert {p: p.stat().st_mtime_ns for p in routers} == routers
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_folder_of_something_else_is_left_alone(
+    name: str, job: Job, config: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    refused("exists and is no study", *given(job, config, name), "--out", tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_router_is_studied_by_its_folder(job: Job, tmp_path: Path) -> None:
+    asked = ("--data", job.answers, "--store", job.states, "--out", tmp_path / "ratio")
+    told = json.loads(succeeded("study", "ratio", job.router, *asked, "--resamples", 5, "--json"))
+    assert list(told["routers"]) == [job.router.name]
+    assert not (tmp_path / "ratio" / "routers").exists()
+    known = json.loads((tmp_path / "ratio" / "ratio.json").read_text())["known"]
+    assert "the most accurate on the train part" in known["chosen"]
+
+
+def test_the_strong_target_can_be_named(job: Job, config: Path, tmp_path: Path) -> None:
+    asked = (*given(job, config, "ratio"), "--out", tmp_path / "s", "--split", job.split)
+    told = json.loads(succeeded(*asked, "--strong", "target-0", "--json"))
+    assert told["strong"] == "target-0"
+    refused("--strong-by is 'luck'", *asked, "--strong-by", "luck")
+
+
+def test_dimensions(job: Job, tmp_path: Path) -> None:
+    asked = ("study", "dimensions", "--data", job.answers, "--store", job.states)
+    to = ("--out", tmp_path / "d")
+    told = json.loads(succeeded(*asked, *to, "--dims", "2,4", "--split", job.split, "--json"))
+    assert {cell["dim"] for cell in told["cells"]} == {2, 4}
+    assert (tmp_path / "d" / "figures" / "dimensions.png").stat().st_size > 1000
+    assert "report:" in succeeded(*asked, *to, "--dims", "2", "--pooling", "mean")
+    for dims in ("", "0", "2,x"):
+        refused("give numbers from 1 up", *asked, *to, "--dims", dims)
+
+
+def test_what_makes_no_sense_is_refused(job: Job, config: Path, tmp_path: Path) -> None:
+    to = ("--out", tmp_path / "s")
+    plain = {name: given(job, config, name)[:7] for name in STUDIES}
+    refused("at least 2 seeds", *plain["seeds"], *to, "--count", 1)
+    refused("must be 0 or more", *plain["ratio"], *to, "--seed", -1)
+    refused("one of these", *plain["shift"], *to)
+    refused("one of these", *plain["shift"], *to, "--train-on", "benchmark-0")
+    refused("one of these", *plain["shift"], *to, "--hold-out", "a", "--preset", "mmlu-pro-stem")
+    refused("no preset 'arts'", *plain["shift"], *to, "--preset", "arts")
+    refused("no query is of", *plain["shift"], *to, "--preset", "mmlu-pro-stem")
+    refused("are no benchmarks", *plain["shift"], *to, "--hold-out", "poetry")
+    refused("strong target is 'nobody'", *plain["ratio"], *to, "--strong", "nobody")
+    refused("no such file", "study", "seeds", tmp_path / "nothing.yaml", "--data", job.answers, *to)
+    assert not (tmp_path / "s").exists()
+
+
+def test_help_of_every_study_has_an_example() -> None:
+    for name in (*STUDIES, "dimensions"):
+        text = " ".join(run("study", name, "--help").out.split())
+        assert f"Example: prefill-router study {name}" in text
+        assert "--json" in text
