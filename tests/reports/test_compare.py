@@ -9,16 +9,18 @@ import numpy as np
 import polars as pl
 import pytest
 
+from commands import refused, succeeded
 from planted import states_of
-from prefill_router.data import RoutingDataset, split
+from prefill_router.data import RoutingDataset, split, write_dataset
 from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import compare, evaluate
 from prefill_router.fitting import recipe_from_dict
-from prefill_router.reports.compare import ALL, Plan, Result, mark, recipes_of, run_plan, write
+from prefill_router.reports.compare import ALL, STUDY, Plan, Result, recipes_of, run_plan, write
 from prefill_router.reports.compare.page import sure, verdict
 from prefill_router.reports.compare.plan import CONSTANT, draw_for
-from prefill_router.reports.compare.report import PLAN, check_place, to_dict
+from prefill_router.reports.compare.report import to_dict
 from prefill_router.router import Router
+from prefill_router.studies.output import mark
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=300, seed=5)
@@ -44,7 +46,7 @@ def result() -> Result:
 @pytest.fixture(scope="module")
 def report(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("comparison")
-    mark(folder, result.plan.to_dict())
+    mark(folder, STUDY, result.plan.to_dict())
     write(result, folder, title="Routers on 300 queries", known={"dataset": "<made up>"})
     return folder
 
@@ -192,8 +194,20 @@ def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
 
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="is no comparison"):
-        check_place(tmp_path)
-    (tmp_path / PLAN).write_text("{")
-    with pytest.raises(ConfigError, match="is no comparison"):
-        check_place(tmp_path)
+    refused("is no study 'comparison'", "compare", ALL, "--data", tmp_path, "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_as_a_command(tmp_path: Path) -> None:
+    write_dataset(ANSWERS, tmp_path / "answers")
+    routers = {name: recipe.to_dict() for name, recipe in RECIPES.items()}
+    (tmp_path / "routers.yaml").write_text(json.dumps({"routers": routers}))
+    store, out = tmp_path / "states", tmp_path / "out"
+    succeeded("encode", tmp_path / "answers", "--encoder", "minipool", "--out", store)
+    compared = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
+    said = succeeded(*compared, "--store", store, "--out", out, "--resamples", 20)
+    assert "not surely better than a constant" in said
+    told = json.loads(succeeded(*compared, "--store", store, "--out", out, "--json"))
+    assert list(told["routers"]) == list(RECIPES)
+    assert (out / "index.html").is_file()
+    assert Router.load(out / "routers" / "ours").pool.names == ANSWERS.pool.names

@@ -56,11 +56,11 @@ def compare(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
     from prefill_router.fitting import gather
-    from prefill_router.reports.compare import Plan, check_place, mark, recipes_of, run_plan, write
-    from prefill_router.reports.compare.plan import draw_for
-    from prefill_router.reports.compare.report import ROUTERS, to_dict
+    from prefill_router.reports.compare import STUDY, Plan, draw_for, recipes_of, run_plan, write
+    from prefill_router.reports.compare.report import to_dict
+    from prefill_router.studies.output import ROUTERS, check_place, mark
 
-    check_place(to)
+    check_place(to, STUDY)
     recipes = recipes_of(config)
     dataset = read_dataset(data)
     drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
@@ -68,7 +68,7 @@ def compare(
     bar = BarProgress(console=err)
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     stores = [ActivationStore.open(path) for path in store or []]
-    mark(to, plan.to_dict())
+    mark(to, STUDY, plan.to_dict())
     states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
     result = run_plan(plan, dataset, states, folder=to / ROUTERS, progress=bar)
     write(result, to, title=f"Routers on {data.name}", known=_known(plan, data))

@@ -9,7 +9,6 @@ index.html      one page with all of it; opens without a network
 routers/        every router, ready to load
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,44 +16,13 @@ from typing import Any
 import polars as pl
 
 from prefill_router import files
-from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import plain
 from prefill_router.evaluation.evaluation import Estimates
 from prefill_router.reports.compare.run import Judged, Result
 
-FORMAT = "prefill-router comparison 1"
+STUDY = "comparison"
+"""What the folder is marked as (`studies.output.mark`)."""
 NUMBERS = "compare.json"
-PLAN = "plan.json"
-ROUTERS = "routers"
-
-
-def check_place(folder: Path) -> None:
-    """Check that a comparison may be written here; worth doing before long work.
-
-    Raises:
-        ConfigError: The folder holds something else.
-    """
-    if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
-        raise ConfigError(
-            f"{folder} exists and is no comparison; name another folder, or remove it"
-        )
-    files.check_place(folder)
-
-
-def _is_ours(folder: Path) -> bool:
-    if not any(folder.iterdir()):
-        return True
-    try:
-        value = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and value.get("format") == FORMAT
-
-
-def mark(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Say what the folder is for, before the work begins."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / PLAN, {"format": FORMAT, **plan})
 
 
 def write(result: Result, folder: Path, *, title: str, known: Mapping[str, str]) -> None:
