@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import final
 
 from prefill_router.calibration import CalibratorKind
@@ -62,6 +63,15 @@ _bench_here: list[Bench] = []
 def _begin(bench: Bench) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # each process has a core; threads would quarrel over them
     _bench_here.append(bench)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End when the parent is killed: a pool's process would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _answer_there(recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
