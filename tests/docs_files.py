@@ -145,12 +145,19 @@ def a_space(folder: Path) -> None:
     (folder / "space.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
 
 
+def routers_to_study(folder: Path) -> None:
+    """The routers of the guide."""
+    page = (ROOT / "docs" / "guides" / "studies.md").read_text(encoding="utf-8")
+    (folder / "routers.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "collecting.md": a_run,
     "comparing.md": recipes,
     "data.md": data,
     "grading.md": a_run_to_grade,
     "layers.md": two_stores,
+    "studies.md": routers_to_study,
     "search.md": a_space,
     "tasks.md": tasks,
 }
