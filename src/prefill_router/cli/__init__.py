@@ -20,6 +20,7 @@ from prefill_router.cli import (  # noqa: F401
     fit as _fit,
     evaluate as _evaluate,
     compare as _compare,
+    reproduce as _reproduce,
     search as _search,
     calibration as _calibration,
     doctor as _doctor,

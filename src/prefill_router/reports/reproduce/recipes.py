@@ -1,0 +1,69 @@
+"""The routers that the paper's tables are about, on the encoders at hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from prefill_router.features import FamilyConfig
+from prefill_router.features.prefill import PrefillConfig
+from prefill_router.fitting import Recipe
+from prefill_router.predictors import PredictorConfig
+from prefill_router.reports.compare import ALL, recipes_of
+from prefill_router.reports.reproduce.run import SYSTEMS, Options
+
+ONE_NETWORK: Mapping[str, int] = {"seeds": 1, "keep": 1, "networks": 1}
+"""Options of the predictors that average several networks, for a study of single seeds."""
+REHEARSAL: Mapping[str, int] = {
+    **{"max_epochs": 3, "patience": 2, "seeds": 2, "keep": 1, "networks": 1},
+    **{"rounds": 10},
+}
+"""Options that make a fit quick and its router useless."""
+REHEARSED = ("IRT-2PL", "kNN score")
+"""What a rehearsal fits beside the six routers of the paper's tables."""
+
+
+def routers(encoders: Sequence[str], embedding: str, options: Options) -> dict[str, Recipe]:
+    """The packaged list, without the calibrated ones: the paper's main tables have no calibration.
+
+    Args:
+        encoders: Whose hidden states the prefill router reads; the best of them, by
+            cross-validation on the train part, where there are several.
+        embedding: What makes the embeddings of the semantic routers.
+        options: How much work is put in.
+    """
+    made = {}
+    for name, recipe in recipes_of(ALL).items():
+        rehearsed = name in SYSTEMS.values() or name in REHEARSED
+        if recipe.calibration != "none" or (options.quick and not rehearsed):
+            continue
+        features = tuple(_features(one, encoders, embedding) for one in recipe.features)
+        predictor = recipe.predictor
+        if options.quick:
+            predictor = with_options(predictor, REHEARSAL)
+        made[name] = replace(recipe, features=features, predictor=predictor)
+    return made
+
+
+def single_networks(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """The six routers of the paper's tables, each trained once and not averaged."""
+    return {
+        name: replace(recipes[name], predictor=with_options(recipes[name].predictor, ONE_NETWORK))
+        for name in SYSTEMS.values()
+        if name in recipes
+    }
+
+
+def with_options(predictor: PredictorConfig, options: Mapping[str, int]) -> PredictorConfig:
+    """A predictor with those of the options that it has."""
+    own = {one.name for one in fields(predictor) if one.init}  # type: ignore[arg-type]
+    given: Any = {name: value for name, value in options.items() if name in own}
+    return replace(predictor, **given)  # type: ignore[type-var]
+
+
+def _features(one: FamilyConfig, encoders: Sequence[str], embedding: str) -> FamilyConfig:
+    if isinstance(one, PrefillConfig):
+        return replace(one, encoders=tuple(encoders))
+    if any(field.name == "encoder" for field in fields(one)):  # type: ignore[arg-type]
+        changed: Any = {"encoder": embedding}
+        return replace(one, **changed)  # type: ignore[type-var]
+    return one
