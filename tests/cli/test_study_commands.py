@@ -1,6 +1,7 @@
 """The studies on the command line: what they write, what they refuse, that they go on."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,17 @@ def test_dimensions(job: Job, tmp_path: Path) -> None:
         refused("give numbers from 1 up", *asked, *to, "--dims", dims)
 
 
+def test_layers_over_pools_and_encoders(job: Job, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.symlink_to(job.answers, target_is_directory=True)
+    asked = ("study", "layers", "--store", job.states, "--out", tmp_path / "l", "--dim", 4)
+    both = ("--data", job.answers, "--data", tmp_path / "copy")
+    shutil.copytree(job.answers, tmp_path / "copy")
+    told = json.loads(succeeded(*asked, *both, "--json"))
+    assert [row["pool"] for row in told["rows"]] == ["answers", "copy"]
+    refused("a name of its own", *asked, "--data", job.answers, "--data", other)
+
+
 def test_what_makes_no_sense_is_refused(job: Job, config: Path, tmp_path: Path) -> None:
     to = ("--out", tmp_path / "s")
     plain = {name: given(job, config, name)[:7] for name in STUDIES}
@@ -104,7 +116,7 @@ def test_what_makes_no_sense_is_refused(job: Job, config: Path, tmp_path: Path) 
 
 
 def test_help_of_every_study_has_an_example() -> None:
-    for name in (*STUDIES, "dimensions"):
+    for name in (*STUDIES, "dimensions", "layers"):
         text = " ".join(run("study", name, "--help").out.split())
         assert f"Example: prefill-router study {name}" in text
         assert "--json" in text

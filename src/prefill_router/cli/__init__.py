@@ -30,6 +30,7 @@ from prefill_router.cli import (  # noqa: F401
     study_ratio as _study_ratio,
     study_shift as _study_shift,
     study_dimensions as _study_dimensions,
+    study_layers as _study_layers,
     study_learning as _study_learning,
     study_end_to_end as _study_end_to_end,
     route as _route,
