@@ -90,7 +90,7 @@ def render(result: Result, *, title: str, known: Mapping[str, str], svg: Mapping
         section("The targets themselves", wide(_targets(result))),
         section("How each router is made", wide(_recipes(result)), *_failed(result)),
         section("What the numbers mean", facts(_meanings(result, others))),
-        section("How they were read", facts(result.routers[0].evaluation.definitions)),
+        section("How they were read", facts(_definitions(result))),
     )
 
 
@@ -273,6 +273,12 @@ def _failed(result: Result) -> list[str]:
 def _meanings(result: Result, others: Sequence[str]) -> dict[str, str]:
     del result
     return {HEADLINE[name].label: HEADLINE[name].meaning for name in (*MAIN, *others)}
+
+
+def _definitions(result: Result) -> dict[str, str]:
+    """What is the same for all; each router's policy stands beside its recipe."""
+    first = result.routers[0].evaluation.definitions
+    return {name: said for name, said in first.items() if name != "policy"}
 
 
 def _defined(result: Result, name: str) -> bool:
