@@ -139,7 +139,8 @@ def facts(data: Path, drawn: Split, seed: int) -> dict[str, str]:
     return {
         "dataset": str(data),
         "queries": sizes,
-        "split": f"seed {drawn.seed}; fitted on train alone, calibrated on calibration",
+        "split": f"seed {drawn.seed}; fitted on train alone"
+        + (", calibrated on calibration" if "calibration" in drawn.parts else ""),
         "seed": str(seed),
     }
 

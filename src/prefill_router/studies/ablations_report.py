@@ -46,12 +46,12 @@ def sheet(study: Ablations, *, title: str, known: Mapping[str, str]) -> Sheet:
 
 def said(study: Ablations) -> list[str]:
     """The result in a few sentences."""
-    count = len(study.rows)
+    count, behind = len(study.rows), max(row.behind for row in study.rows)
     lines = [
-        f"Fisher J is the best practical way to select a layer, or tied to four digits, in "
-        f"{study.best} of {count} combinations of pool and encoder; where it isn't it is at most "
-        f"{max(row.behind for row in study.rows):.4f} below the best. It stays within "
-        f"{max(row.short for row in study.rows):.4f} of probing every layer."
+        "Fisher J is the best practical way to select a layer, or tied to four digits, in "
+        f"{study.best} of {count} combinations of pool and encoder"
+        + (f", and at most {behind:.4f} below the best elsewhere" if study.best < count else "")
+        + f". It stays within {max(row.short for row in study.rows):.4f} of probing every layer."
     ]
     lines += [
         f"Left out: {pool} under {encoder}, whose store lacks some of its queries."

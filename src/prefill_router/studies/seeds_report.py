@@ -46,7 +46,7 @@ def said(study: SeedStudy) -> list[str]:
     if moving:
         most = max(moving, key=lambda one: _known(one.sd("auc_mean")))
         lines.append(
-            f"{len(moving)} routers were fitted {study.count} times on the same queries, each time "
+            f"{_routers(len(moving))} fitted {study.count} times on the same queries, each time "
             f"with another seed. The seed moves the mean AUC most for {most.name}, by a standard "
             f"deviation of {most.sd('auc_mean'):.4f}; differences between routers that aren't "
             "clearly larger than that may be luck of the seed."
@@ -104,6 +104,10 @@ def draw(study: SeedStudy) -> Figure:
     panels[0].set_yticks(range(len(ordered)), [one.name for one in ordered])
     panels[0].set_ylim(-0.6, len(ordered) - 0.4)
     return figure
+
+
+def _routers(count: int) -> str:
+    return "One router was" if count == 1 else f"{count} routers were"
 
 
 def _mean(one: Spread, name: Number) -> str:
