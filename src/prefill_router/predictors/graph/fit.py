@@ -1,5 +1,7 @@
 """Fits a GraphRouter."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -73,12 +75,24 @@ def _train(
     rates = usable.base_rates[usable.learnable]
     first = torch.from_numpy(logit(rates).astype(np.float32))
     trained = []
-    with progress.task("training", total=config.networks * config.max_epochs) as advance:
+    total = config.networks * config.max_epochs
+    with _one_core(), progress.task("training", total=total) as advance:
         for number in range(config.networks):
             draw = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
             random = torch.Generator().manual_seed(int(draw[0] >> np.uint64(1)))
             trained.append(train(rows, fit, held, first, config, random=random, advance=advance))
     return trained
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Steps this small only wait for each other on several cores; and no bit depends on them."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(cores)
 
 
 def _usable(examples: Examples) -> tuple[Examples, tuple[str, ...]]:
