@@ -71,7 +71,7 @@ def test_everything_is_counted_and_written(job: Job, speeds: Path, tmp_path: Pat
     assert "encoder charged" in page
     assert "$0.5 per million" in page
     text = succeeded(*router_of(job), *options, "--lam", 0.3, "--out", out)
-    assert "lam = 0.3" in text
+    assert "At lam = 0.3 the router costs" in text
 
 
 def test_decisions_are_timed_with_the_encoder(job: Job, tmp_path: Path) -> None:

@@ -32,15 +32,6 @@ if TYPE_CHECKING:
     from prefill_router.studies.end_to_end import Charge, Contender, EndToEnd, Latency
     from prefill_router.studies.end_to_end.contender import PerCell
 
-_SHOWN = (
-    "target_cost",
-    "encoder_cost",
-    "routing_seconds",
-    "answer_seconds",
-    "routing_share",
-    "accuracy",
-)
-
 
 @study.command(name="end-to-end")
 def end_to_end(
@@ -283,13 +274,21 @@ def _answers(
 def _table(found: "EndToEnd") -> "Table":
     from rich.table import Table
 
-    from prefill_router.studies.end_to_end.result import NUMBERS
+    from prefill_router.evaluation.wording import NOTHING, PER, worded
     from prefill_router.studies.end_to_end.words import number
 
-    table = Table("setting", "system", box=None, pad_edge=False)
-    for name in _SHOWN:
-        table.add_column(NUMBERS[name][0], justify="right")
+    table = Table("lam", "system", box=None, pad_edge=False)
+    for title in (f"$ per {PER:,}", "encoder", "routing, ms", "answer, s", "accuracy"):
+        table.add_column(title, justify="right", no_wrap=True)
     for point in found.points:
         for system, numbers in point.systems.items():
-            table.add_row(point.title, system, *(number(n, numbers[n]) for n in _SHOWN))
+            routing = 1000 * numbers["routing_seconds"].value
+            cells = (
+                worded(numbers["total_cost"].value, "usd"),
+                number("encoder_share", numbers["encoder_share"]),
+                f"{routing:,.1f}" if routing == routing else NOTHING,
+                number("answer_seconds", numbers["answer_seconds"]),
+                number("accuracy", numbers["accuracy"]),
+            )
+            table.add_row(f"{point.lam:g}", system, *cells)
     return table

@@ -12,6 +12,8 @@ from prefill_router.studies.end_to_end.result import EndToEnd
 
 # Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
 _ANSWER, _ROUTING = "#56B4E9", "#D55E00"
+_ROOM = 1.35
+"""How far the axis goes beyond the longest bar, for what is written there."""
 _PANELS = (
     ("target_cost", "encoder_cost", PER, f"US dollars per {PER:,} queries", "encoder"),
     ("answer_seconds", "routing_seconds", 1, "seconds until the answer", "decision"),
@@ -32,6 +34,16 @@ def draw(result: EndToEnd) -> Figure:
         axes.set_xlabel(label, color=INK, fontsize=9)
     panels[0].set_yticks(range(len(systems)), list(systems))
     panels[0].invert_yaxis()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+    )
     return figure
 
 
@@ -49,18 +61,18 @@ def _bars(axes: Axes, ends: list[tuple[float, float]], what: str) -> None:
     answer, routing = (np.array(part) for part in zip(*ends, strict=True))
     known = np.isfinite(answer)
     shown = np.where(known, answer, 0)
-    axes.barh(places, shown, color=_ANSWER, label="target", height=0.6)
-    axes.barh(places, np.nan_to_num(routing), left=shown, color=_ROUTING, label=what, height=0.6)
+    axes.barh(places, shown, color=_ANSWER, label="the target's answer", height=0.6)
+    axes.barh(
+        places, np.nan_to_num(routing), left=shown, color=_ROUTING, label="routing", height=0.6
+    )
     for place in range(len(ends)):
         added = routing[place] / (answer[place] + routing[place]) if known[place] else np.nan
         text = "unknown" if not known[place] else f"  {100 * added:.2f} % {what}" if added else ""
         at = shown[place] + np.nan_to_num(routing[place])
         axes.text(at, place, text, va="center", color=INK, fontsize=8)
-    axes.margins(x=0.28)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, _ROOM * max(float(np.max(shown + np.nan_to_num(routing))), 1e-9))
     axes.tick_params(colors=INK, labelsize=8)
     axes.grid(visible=True, axis="x", color="#888888", alpha=0.25, lw=0.5)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(INK)
     axes.set_facecolor("none")
-    axes.legend(loc="lower right", frameon=False, fontsize=8, labelcolor=INK)

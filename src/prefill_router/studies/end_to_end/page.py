@@ -16,7 +16,7 @@ from prefill_router.studies.output import Drawn, Rows, Sheet
 NAME = "end-to-end"
 _CAPTION = (
     "Each bar is the mean over the queries at argmax accuracy, where every query goes to the "
-    "target most probably right. The dark part is what routing adds: the encoder's price on the "
+    "target most probably right. The orange part is what routing adds: the encoder's price on the "
     "left, the decision's time on the right."
 )
 _WAIT = ("routing_seconds", "answer_seconds", "routing_share", "total_cost", "accuracy")

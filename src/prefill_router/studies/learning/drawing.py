@@ -18,6 +18,8 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _BEYOND = 2.0
 """How far beyond the largest size a law is drawn."""
 _TICKS = 6
+_EDGE = 1.15
+"""Room beside the outermost sizes."""
 
 
 def draw(found: Learning) -> Figure:
@@ -96,7 +98,9 @@ def _frame(axes: Axes, number: Number, found: Learning) -> None:
     arrow = "↑" if better(number) > 0 else "↓"
     axes.set_title(f"{HEADLINE[number].label} {arrow}", fontsize=10, color=INK, loc="left")
     axes.set_xscale("log")
-    low, high = axes.get_xlim()
+    labels = [point.labels for curve in found.curves.values() for point in curve.points]
+    low, high = max(min(labels), 1) / _EDGE, _BEYOND * max(max(labels), 1) * _EDGE
+    axes.set_xlim(low, high)
     ticks = np.geomspace(low, high, _TICKS + 2)[1:-1]
     axes.xaxis.set_major_locator(FixedLocator([float(f"{tick:.1g}") for tick in ticks]))
     axes.xaxis.set_minor_locator(NullLocator())

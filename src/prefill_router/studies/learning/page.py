@@ -113,7 +113,7 @@ def _sizes(curve: Curve) -> str:
 
 def _named(point: SizePoint) -> str:
     if point.size.measured is not None:
-        return f"{point.queries:,} queries, {point.size.measured} targets each"
+        return f"{point.queries:,} queries, {point.size.words}"
     return f"{point.queries:,} queries ({100 * point.size.share:.3g} %)"
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, Split
-from prefill_router.errors import ConfigError, FitError, MissingExtraError
+from prefill_router.errors import ConfigError, DataError, FitError, MissingExtraError
 from prefill_router.evaluation import Predictions, Trial
 from prefill_router.evaluation.bootstrap import Estimate, chunks
 from prefill_router.evaluation.weighted import Weights, ones
@@ -88,14 +88,13 @@ def study_learning(
     work = _Work(dataset, tuple(states), drawn, plan, folder)
     train = dataset.select(drawn["train"])
     count = float(len(recipes) * len(sizes) * plan.draws)
-    curves = {}
+    made: dict[str, list[_Fit]] = {name: [] for name in recipes}
     with shown.task("fits", total=count) as advance:
         for name, recipe in recipes.items():
-            fits = []
             for fit in work.fits(recipe, sizes):
-                fits.append(fit)
+                made[name].append(fit)
                 advance(note=f"{name} {fit.words}")
-            curves[name] = _curve(name, work, sizes, fits, shown)
+    curves = {name: _curve(name, work, sizes, fits, shown) for name, fits in made.items()}
     costs = train.observed_cost[~np.isnan(train.correct)]
     return Learning(
         curves=curves,
@@ -123,8 +122,7 @@ class _Fit:
 
     @property
     def words(self) -> str:
-        each = "" if self.size.measured is None else f", {self.size.measured} targets each"
-        return f"{self.queries:,} queries{each}, draw {self.draw + 1}"
+        return f"{self.queries:,} queries, {self.size.words}, draw {self.draw + 1}"
 
 
 @final
@@ -154,8 +152,8 @@ class _Work:
             return replace(found, predictions=self._predicted(less, kept, config, size))
         except MissingExtraError:
             raise
-        except FitError as error:
-            if size == FULL:
+        except (FitError, ConfigError, DataError) as error:
+            if size == FULL:  # else it comes of having too little
                 raise
             return replace(found, why=str(error))
 

@@ -35,6 +35,13 @@ class Size:
         if self.measured is not None and self.measured < 1:
             raise ConfigError(f"{self.measured} measured targets per query; at least 1 is needed")
 
+    @property
+    def words(self) -> str:
+        """How many targets of each query."""
+        if self.measured is None:
+            return "every target"
+        return f"{self.measured} target{'s' if self.measured > 1 else ''} each"
+
 
 FULL = Size()
 

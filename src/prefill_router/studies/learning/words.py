@@ -22,7 +22,7 @@ def said(found: Learning) -> list[str]:
         f"{found.labels:,} measured outcomes, and again on all queries with fewer targets measured "
         f"each; all were judged on the same {found.tested:,} other queries."
     )
-    return [start, *(line for curve in found.curves.values() for line in of_curve(curve, found))]
+    return [start, *(" ".join(of_curve(curve, found)) for curve in found.curves.values())]
 
 
 def of_curve(curve: Curve, found: Learning) -> list[str]:
@@ -39,23 +39,19 @@ def _point(curve: Curve, number: Number, found: Learning) -> str:
     step = (
         "One more point of accuracy at lam 1"
         if number == "argmax_accuracy"
-        else (f"0.01 more {HEADLINE[number].label}")
+        else "0.01 more mean AUC"
     )
     asked = trend.labels_for_step
-    if math.isnan(asked.value):
-        return f"{step}: too few sizes are known for a power law."
+    if trend.why_poor:
+        return f"{step}: how many labels it takes can't be said, since {trend.why_poor}."
     if math.isinf(asked.value):
         text = f"{step}: by the power law no number of labels gives it"
-        if math.isfinite(asked.lower):
-            text += f", though {_more(asked.lower, found)} may do"
-    else:
-        text = f"{step} takes about {_more(asked.value, found)}{_range(asked, found)}"
-        text += _price(asked.value, found)
-    if trend.why_poor:
-        text += f". Don't trust this: {trend.why_poor}"
-    elif math.isfinite(asked.value) and asked.value > _FAR * found.labels:
-        text += ". That is so far beyond what was measured that it is a guess"
-    return f"{text}."
+        few = math.isfinite(asked.lower) and asked.lower <= _FAR * found.labels
+        return f"{text}, though {_more(asked.lower, found)} may do." if few else f"{text}."
+    text = f"{step} takes about {_more(asked.value, found)}{_range(asked, found)}"
+    if asked.value > _FAR * found.labels:
+        return f"{text}. That is so far beyond what was measured that it is a guess."
+    return f"{text}{_price(asked.value, found)}."
 
 
 def _spread(curve: Curve) -> str:
