@@ -146,9 +146,10 @@ def a_space(folder: Path) -> None:
 
 
 def routers_to_study(folder: Path) -> None:
-    """The routers of the guide."""
+    """The routers of the guide, and the speeds of their targets."""
     page = (ROOT / "docs" / "guides" / "studies.md").read_text(encoding="utf-8")
-    (folder / "routers.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    for name, block in zip(("routers", "speeds"), page.split("```yaml\n")[1:], strict=True):
+        (folder / f"{name}.yaml").write_text(block.split("```")[0])
 
 
 FILES: dict[str, Callable[[Path], None]] = {
