@@ -1,6 +1,10 @@
 import dataclasses
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -224,3 +228,31 @@ def test_too_short_a_time_is_told() -> None:
     config = dataclasses.replace(CONFIG, minutes=1e-9)
     with pytest.raises(FitError, match="time"):
         choose(searched(config=config), small_space(), config)
+
+
+def test_processes_end_with_the_one_that_began_them() -> None:
+    tests = Path(__file__).parents[1]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "studies.search_job"], cwd=tests, stdout=subprocess.PIPE, text=True
+    )
+    with job:
+        assert job.stdout is not None
+        pids = [int(pid) for pid in job.stdout.readline().split()]
+        job.kill()
+    assert len(pids) == 2
+    for _ in range(600):
+        if not any(map(_lives, pids)):
+            return
+        time.sleep(0.1)
+    for pid in filter(_lives, pids):
+        os.kill(pid, signal.SIGKILL)
+    pytest.fail("they wait for work for ever")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"

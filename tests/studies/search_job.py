@@ -1,0 +1,22 @@
+"""A process with a team of two that waits to be killed; it prints the processes of the team."""
+
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+
+from prefill_router.studies.search.bench import Bench
+from prefill_router.studies.search.workers import team
+from studies.searching import STATES, sealed_in, small_space
+
+if __name__ == "__main__":
+    bench = Bench(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")
+    candidate = next(small_space().all_candidates())
+    with team(bench, 2) as workers:
+        asked = [workers.score(small_space().recipe(candidate), ["none"], k) for k in (0, 1)]
+        for future in asked:
+            future.result()
+        pids = [child.pid for child in multiprocessing.active_children()]
+        sys.stdout.write(f"{' '.join(map(str, pids))}\n")
+        sys.stdout.flush()
+        time.sleep(600)
