@@ -1,7 +1,7 @@
 """A table as it is reported: our number with its interval, and the paper's beside it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -12,6 +12,13 @@ from prefill_router.reports.reproduce.published import Number
 
 Unit = Literal["number", "share", "points", "count", "usd", "seconds"]
 """Shares are of 1, differences of shares are points; dollars and seconds are as they are."""
+
+
+_ROUNDED: Mapping[Unit, float] = {
+    **{"number": 5e-5, "share": 5e-5, "points": 5e-5},
+    **{"count": 0.5, "seconds": 5e-4, "usd": 0.0},
+}
+"""What is less is shown as 0, and then without a sign."""
 
 
 @final
@@ -152,6 +159,7 @@ def shown(value: float, unit: Unit, *, signed: bool = False) -> str:
     if not math.isfinite(value):
         return NOTHING
     sign = "+" if signed or unit == "points" else ""
+    value = value if abs(value) >= _ROUNDED[unit] else 0.0
     match unit:
         case "number":
             return f"{value:{sign}.4f}"

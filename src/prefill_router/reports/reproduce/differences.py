@@ -81,9 +81,10 @@ DIFFERENCES: Mapping[str, tuple[str, ...]] = {
     ),
     "tab:end_to_end_cost_points": (
         "The encoder is charged at the paper's price for Qwen3.5-35B, or the one that was given, "
-        "on the tokens that it reads. The semantic router is Unified Multitask, charged nothing as "
-        "in the paper, and the best single target the one that is best on the train part. Totals "
-        "are mean costs times the number of test queries.",
+        "on the tokens that it reads; for a small encoder that is far more than it costs. The "
+        "semantic router is Unified Multitask, charged nothing as in the paper, and the best "
+        "single target the one that is best on the train part. Totals are mean costs times the "
+        "number of test queries.",
     ),
     "tab:end_to_end_latency": (
         "Routing is timed on this machine, one request after the other, encoding included; the "

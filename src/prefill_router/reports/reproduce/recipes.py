@@ -14,7 +14,7 @@ from prefill_router.reports.reproduce.run import SYSTEMS, Options
 ONE_NETWORK: Mapping[str, int] = {"seeds": 1, "keep": 1, "networks": 1}
 """Options of the predictors that average several networks, for a study of single seeds."""
 REHEARSAL: Mapping[str, int] = {
-    **{"max_epochs": 3, "patience": 2, "seeds": 2, "keep": 1, "networks": 1},
+    **{"max_epochs": 2, "patience": 1, "seeds": 1, "keep": 1, "networks": 1},
     **{"rounds": 10},
 }
 """Options that make a fit quick and its router useless."""

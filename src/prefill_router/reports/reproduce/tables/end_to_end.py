@@ -139,6 +139,9 @@ def _said(run: Run) -> list[str]:
     if run.pool != "frontier" or not run.found.is_counterpart:
         said.append("The paper's numbers are its frontier pool's: context and no counterpart.")
     said += [f"{run.title}: {note}." for note in study.get("notes", ())]
+    waited = study["points"][0]["systems"][TRUNK]["answer_seconds"]
+    if waited["value"] is None and waited.get("reason"):
+        said.append(f"{run.title}: {waited['reason']}, so completion times are missing.")
     return said
 
 
