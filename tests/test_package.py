@@ -20,7 +20,18 @@ PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"
 HELP = "from prefill_router.cli import app; app(['{}', '--help'], standalone_mode=False)"
 COMMANDS = (
     *("tasks", "collect", "grade", "prices", "import", "describe", "encode", "layers"),
-    *("fit", "evaluate", "compare", "calibration", "doctor", "keep", "route", "show", "demo"),
+    *(
+        "fit",
+        "evaluate",
+        "paired",
+        "compare",
+        "calibration",
+        "doctor",
+        "keep",
+        "route",
+        "show",
+        "demo",
+    ),
 )
 
 

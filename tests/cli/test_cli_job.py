@@ -16,7 +16,18 @@ from prefill_router.router.storage import FILES, FORMAT
 
 IN_ORDER = [
     *("tasks", "prices", "collect", "grade", "import", "describe", "split", "encode", "layers"),
-    *("sweep", "fit", "evaluate", "compare", "reproduce", "search", "calibration", "doctor", "keep"),
+    *(
+        "sweep",
+        "fit",
+        "evaluate",
+        "paired",
+        "compare",
+        "reproduce",
+        "search",
+        "calibration",
+        "doctor",
+        "keep",
+    ),
     *("route", "reprice", "show", "demo", "study", "minipool"),
 ]
 HEADLINE = {

@@ -19,6 +19,7 @@ from prefill_router.cli import (  # noqa: F401
     sweep as _sweep,
     fit as _fit,
     evaluate as _evaluate,
+    paired as _paired,
     compare as _compare,
     reproduce as _reproduce,
     search as _search,

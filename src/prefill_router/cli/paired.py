@@ -1,0 +1,123 @@
+"""`prefill-router paired`: which differences of two routers are real."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.data import RoutingDataset, read_dataset
+from prefill_router.errors import DataError
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.evaluation import Comparison
+    from prefill_router.router import Router
+
+
+@app.command()
+def paired(
+    first: Annotated[Path, typer.Argument(metavar="ROUTER", help="A router's folder.")],
+    second: Annotated[Path, typer.Argument(metavar="OTHER", help="Another router's folder.")],
+    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
+    store: Annotated[
+        list[Path] | None, typer.Option(help="A store of states; may be given again.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Another seed, other resamples.")] = 0,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
+) -> None:
+    """Compare two routers by a paired bootstrap, on queries that neither was fitted on.
+
+    Every resample takes the same queries for both, so that what they share cancels out. Both are
+    judged at the first one's prices.
+
+    Example: prefill-router paired router other-router --data answers
+    """
+    from prefill_router.activations import ActivationStore
+    from prefill_router.cli.sources import sources
+    from prefill_router.evaluation import compare
+    from prefill_router.router import Router
+    from prefill_router.router.states import default_cache
+
+    where, bar = sources(encoder_folder), BarProgress(console=err)
+    routers = [Router.load(folder, sources=where) for folder in (first, second)]
+    unseen = _unseen(read_dataset(data), routers).with_pool(routers[0].pool)
+    stores = [ActivationStore.open(path) for path in store or []]
+    predicted = [
+        router.with_pool(routers[0].pool).predict(
+            unseen, stores=stores, cache=default_cache(), progress=bar
+        )
+        for router in routers
+    ]
+    found = compare(
+        predicted[0],
+        predicted[1],
+        unseen,
+        policies=(routers[0].policy, routers[1].policy),
+        resamples=resamples,
+        seed=seed,
+        progress=bar,
+    )
+    if as_json:
+        print_json({"queries": len(unseen), **found.to_dict()})
+        return
+    _show(found, len(unseen), first.name, second.name)
+
+
+def _unseen(dataset: RoutingDataset, routers: "list[Router]") -> RoutingDataset:
+    """The queries of the first router's test part that neither learned from."""
+    one, other = routers
+    if set(one.pool.names) != set(other.pool.names):
+        raise DataError(
+            f"the routers know other targets, {sorted(one.pool.names)} and "
+            f"{sorted(other.pool.names)}; only routers over the same targets can be compared"
+        )
+    learned = {
+        query_id
+        for router in routers
+        for part, ids in router.split.parts.items()
+        if part != "test"
+        for query_id in ids
+    }
+    held = set(dataset.query_ids)
+    ids = [i for i in one.split["test"] if i in held and i not in learned]
+    if not ids:
+        raise DataError(
+            "no query of the dataset is in the first router's test part and unknown to both; fit "
+            "both on one split (fit --split), and give the dataset that they were fitted on"
+        )
+    left = len(one.split["test"]) - len(ids)
+    if left:
+        err.print(f"note: {left:,} test queries are left out: not in the data, or learned from")
+    return dataset.select(ids, targets=one.pool.names)
+
+
+def _show(found: "Comparison", queries: int, first: str, second: str) -> None:
+    from prefill_router.evaluation.catalogue import HEADLINE
+    from prefill_router.evaluation.wording import interval, worded
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"{queries:,} queries")
+    for title in (first, second, "difference", "95 % interval", ""):
+        table.add_column(title, justify="right")
+    for name, estimate in found.difference.items():
+        if estimate.reason:
+            continue
+        entry = HEADLINE[name]
+        unit = "points" if entry.unit == "share" else entry.unit
+        better = (estimate.value > 0) == (entry.better == "higher")
+        sure = found.significant(name) and entry.better != "neither"
+        table.add_row(
+            entry.label,
+            worded(found.first[name], entry.unit),
+            worded(found.second[name], entry.unit),
+            worded(estimate.value, unit, signed=True),
+            interval(estimate, unit),
+            ("better" if better else "worse") if sure else "",
+        )
+    out.print(table)
