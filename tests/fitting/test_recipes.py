@@ -105,6 +105,31 @@ def test_routers_by_name(tmp_path: Path) -> None:
         read_recipes(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "name"),
+    [
+        ("routers:\n  ours: {}\n  ours: {predictor: constant}\n", 3, "ours"),
+        ("routers:\n  1: {}\n  '1': {predictor: constant}\n", 3, "1"),
+        ("routers:\n  ours: {predictor: {kind: knn_score, k: 3, k: 5}}\n", 2, "k"),
+        ("routers: {ours: {}}\nrouters: {base: {}}\n", 2, "routers"),
+    ],
+)
+def test_a_name_that_is_there_twice_is_refused(
+    text: str, line: int, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "routers.yaml"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=f"routers.yaml: line {line}: '{name}' is there twice"):
+        read_recipes(path)
+
+
+def test_a_recipe_may_start_from_another(tmp_path: Path) -> None:
+    path = tmp_path / "routers.yaml"
+    path.write_text("routers:\n  a: &a {predictor: constant}\n  b: {<<: *a, predictor: logistic}\n")
+    kinds = [one.to_dict()["predictor"]["kind"] for one in read_recipes(path).values()]
+    assert kinds == ["constant", "logistic"]
+
+
 def test_a_calibrated_router_is_saved_with_its_calibrator(tmp_path: Path) -> None:
     router = fitted(predictor=SMALL, calibration="isotonic")
     assert set(router.split.parts) == {"train", "calibration", "test"}

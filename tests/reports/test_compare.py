@@ -188,6 +188,9 @@ def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
         Plan({CONSTANT: RECIPES["ours"]}, CONSTANT, split(ANSWERS))
     with pytest.raises(ConfigError, match="'nobody' is no router of the list"):
         Plan(RECIPES, "nobody", split(ANSWERS))
+    for bad in ({"resamples": -1}, {"seed": -1}):  # before anything is fitted
+        with pytest.raises(ConfigError, match="neither may be negative"):
+            Plan(RECIPES, "ours", split(ANSWERS), **bad)
     with pytest.raises(FormatError, match="no such file"):
         recipes_of(str(tmp_path / "routers.yaml"))
 

@@ -138,9 +138,26 @@ def _mapping(value: Any, what: str = "a recipe") -> Mapping[str, Any]:
     return value
 
 
+class _Distinct(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice, of which YAML would silently keep the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping, its keys checked as they are written: `1` and `"1"` are the same name."""
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name in seen:
+                line = key.start_mark.line + 1
+                raise ConfigError(f"line {line}: {name!r} is there twice; name each once")
+            if name is not None:
+                seen.add(name)
+        return node
+
+
 def _yaml(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Distinct)
     except FileNotFoundError:
         raise ConfigError("no such file") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:

@@ -39,6 +39,11 @@ class Plan:
     def __post_init__(self) -> None:
         if CONSTANT in self.recipes:
             raise ConfigError(f"no router may be called {CONSTANT}: that is what all must beat")
+        if self.resamples < 0 or self.seed < 0:
+            raise ConfigError(
+                f"{self.resamples} resamples and the seed {self.seed}; neither may be negative; "
+                "1000 resamples are usual"
+            )
         if self.reference not in self.recipes:
             raise ConfigError(
                 f"the reference {self.reference!r} is no router of the list; it has "

@@ -101,11 +101,13 @@ def examine(
         progress: Shows how far it is.
 
     Raises:
-        ConfigError: There are too few resamples or shuffles for a verdict.
+        ConfigError: There are too few resamples or shuffles for a verdict, or the seed is negative.
     """
     for name, count in (("resamples", resamples), ("shuffles", shuffles)):
         if count < 20:
             raise ConfigError(f"{count} {name}; a verdict needs at least 20, 1000 is usual")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed}; it must be 0 or more")
     with (progress or SilentProgress()).task("checks", total=6.0) as advance:
         dealt = shuffled.shuffle(subject, count=shuffles, seed=seed)
         advance(1)
