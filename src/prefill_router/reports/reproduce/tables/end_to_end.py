@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefill_router.evaluation import Estimate
-from prefill_router.reports.reproduce.cells import Cell, Row, Table, Unit, exact
+from prefill_router.reports.reproduce.cells import Cell, Row, Table, Unit, exact, known
 from prefill_router.reports.reproduce.published import published
 from prefill_router.reports.reproduce.run import TRUNK, UNIFIED, Run
 from prefill_router.reports.reproduce.tables.common import make
@@ -96,7 +96,8 @@ def _latency_cells(point: Mapping[str, Any], ours: str, paper: str) -> tuple[Cel
     for name, (_, unit) in _LATENCY_COLUMNS.items():
         value = point["systems"][ours][_OURS[name]]
         found = published()[_LATENCY].number_of("frontier", paper, name)
-        cells.append(Cell(read(value), found, unit, why=str(value.get("reason", ""))))
+        one = known(value["value"]) if name == "routing_seconds" else read(value)
+        cells.append(Cell(one, found, unit, why=str(value.get("reason", ""))))
     return tuple(cells)
 
 
