@@ -96,6 +96,29 @@ def test_it_goes_on_with_the_routers_that_it_has(result: Result, tmp_path: Path)
     assert all(p.stat().st_mtime_ns != stamp for p, stamp in stamps.items())
 
 
+def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) -> None:
+    judge = tmp_path / "judge.csv"
+    train = split(ANSWERS)["train"]
+    rows = [{"query_id": i, "target": "target-0", "score": 0.5} for i in train]
+    pl.DataFrame(rows).write_csv(judge)
+    soft = recipe_from_dict({**FEATURES, "predictor": "constant", "soft_labels": {"file": judge}})
+    asked = Plan({"soft": soft}, "soft", split(ANSWERS), resamples=0)
+
+    def fitted(dataset: RoutingDataset) -> Router:
+        found = run_plan(asked, dataset, [STATES], folder=tmp_path / "routers")
+        return found.by_name["soft"].fitted.router
+
+    before = fitted(ANSWERS)
+    dearer = dataclasses.replace(ANSWERS, output_tokens=2 * ANSWERS.output_tokens)
+    assert dearer.fingerprint == ANSWERS.fingerprint  # labels are what tells datasets apart
+    test = ANSWERS.select(split(ANSWERS)["test"])
+    costs = [r.predict(test, stores=[STATES]).estimated_cost for r in (before, fitted(dearer))]
+    assert (costs[1] > costs[0]).all()
+    pl.DataFrame([{**row, "score": 0.9} for row in rows]).write_csv(judge)
+    other = fitted(dearer).predict(test, stores=[STATES]).correctness
+    assert (other[:, 0] > before.predict(test, stores=[STATES]).correctness[:, 0]).all()
+
+
 def test_what_is_kept_loads_and_routes_alike(result: Result, tmp_path: Path) -> None:
     run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
     test = ANSWERS.select(result.plan.drawn["test"])

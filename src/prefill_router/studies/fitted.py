@@ -1,13 +1,16 @@
 """Routers of several recipes on one split, each kept as soon as it is fitted."""
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from prefill_router import files
+import numpy as np
+
+from prefill_router import __version__, files
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError, FitError, MissingExtraError, StoreError
@@ -16,7 +19,8 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import Router
 
 _TIMES = ".times.json"
-"""What is written beside a router's folder: a router itself says nothing that changes by chance."""
+"""What is written beside a router's folder: how long its fit took, which changes by chance, and a
+digest of what it was made of."""
 
 
 @final
@@ -28,7 +32,7 @@ class Fitted:
         name: What the recipe is called.
         recipe: It.
         router: It, fitted.
-        seconds: What the fit took, features included and states not; NaN where unknown.
+        seconds: What the fit took, features included and states not.
     """
 
     name: str
@@ -70,7 +74,7 @@ def fit_all(
         drawn: The split.
         config: The options beside the recipe.
         folder: Keeps each router as soon as it is fitted, and gives back those that it holds of the
-            same recipe, data and split; nothing is kept if not given.
+            same recipe, data, prices, states and split; nothing is kept if not given.
         progress: Shows how far it is.
 
     Returns:
@@ -97,16 +101,41 @@ def _one(
     config: FitConfig,
     place: Path | None,
 ) -> Fitted:
-    held = None if place is None else _held(place, dataset, drawn, config)
-    if place is not None and held is not None:
-        return Fitted(name, config.recipe, held, _seconds(place))
+    made = _made_of(dataset, states, config.recipe)
+    told = {} if place is None else _told(place)
+    held = None
+    if place is not None and told.get("made") == made:
+        held = _held(place, dataset, drawn, config)
+    if held is not None:
+        return Fitted(name, config.recipe, held, told["seconds"])
     began = time.monotonic()
     router = learn(dataset, states, drawn, config=config)
     seconds = time.monotonic() - began
     if place is not None:
+        # What was told of another router that lies here doesn't outlive it.
+        place.with_suffix(_TIMES).unlink(missing_ok=True)
         router.save(place)
-        files.write_json(place.with_suffix(_TIMES), {"seconds": seconds})
+        files.write_json(place.with_suffix(_TIMES), {"seconds": seconds, "made": made})
     return Fitted(name, config.recipe, router, seconds)
+
+
+def _made_of(dataset: RoutingDataset, states: Sequence[Activations], recipe: Recipe) -> str:
+    """A digest of what a fit depends on and a router's record doesn't say."""
+    soft = recipe.soft_labels
+    try:
+        judged = "" if soft is None else files.file_digest(soft.file)
+    except OSError:  # the fit says what is wrong with it
+        judged = "unreadable"
+    rows, columns = np.argsort(dataset.query_ids), np.argsort(dataset.pool.names)
+    tables = (dataset.input_tokens, dataset.output_tokens, dataset.recorded_cost)
+    told = {
+        "package": __version__,
+        "pool": sorted(repr(target) for target in dataset.pool),
+        "costs": [hashlib.sha256(t[rows][:, columns].tobytes()).hexdigest() for t in tables],
+        "states": sorted({json.dumps(s.provenance.to_dict(), sort_keys=True) for s in states}),
+        "soft_labels": judged,
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _held(place: Path, dataset: RoutingDataset, drawn: Split, config: FitConfig) -> Router | None:
@@ -123,12 +152,13 @@ def _held(place: Path, dataset: RoutingDataset, drawn: Split, config: FitConfig)
     return router if same else None
 
 
-def _seconds(place: Path) -> float:
+def _told(place: Path) -> dict[str, Any]:
+    """What is written beside a router; nothing where it can't be read."""
     try:
         value = json.loads(place.with_suffix(_TIMES).read_text(encoding="utf-8"))
-        return float(value["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return float("nan")
+        return {"seconds": float(value["seconds"]), "made": str(value["made"])}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
 
 
 def _file_name(name: str) -> str:
