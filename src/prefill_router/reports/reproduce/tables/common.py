@@ -42,8 +42,8 @@ def of_pool(runs: Sequence[Run], pool: str) -> Run | None:
 def context(runs: Sequence[Run]) -> list[str]:
     """Which of the paper's pools stand beside ours, where that isn't plain."""
     said = [
-        f"In italics: the paper's {run.pool} pool, as context. {run.title} aren't the paper's "
-        "targets, so it is no counterpart."
+        f"In italics: the paper's {run.pool} pool, as context and no counterpart: these aren't the "
+        "paper's targets."
         for run in runs
         if not run.found.is_counterpart
     ]
