@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,13 @@ def test_scores_in_files_that_are_none_are_refused(tmp_path: Path) -> None:
             mixed(ANSWERS, SoftLabels(file=path))
     with pytest.raises(FormatError):
         mixed(ANSWERS, SoftLabels(file=tmp_path / "nowhere.csv"))
+
+
+def test_soft_labels_find_ids_that_look_like_numbers(tmp_path: Path) -> None:
+    rows = tuple(replace(q, id=f"{i:03}") for i, q in enumerate(ANSWERS.queries))
+    numbered = replace(ANSWERS, queries=rows)
+    text = "query_id,target,score\n007,target-0,0.5\n1e2,target-0,0.5\n"
+    (tmp_path / "judge.csv").write_text(text)
+    found = mixed(numbered, SoftLabels(file=tmp_path / "judge.csv", weight=1.0))
+    assert np.argwhere(found != numbered.correct).tolist() == [[7, 0]]
+    assert found[7, 0] == 0.5

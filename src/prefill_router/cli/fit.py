@@ -56,6 +56,9 @@ def fit(
     assume_output_tokens: Annotated[
         float | None, typer.Option(help="For targets with prices and no output counts.")
     ] = None,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Fit a router on the train part of a dataset and judge it on the test part.
@@ -67,6 +70,7 @@ def fit(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
+    from prefill_router.cli.sources import sources
     from prefill_router.fitting import FitConfig, fit_router
     from prefill_router.router.storage import check_replaceable
 
@@ -80,7 +84,12 @@ def fit(
     drawn = None if split_file is None else load_split(split_file)
     stores = [ActivationStore.open(path) for path in store or []]
     fitted = fit_router(
-        read_dataset(data), stores, config=config, drawn=drawn, progress=BarProgress(console=err)
+        read_dataset(data),
+        stores,
+        config=config,
+        drawn=drawn,
+        sources=sources(encoder_folder),
+        progress=BarProgress(console=err),
     )
     fitted.router.save(to)
     if as_json:

@@ -26,6 +26,10 @@ class FitConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.resamples < 0 or self.seed < 0:
+            raise ConfigError(
+                f"{self.resamples} resamples and the seed {self.seed}; neither may be negative"
+            )
         assumed = self.assumed_output_tokens
         if assumed is not None and not (math.isfinite(assumed) and assumed >= 0):
             raise ConfigError(

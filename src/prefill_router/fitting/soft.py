@@ -1,6 +1,7 @@
 """A judge's soft labels, mixed into the training labels (section 3.2 of the paper)."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from prefill_router.fitting.recipe import SoftLabels
 
 _COLUMNS = ("query_id", "target", "score")
 _READERS: Mapping[str, Callable[[Path], pl.DataFrame]] = {
-    ".csv": pl.read_csv,
+    ".csv": partial(pl.read_csv, infer_schema=False),  # an id such as 007 is no number
     ".jsonl": pl.read_ndjson,
     ".parquet": pl.read_parquet,
 }

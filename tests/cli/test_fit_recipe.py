@@ -1,0 +1,25 @@
+"""`fit` with a recipe: encoders that are folders, and what it refuses before it fits."""
+
+from pathlib import Path
+
+import pytest
+
+from commands import Job, refused, succeeded
+from prefill_router.router import Router
+
+
+def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path / "cache"))
+    recipe, to = tmp_path / "recipe.yaml", tmp_path / "router"
+    recipe.write_text("features: {kind: embedding, encoder: tiny}\npredictor: constant\n")
+    succeeded("fit", job.answers, "--recipe", recipe, "--out", to, "--encoder-folder", job.tiny)
+    [source] = Router.load(to).features.sources
+    assert source.provenance.encoder == "tiny"
+
+
+def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
+    asked = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
+    refused("the seed -1", *asked, "--seed", -1)
+    assert not (tmp_path / "router").exists()
