@@ -124,7 +124,7 @@ def test_other_answers_are_encoded_on_the_way_and_kept(
 def test_route_as_json(route) -> None:  # noqa: ANN001
     told = json.loads(route("Question 3 of difficulty 0.50: why?", "--json").out)
     assert told.keys() == {
-        *("target", "lam", "order", "targets", "changes_below", "changes_above", "path"),
+        *("target", "lam", "policy", "order", "targets", "changes_below", "changes_above", "path"),
         *("input_tokens", "truncated"),
     }
     assert told["target"] == told["order"][0]

@@ -225,3 +225,13 @@ def test_bytes_that_are_no_text_and_a_missing_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FormatError, match="not JSON"):
         load_split(path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_test_part_is_the_same_with_and_without_calibration(seed: int) -> None:
+    dataset = make_routing_dataset(queries=333, seed=seed, missing=0.1)
+    without = split(dataset, seed=seed)
+    calibrated = split(dataset, seed=seed, fractions=WITH_CALIBRATION)
+    assert calibrated["test"] == without["test"]
+    assert sorted((*calibrated["train"], *calibrated["calibration"])) == sorted(without["train"])
+    assert len(calibrated["calibration"]) == pytest.approx(33, abs=3)

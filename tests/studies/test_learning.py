@@ -88,7 +88,7 @@ def test_a_flat_or_rising_error_has_no_gain_and_few_sizes_no_law() -> None:
         assert law.scale == pytest.approx(0, abs=1e-9)
         assert law.labels_for(0.01) == math.inf
         assert law.gain(2.0) == pytest.approx(0, abs=1e-9)
-    with pytest.raises(FitError, match="needs 3 sizes"):
+    with pytest.raises(FitError, match="needs 4 sizes"):
         PowerLaw.fit(LABELS, np.array([0.3, np.nan, np.nan, np.nan, 0.2]))
 
 

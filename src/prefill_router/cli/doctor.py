@@ -182,6 +182,7 @@ def _show(found: "Checkup", to: Path | None) -> None:
     for finding in found.findings:
         table.add_row(SIGNS[finding.sign], finding.title, finding.said)
     out.print(table)
+    out.print(", ".join(f"{mark} {sign}" for sign, mark in SIGNS.items()), style="dim")
     for note in found.notes:
         out.print(f"note: {note}", soft_wrap=True)
     out.print(f"\nverdict: {found.verdict}: {found.because}", soft_wrap=True)

@@ -103,17 +103,16 @@ def _messages(text: str) -> Prompt:
 
 
 def _show(decision: "Decision") -> None:
-    out.print(Text.assemble((decision.target, "bold"), f" at lam = {decision.lam:g}"))
+    scored = decision.policy == "lambda"
+    by = "" if scored else f" by the policy {decision.policy}"
+    out.print(Text.assemble((decision.target, "bold"), f" at lam = {decision.lam:g}{by}"))
     table = Table(box=None, pad_edge=False)
-    for title in ("target", "P(correct)", "estimated cost", "score"):
+    for title in ("target", "P(correct)", "estimated cost", *(["score"] if scored else [])):
         table.add_column(title, justify="left" if title == "target" else "right")
     for name in decision.order:
-        table.add_row(
-            name,
-            f"{decision.correctness[name]:.3f}",
-            f"${decision.estimated_cost[name]:.6f}",
-            f"{decision.score[name]:+.4f}",
-        )
+        score = [f"{decision.score[name]:+.4f}"] if scored else []
+        correct, cost = decision.correctness[name], decision.estimated_cost[name]
+        table.add_row(name, f"{correct:.3f}", f"${cost:.6f}", *score)
     out.print(table)
     below, above = decision.changes_below, decision.changes_above
     if below is not None:

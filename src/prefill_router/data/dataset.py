@@ -81,6 +81,12 @@ class RoutingDataset:
     def __len__(self) -> int:
         return len(self.queries)
 
+    def __repr__(self) -> str:
+        labels = int((~np.isnan(self.correct)).sum())
+        return (
+            f"<RoutingDataset: {len(self):,} queries, {len(self.pool)} targets, {labels:,} labels>"
+        )
+
     @cached_property
     def query_ids(self) -> tuple[str, ...]:
         """The queries' ids, in order."""

@@ -73,11 +73,27 @@ def split(
         sum(fractions.values()), 1
     ):
         raise ConfigError(f"fractions are {dict(fractions)}; they must be positive and add up to 1")
-    groups = _groups(dataset)
-    if len(groups) < len(fractions):
+    if len(_groups(dataset)) < len(fractions):
         raise DataError(
-            f"{len(groups)} distinct prompts can't fill {len(fractions)} parts; add queries"
+            f"{len(_groups(dataset))} distinct prompts can't fill {len(fractions)} parts; "
+            "add queries"
         )
+    if set(fractions) != set(PARTS):
+        return _draw(dataset, fractions, seed)
+    # The test part first: it is the same whether or not there is a calibration part.
+    kept = 1 - fractions["test"]
+    first = _draw(dataset, {"train": kept, "test": fractions["test"]}, seed)
+    shares = {part: fractions[part] / kept for part in PARTS[:2]}
+    rest = dataset.select(first["train"])
+    if len(_groups(rest)) < len(shares):
+        return _draw(dataset, fractions, seed)
+    second = _draw(rest, shares, seed)
+    merged = {**first.merged, **second.merged}
+    return Split({**second.parts, "test": first["test"]}, seed, merged)
+
+
+def _draw(dataset: RoutingDataset, fractions: Mapping[Part, float], seed: int) -> Split:
+    groups = _groups(dataset)
     strata, merged = _strata(dataset, groups, least=math.ceil(1 / min(fractions.values())))
     parts: dict[Part, list[str]] = {part: [] for part in fractions}
     for name in sorted(strata):

@@ -65,11 +65,17 @@ def verdict(evaluation: Evaluation) -> str:
     """The result in two sentences."""
     number = evaluation.headline
     best = max(evaluation.per_target, key=lambda name: _accuracy(evaluation, name))
+    kind = evaluation.definitions["policy"].split(";")[0].split(",")[0].removeprefix("kind: ")
+    sent = (
+        f"Sending each of {evaluation.queries:,} queries to the target most probably right"
+        if kind == "lambda"
+        else f"The policy {kind} at its most accurate end, on {evaluation.queries:,} queries,"
+    )
     first = (
-        f"Sending each of {evaluation.queries:,} queries to the target most probably right answers "
-        f"{worded(number['argmax_accuracy'].value, 'share')} of them correctly; the best single "
-        f"target, {best}, answers {worded(number['best_single_accuracy'].value, 'share')}, and "
-        f"a perfect router would reach {worded(number['oracle_accuracy'].value, 'share')}."
+        f"{sent} answers {worded(number['argmax_accuracy'].value, 'share')} of them correctly; the "
+        f"best single target, {best}, answers "
+        f"{worded(number['best_single_accuracy'].value, 'share')}, and a perfect router would "
+        f"reach {worded(number['oracle_accuracy'].value, 'share')}."
     )
     savings = number["cost_savings"]
     if savings.reason:

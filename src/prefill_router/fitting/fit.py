@@ -118,6 +118,7 @@ def learn(
         FitError: There is nothing to learn from.
     """
     shown, recipe = progress or SilentProgress(), config.recipe
+    _check_calibration(drawn, recipe.calibration)
     train = dataset.select(drawn["train"])
     if np.isnan(train.correct).all():
         raise FitError("no training query has a label; check the outcomes and the split")
@@ -151,6 +152,14 @@ def learn(
     )
 
 
+def _check_calibration(drawn: Split, kind: CalibratorKind) -> None:
+    if kind != "none" and "calibration" not in drawn.parts:
+        raise ConfigError(
+            f"the calibration {kind} needs queries of its own, and the split has no calibration "
+            "part; draw one with: prefill-router split --calibration"
+        )
+
+
 def _calibrated(
     dataset: RoutingDataset,
     states: Sequence[Activations],
@@ -161,11 +170,6 @@ def _calibrated(
 ) -> tuple[Calibrator | None, tuple[str, ...]]:
     if kind == "none":
         return None, ()
-    if "calibration" not in drawn.parts:
-        raise ConfigError(
-            f"the calibration {kind} needs queries of its own, and the split has no calibration "
-            "part; draw one with: prefill-router split --calibration"
-        )
     part = dataset.select(drawn["calibration"])
     predicted = fitted.predictor.correctness(features.read(Reading.of_dataset(part, states)))
     found = fit_calibrator(kind, predicted, part.correct, part.pool.names)

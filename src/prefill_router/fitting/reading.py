@@ -45,6 +45,10 @@ def read_recipes(path: Path) -> dict[str, Recipe]:
 
     def read() -> dict[str, Recipe]:
         value = _mapping(_yaml(path), "the file")
+        if "routers" not in value and set(value) <= set(_PARTS):
+            raise ConfigError(
+                "this is one recipe, for: prefill-router fit --recipe; a list has routers, by name"
+            )
         named = _mapping(value.get("routers"), "routers")
         unknown = set(value) - {"routers"}
         if unknown or not named:
@@ -68,6 +72,11 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
         ConfigError: Something is unknown or makes no sense.
     """
     unknown = set(value) - set(_PARTS)
+    if unknown == {"routers"}:
+        raise ConfigError(
+            "this is a list of routers, for: prefill-router compare; a recipe is one of them "
+            "alone, without its name"
+        )
     if unknown:
         raise ConfigError(f"a recipe has no {sorted(unknown)}; it has {list(_PARTS)}")
     parts: dict[str, Any] = {}

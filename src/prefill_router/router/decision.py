@@ -9,7 +9,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.cost import CostScale
-from prefill_router.policy import Policy, rank, score
+from prefill_router.errors import ConfigError
+from prefill_router.policy import Cascade, Policy, score
 
 
 @final
@@ -32,7 +33,8 @@ class Decision:
         lam: The trade-off it was chosen at.
         correctness: Every target's predicted probability of a correct answer.
         estimated_cost: Every target's estimated cost, US dollars (Equation 1).
-        score: Every target's score (Equation 2).
+        policy: The kind of policy that chose.
+        score: Every target's score (Equation 2), which only the policy `lambda` chooses by.
         order: The targets from best to worst; the second is the runner-up.
         path: The winners over lam from 0 to 1, exactly.
         input_tokens: What the encoder read of the prompt, in its own tokens, before truncation.
@@ -43,6 +45,7 @@ class Decision:
     lam: float
     correctness: Mapping[str, float]
     estimated_cost: Mapping[str, float]
+    policy: str
     score: Mapping[str, float]
     order: tuple[str, ...]
     path: tuple[Segment, ...]
@@ -70,6 +73,7 @@ class Decision:
         return {
             "target": self.target,
             "lam": self.lam,
+            "policy": self.policy,
             "order": list(self.order),
             "targets": {
                 name: {
@@ -85,6 +89,19 @@ class Decision:
             "input_tokens": self.input_tokens,
             "truncated": self.truncated,
         }
+
+
+def refuse_cascade(policy: Policy) -> None:
+    """Check that a policy can choose before anybody was asked.
+
+    Raises:
+        ConfigError: It is a cascade.
+    """
+    if isinstance(policy, Cascade):
+        raise ConfigError(
+            "a cascade decides by the answers that it gets, so there is nothing to choose "
+            "beforehand; ask with policy.Cascade.run"
+        )
 
 
 def decide(
@@ -112,16 +129,16 @@ def decide(
     """
     p, cost = correctness[None, :], scale.normalise(estimated_cost)[None, :]
     path = policy.path(p, cost, targets=tuple(names))
+    ordered = policy.order(p, cost, lam, targets=tuple(names))[0]
     ends = np.append(path.lam[1:], 1.0)
-    winner = names[int(path.at(lam)[0])]
-    ranked = [names[k] for k in rank(p, cost, lam)[0]]
     return Decision(
-        target=winner,
+        target=names[int(ordered[0])],
         lam=lam,
         correctness=dict(zip(names, correctness.tolist(), strict=True)),
         estimated_cost=dict(zip(names, estimated_cost.tolist(), strict=True)),
+        policy=str(policy.kind),
         score=dict(zip(names, score(p, cost, lam)[0].tolist(), strict=True)),
-        order=(winner, *(name for name in ranked if name != winner)),
+        order=tuple(names[int(k)] for k in ordered),
         path=tuple(
             Segment(float(begin), float(end), names[int(k)])
             for begin, end, k in zip(path.lam, ends, path.target, strict=True)

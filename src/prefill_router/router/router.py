@@ -21,7 +21,7 @@ from prefill_router.policy import Lambda, Policy, check_lam
 from prefill_router.predictors import Predictor
 from prefill_router.predictors.base import Correctness
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.router.decision import Decision, decide
+from prefill_router.router.decision import Decision, decide, refuse_cascade
 from prefill_router.router.record import Record
 from prefill_router.router.request import Request, as_prompt
 from prefill_router.router.sources import EncoderSources
@@ -102,6 +102,7 @@ class Router:
     ) -> list[Decision]:
         """Choose the target for each of several requests, encoded together."""
         check_lam(lam)
+        refuse_cascade(self.policy)
         columns = self.pool.indices(self.pool.names if only is None else only)
         names = [self.pool.names[k] for k in columns]
         if not names:

@@ -22,7 +22,8 @@ _ROUNDS = 8
 _HUBER = 1.345
 """95 % as efficient as least squares where errors are normal (Huber 1964)."""
 _MAD = 1.4826
-_PARAMETERS = 3
+_LEAST = 4
+"""Three parameters go through any three points."""
 
 
 @final
@@ -51,11 +52,11 @@ class PowerLaw:
             errors: The mean error at each; NaN where unknown.
 
         Raises:
-            FitError: Fewer than three sizes are known.
+            FitError: Fewer than four sizes are known.
         """
         known = np.isfinite(errors)
-        if known.sum() < _PARAMETERS:
-            raise FitError(f"a power law needs {_PARAMETERS} sizes; {known.sum()} are known")
+        if known.sum() < _LEAST:
+            raise FitError(f"a power law needs {_LEAST} sizes; {known.sum()} are known")
         x, y = sizes[known], errors[known]
         largest = float(x.max())
         table = (x / largest)[:, None] ** -_EXPONENTS
