@@ -73,6 +73,8 @@ def search(
         return
     if data is None or to is None:
         raise ConfigError("a search needs --data and --out; with --list it only says what there is")
+    if resamples < 0:
+        raise ConfigError(f"--resamples is {resamples}; 1000 is usual, 0 leaves the intervals out")
     config = SearchConfig(
         trials=trials,
         folds=folds,

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from prefill_router import calibration, policy
@@ -21,6 +20,7 @@ from prefill_router.errors import ConfigError, FormatError, PrefillRouterError
 from prefill_router.features import FamilyConfig, registry as families
 from prefill_router.fitting.recipe import Recipe, SoftLabels
 from prefill_router.predictors import PredictorConfig, registry as predictors
+from prefill_router.yaml_files import read_yaml
 
 _Config = TypeVar("_Config")
 _Read = TypeVar("_Read")
@@ -33,7 +33,7 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
         FormatError: The file is missing, isn't YAML, or says something unknown.
     """
-    return _told(path, lambda: recipe_from_dict(_mapping(_yaml(path), "a recipe"), near=path))
+    return _told(path, lambda: recipe_from_dict(_mapping(read_yaml(path), "a recipe"), near=path))
 
 
 def read_recipes(path: Path) -> dict[str, Recipe]:
@@ -44,7 +44,7 @@ def read_recipes(path: Path) -> dict[str, Recipe]:
     """
 
     def read() -> dict[str, Recipe]:
-        value = _mapping(_yaml(path), "the file")
+        value = _mapping(read_yaml(path), "the file")
         if "routers" not in value and set(value) <= set(_PARTS):
             raise ConfigError(
                 "this is one recipe, for: prefill-router fit --recipe; a list has routers, by name"
@@ -145,32 +145,6 @@ def _mapping(value: Any, what: str = "a recipe") -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{what} must be a mapping of names to values, not {value!r}")
     return value
-
-
-class _Distinct(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice, of which YAML would silently keep the last."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping, its keys checked as they are written: `1` and `"1"` are the same name."""
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name in seen:
-                line = key.start_mark.line + 1
-                raise ConfigError(f"line {line}: {name!r} is there twice; name each once")
-            if name is not None:
-                seen.add(name)
-        return node
-
-
-def _yaml(path: Path) -> Any:
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Distinct)
-    except FileNotFoundError:
-        raise ConfigError("no such file") from None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from None
 
 
 def _named(name: str, read: Callable[[], Recipe]) -> Recipe:

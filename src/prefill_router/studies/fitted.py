@@ -79,6 +79,9 @@ def fit_all(
 
     Returns:
         The routers in the order of the recipes, and the recipes that failed.
+
+    Raises:
+        FitError: None could be fitted.
     """
     shown, fitted, failed = progress or SilentProgress(), list[Fitted](), list[Failed]()
     with shown.task("routers", total=float(len(recipes))) as advance:
@@ -90,6 +93,8 @@ def fit_all(
             except (MissingExtraError, FitError) as error:
                 failed.append(Failed(name, str(error)))
             advance(note=name)
+    if failed and not fitted:
+        raise FitError(f"no router could be fitted; {failed[0].name}: {failed[0].why}")
     return fitted, failed
 
 
@@ -126,16 +131,22 @@ def _made_of(dataset: RoutingDataset, states: Sequence[Activations], recipe: Rec
         judged = "" if soft is None else files.file_digest(soft.file)
     except OSError:  # the fit says what is wrong with it
         judged = "unreadable"
-    rows, columns = np.argsort(dataset.query_ids), np.argsort(dataset.pool.names)
-    tables = (dataset.input_tokens, dataset.output_tokens, dataset.recorded_cost)
     told = {
         "package": __version__,
-        "pool": sorted(repr(target) for target in dataset.pool),
-        "costs": [hashlib.sha256(t[rows][:, columns].tobytes()).hexdigest() for t in tables],
+        "prices": priced(dataset),
         "states": sorted({json.dumps(s.provenance.to_dict(), sort_keys=True) for s in states}),
         "soft_labels": judged,
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def priced(dataset: RoutingDataset) -> str:
+    """A digest of everything that costs come from, whatever the order of queries and targets."""
+    rows, columns = np.argsort(dataset.query_ids), np.argsort(dataset.pool.names)
+    digest = hashlib.sha256(repr(sorted(repr(target) for target in dataset.pool)).encode())
+    for table in (dataset.input_tokens, dataset.output_tokens, dataset.recorded_cost):
+        digest.update(table[rows][:, columns].tobytes())
+    return digest.hexdigest()
 
 
 def _held(place: Path, dataset: RoutingDataset, drawn: Split, config: FitConfig) -> Router | None:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import yaml
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FormatError
+from prefill_router.yaml_files import read_yaml
 
 PerCell = Float[NDArray[np.float64], "query target"]
 _COLUMNS = ("ttft_seconds", "tokens_per_second")
@@ -60,7 +60,7 @@ def read_speeds(path: Path) -> dict[str, Speed]:
         rows = _csv(path) if path.suffix.lower() == ".csv" else _yaml(path)
     except FileNotFoundError:
         raise FormatError("no such file", file=path) from None
-    except (ValueError, RecursionError, csv.Error, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, csv.Error, ConfigError) as error:
         told = " ".join(str(error).split())
         raise FormatError(f"isn't a file of speeds: {told}", file=path) from None
     if not rows:
@@ -94,7 +94,7 @@ def _speed(name: str, row: Any, path: Path) -> Speed:
 
 
 def _yaml(path: Path) -> Mapping[Any, Any]:
-    value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    value = read_yaml(path)
     targets = value.get("targets") if isinstance(value, Mapping) else None
     if not isinstance(targets, Mapping):
         raise ValueError("it must hold targets, by name")

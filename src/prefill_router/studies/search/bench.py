@@ -169,7 +169,9 @@ class Bench:
         return [np.concatenate(side, axis=1) for side in zip(*parts, strict=True)]
 
     def _family(self, config: FamilyConfig, rows: Rows, fold: int) -> list[Part]:
-        what = [kind_of(config), repr(config), fold, bool(len(rows.held)), self.folds, self.seed]
+        made_by = sorted(str(store.provenance) for store in self.states)
+        drawn = [fold, bool(len(rows.held)), self.folds, self.seed]
+        what = [kind_of(config), repr(config), *drawn, made_by]
         name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16] + ".safetensors"
         kept = self._columns.get(name) if self.cache is None else _read(self.cache / name, rows)
         if kept is not None:

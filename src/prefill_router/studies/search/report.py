@@ -23,6 +23,7 @@ import yaml
 from prefill_router import files
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
+from prefill_router.studies.fitted import priced
 from prefill_router.studies.search.search import SearchConfig
 from prefill_router.studies.search.space import Space
 from prefill_router.studies.search.verdict import Verdict
@@ -43,7 +44,8 @@ def plan_of(
         "space": space.to_dict(),
         "config": config.to_dict(),
         "data": dataset.fingerprint,
-        "test": list(drawn["test"]),
+        "split": drawn.to_dict()["parts"],
+        "prices": priced(dataset),
     }
 
 
@@ -62,7 +64,7 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> None:
         differ = sorted(k for k in {*before, *plan} if before.get(k) != plan.get(k))
         if differ:
             raise ConfigError(
-                f"{folder} holds another search (its {', '.join(differ)} differ); go on with the "
+                f"{folder} holds another search (other: {', '.join(differ)}); go on with the "
                 "same space, data, split and options, or name another folder"
             )
         return

@@ -76,7 +76,7 @@ class SealedTest:
                 raise KeyError("configuration")
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise CorruptError(
                 f"{self.mark} isn't what was written, so nobody knows whether the test part was "
                 "opened; search in another folder, on another split"

@@ -51,6 +51,8 @@ class SearchConfig:
         for name, least in (("trials", 1), ("folds", 2), ("jobs", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.seed < 0:
+            raise ConfigError(f"the seed is {self.seed}; it must be 0 or more")
         for name in ("margin", "minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0:

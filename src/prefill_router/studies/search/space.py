@@ -20,11 +20,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, final
 
-import yaml
-
 from prefill_router.calibration import CalibratorKind, find
 from prefill_router.errors import ConfigError, FormatError, PrefillRouterError
 from prefill_router.fitting import Recipe, recipe_from_dict
+from prefill_router.yaml_files import read_yaml
 
 DEFAULT = "default"
 """The name of the space that comes with the package."""
@@ -185,12 +184,7 @@ def read_space(name: str) -> Space:
 
 def _read(path: Path) -> Space:
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return space_from_dict(value)
-    except FileNotFoundError:
-        raise FormatError("no such file", file=path) from None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise FormatError(f"not YAML: {' '.join(str(error).split())}", file=path) from None
+        return space_from_dict(read_yaml(path))
     except PrefillRouterError as error:
         raise FormatError(str(error), file=path) from None
 
@@ -240,7 +234,11 @@ def _branch(name: str, value: Any) -> Branch:
 def _axis(name: str, part: int, option: str, values: Any) -> Axis:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{name!r}: try lists values of {option}, at least one, not {values!r}")
-    if len({json.dumps(value) for value in values}) < len(values):
+    try:
+        distinct = {json.dumps(value) for value in values}
+    except TypeError:
+        raise ConfigError(f"{name!r}: try lists values of {option} that no option takes") from None
+    if len(distinct) < len(values):
         raise ConfigError(f"{name!r}: try lists a value of {option} twice")
     return Axis(part, option, tuple(values))
 

@@ -124,7 +124,7 @@ class Ledger:
 def _read(path: Path) -> Trial:
     try:
         return Trial.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CorruptError(
             f"{path} isn't what was written; remove it, and its candidate is tried again"
         ) from None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from prefill_router import files
+from prefill_router import __version__, files
 from prefill_router.errors import PrefillRouterError
 from prefill_router.reports.reproduce.parts.encoders import ablation_part, sweep_part
 from prefill_router.reports.reproduce.parts.end_to_end import end_to_end_part
@@ -17,6 +17,7 @@ from prefill_router.reports.reproduce.parts.studies import (
     ratio_part,
     seeds_part,
 )
+from prefill_router.studies.fitted import priced
 
 PARTS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "sweep": sweep_part,
@@ -49,7 +50,7 @@ def make_parts(
             value = None if place is None else _held(place, of)
             if value is None:
                 value = _made(make, scene)
-                if place is not None:
+                if place is not None and "missing" not in value:  # what lacks may come
                     files.write_json(place, {"of": of, "value": value})
             made[name] = value
             advance(note=name)
@@ -66,7 +67,9 @@ def _made(make: Callable[[Scene], dict[str, Any]], scene: Scene) -> dict[str, An
 def _digest(scene: Scene) -> str:
     """What a part depends on."""
     said = {
+        "package": __version__,
         "data": scene.found.dataset.fingerprint,
+        "prices": priced(scene.found.dataset),
         "split": scene.drawn.to_dict(),
         "options": scene.options.to_dict(),
         "encoders": list(scene.encoders),
