@@ -104,7 +104,7 @@ def test_another_search_or_anything_else_is_not_overwritten(
     found: Path, place: Path, tmp_path: Path
 ) -> None:
     refused(
-        "holds another search .its config differ",
+        "holds another search .other: config",
         *command(place, found, "--seed", 0, "--margin", 0.5),
     )
     (tmp_path / "mine").mkdir()

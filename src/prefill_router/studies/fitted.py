@@ -79,9 +79,6 @@ def fit_all(
 
     Returns:
         The routers in the order of the recipes, and the recipes that failed.
-
-    Raises:
-        FitError: None could be fitted.
     """
     shown, fitted, failed = progress or SilentProgress(), list[Fitted](), list[Failed]()
     with shown.task("routers", total=float(len(recipes))) as advance:
@@ -93,8 +90,6 @@ def fit_all(
             except (MissingExtraError, FitError) as error:
                 failed.append(Failed(name, str(error)))
             advance(note=name)
-    if failed and not fitted:
-        raise FitError(f"no router could be fitted; {failed[0].name}: {failed[0].why}")
     return fitted, failed
 
 
