@@ -139,3 +139,10 @@ def test_the_text_of_a_chat() -> None:
 def test_a_chat_without_messages_is_refused() -> None:
     with pytest.raises(DataError, match="chat without messages"):
         Query("q", ())
+
+
+def test_a_dataset_shows_itself_in_a_line() -> None:
+    dataset = RoutingDataset.of(QUERIES, POOL, GOOD)
+    labels = int((~np.isnan(GOOD)).sum())
+    shown = f"<RoutingDataset: {len(QUERIES)} queries, {len(POOL)} targets, {labels} labels>"
+    assert repr(dataset) == shown
