@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,17 @@ def test_help_of_every_study_has_an_example() -> None:
         text = " ".join(run("study", name, "--help").out.split())
         assert f"Example: prefill-router study {name}" in text
         assert "--json" in text
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_nothing_that_can_be_fitted_is_an_error(
+    name: str, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    (tmp_path / "trees.yaml").write_text("routers: {trees: {predictor: xgboost}}")
+    refused(
+        "no router could be fitted; trees: ",
+        *given(job, tmp_path / "trees.yaml", name),
+        *("--out", tmp_path / "s", "--split", job.split),
+    )
+    assert not (tmp_path / "s" / "index.html").exists()

@@ -1,6 +1,6 @@
 """`prefill-router study`: what the studies have in common, their options and how they begin."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -9,7 +9,7 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.data import RoutingDataset, Split, load_split, read_dataset
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.fitting import Recipe
     from prefill_router.router import Router
+    from prefill_router.studies.fitted import Failed
     from prefill_router.studies.output import Sheet
 
 study = typer.Typer(
@@ -131,6 +132,16 @@ def begin(
     states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
     known = facts(data, drawn, seed)
     return Opened(dataset, recipes, drawn, states, to, bar, known, router)
+
+
+def require_some(fitted: Sized, failed: "Sequence[Failed]") -> None:
+    """Check that there is anything to study.
+
+    Raises:
+        FitError: No router could be fitted.
+    """
+    if failed and not len(fitted):
+        raise FitError(f"no router could be fitted; {failed[0].name}: {failed[0].why}")
 
 
 def facts(data: Path, drawn: Split, seed: int) -> dict[str, str]:

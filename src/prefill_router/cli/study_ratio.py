@@ -17,6 +17,7 @@ from prefill_router.cli.study import (
     Stores,
     begin,
     finish,
+    require_some,
     study,
 )
 from prefill_router.data import RoutingDataset, Split
@@ -119,4 +120,5 @@ def _routers(opened: Opened, seed: int) -> "tuple[dict[str, Router], list[Failed
         folder=opened.folder / ROUTERS,
         progress=opened.bar,
     )
+    require_some(fitted, failed)
     return {one.name: one.router for one in fitted}, failed

@@ -15,6 +15,7 @@ from prefill_router.cli.study import (
     Stores,
     begin,
     finish,
+    require_some,
     study,
 )
 
@@ -69,6 +70,7 @@ def seeds(
         folder=to / ROUTERS,
         progress=opened.bar,
     )
+    require_some(found.spreads, found.failed)
     table = Table("router", *_COLUMNS, box=None, pad_edge=False)
     for one in found.spreads:
         cells = (

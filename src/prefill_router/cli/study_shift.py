@@ -17,6 +17,7 @@ from prefill_router.cli.study import (
     Stores,
     begin,
     finish,
+    require_some,
     study,
 )
 from prefill_router.errors import ConfigError
@@ -90,6 +91,7 @@ def shift(
         folder=to / ROUTERS,
         progress=opened.bar,
     )
+    require_some(found.routers, found.failed)
     heads = ("elsewhere", "on all", "diff.", "as few", "diff.", "macro AUC")
     table = Table("router", *heads, box=None, pad_edge=False)
     for one in found.routers:
