@@ -8,6 +8,7 @@ from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError, FitError, ProvenanceError, StoreError
 from prefill_router.features import FeatureExtractor
+from prefill_router.features.combined import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 DIM = 6
@@ -159,7 +160,7 @@ def test_states_are_rounded_as_the_train_rows_were(
     precise = FeatureExtractor.fit([exact], train, dim=DIM)
     with pytest.raises(ProvenanceError, match="rounded to float32"):
         precise.transform([rough], keys)
-    assert found.source_of(encoder.provenance).rounding == "bfloat16"
+    assert FeatureSet((found,)).source_of(encoder.provenance).rounding == "bfloat16"
 
 
 def test_wrong_states_are_refused_by_name(
@@ -177,12 +178,12 @@ def test_wrong_states_are_refused_by_name(
     with pytest.raises(StoreError, match="lacks the states of 1 of 1"):
         fitted.transform([states], ["no such key"])
     with pytest.raises(ProvenanceError, match="no feature is read from 'other'"):
-        fitted.source_of(FakeEncoder(name="other").provenance)
+        FeatureSet((fitted,)).source_of(FakeEncoder(name="other").provenance)
 
 
 def test_what_a_request_needs(fitted: FeatureExtractor) -> None:
     provenance = FakeEncoder().provenance
-    assert fitted.provenances == (provenance,)
+    assert FeatureSet((fitted,)).provenances == (provenance,)
     assert set(fitted.sites_of(provenance)) == {block.site for block in fitted.blocks}
     assert fitted.sites_of(FakeEncoder(name="other").provenance) == ()
     assert [b.provenance for b in fitted.block_of_target()] == [provenance] * 3

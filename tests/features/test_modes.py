@@ -8,6 +8,7 @@ from prefill_router.activations import MemoryActivations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.features import FeatureExtractor
+from prefill_router.features.combined import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 DIM = 6
@@ -47,7 +48,7 @@ def test_single_takes_the_best_encoder_for_all(
 ) -> None:
     for order in (stores, stores[::-1]):
         found = FeatureExtractor.fit(order, dataset, dim=DIM, method=method)
-        assert found.provenances == (BEST.provenance,)
+        assert FeatureSet((found,)).provenances == (BEST.provenance,)
         names = [row["encoder"] for row in found.selection["encoders"]]
         auc = dict(zip(names, found.selection["auc"], strict=True))
         assert all(auc["best"][name] > auc["good"][name] for name in dataset.pool.names)
@@ -61,7 +62,7 @@ def test_auto_takes_the_best_encoder_for_each(dataset: RoutingDataset) -> None:
     assert encoders == ["knows 0", "knows 1 and 2", "knows 1 and 2"]
     assert found.selection["encoder_of"] == {"target-0": 0, "target-1": 1, "target-2": 1}
     single = FeatureExtractor.fit(stores, train, dim=DIM)
-    assert [p.encoder for p in single.provenances] == ["knows 1 and 2"]
+    assert [p.encoder for p in FeatureSet((single,)).provenances] == ["knows 1 and 2"]
     features = found.transform(stores[::-1], train.prompt_keys)
     np.testing.assert_array_equal(features, found.transform(stores, train.prompt_keys))
     assert features.shape == (300, found.width)
@@ -89,7 +90,7 @@ def test_encoders_are_not_compared_by_j(dataset: RoutingDataset) -> None:
     found = FeatureExtractor.fit(stores, train, dim=40)
     narrow, wide = found.selection["encoders"]
     assert narrow["pool"]["score"] > wide["pool"]["score"]
-    assert found.provenances[0].encoder == "wide"
+    assert FeatureSet((found,)).provenances[0].encoder == "wide"
 
 
 def test_per_model_takes_the_assigned_encoder(

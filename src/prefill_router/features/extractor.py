@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations, Pooling, Provenance, Site
 from prefill_router.activations.base import POOLINGS
 from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError, ProvenanceError
+from prefill_router.errors import ConfigError
 from prefill_router.features.base import Columns, EncoderStates, Family, Reading, find_store
 from prefill_router.features.block import Block
 from prefill_router.features.modes import Assignment, Mode, assign
@@ -115,28 +115,9 @@ class FeatureExtractor(Family):
         """The kinds of states that are read, each once."""
         return tuple(dict.fromkeys(block.source for block in self.blocks))
 
-    @property
-    def provenances(self) -> tuple[Provenance, ...]:
-        """What must encode a request, in the order of `sources`."""
-        return tuple(source.provenance for source in self.sources)
-
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
         """What must be read of one encoder, sorted."""
         return tuple(sorted({b.site for b in self.blocks if b.provenance == provenance}))
-
-    def source_of(self, provenance: Provenance) -> EncoderStates:
-        """The kind of states of one encoder, with the type that they must be rounded to.
-
-        Raises:
-            ProvenanceError: It isn't read.
-        """
-        for source in self.sources:
-            if source.provenance == provenance:
-                return source
-        raise ProvenanceError(
-            f"no feature is read from {provenance.encoder!r}; the encoders are "
-            f"{[p.encoder for p in self.provenances]}"
-        )
 
     def block_of_target(self) -> tuple[Block, ...]:
         """The block of each target, in the targets' order."""
@@ -157,7 +138,7 @@ class FeatureExtractor(Family):
         """The features of these prompts, one row per key.
 
         Args:
-            stores: States of every encoder in `provenances`; others are ignored.
+            stores: States of every encoder in `sources`; others are ignored.
             keys: Content keys of prompts (`data.prompt_key`).
 
         Raises:
