@@ -1,6 +1,7 @@
 """The assembled router: save, load, route."""
 
 from prefill_router.router.decision import Decision, Segment
+from prefill_router.router.forecast import Forecast
 from prefill_router.router.record import Interval, Record, TrainedOn
 from prefill_router.router.request import Request, as_prompt
 from prefill_router.router.router import Router
@@ -9,6 +10,7 @@ from prefill_router.router.sources import EncoderSources
 __all__ = [
     "Decision",
     "EncoderSources",
+    "Forecast",
     "Interval",
     "Record",
     "Request",

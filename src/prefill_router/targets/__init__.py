@@ -3,6 +3,7 @@
 On disk a pool is `pool.yaml`, or, where only prices are known, `prices.csv`; see `targets.storage`.
 """
 
+from prefill_router.targets.ability import ABILITIES, ENDPOINTS, Ability, Endpoint
 from prefill_router.targets.pool import Pool
 from prefill_router.targets.provider import DIALECTS, Dialect, Provider
 from prefill_router.targets.request import RequestOptions
@@ -10,8 +11,12 @@ from prefill_router.targets.storage import pool_from_dict, read_pool, write_pool
 from prefill_router.targets.target import Target
 
 __all__ = [
+    "ABILITIES",
     "DIALECTS",
+    "ENDPOINTS",
+    "Ability",
     "Dialect",
+    "Endpoint",
     "Pool",
     "Provider",
     "RequestOptions",

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
-from prefill_router.targets.provider import Provider
+from prefill_router.targets.ability import Endpoint
+from prefill_router.targets.provider import SERVED, Provider
 from prefill_router.targets.target import Target
 
 
@@ -88,6 +89,15 @@ class Pool:
         return Provider(
             name=target.base_url, base_url=target.base_url, api_key_env=target.api_key_env
         )
+
+    def serves(self, name: str) -> tuple[Endpoint, ...]:
+        """The calls that a target serves: those it names, or those of its provider's dialect.
+
+        Raises:
+            ConfigError: The pool has no such target, or it has no endpoint.
+        """
+        named = self[name].serves
+        return SERVED[self.provider_of(name).dialect] if named is None else named
 
     def with_prices(
         self, prices: Mapping[str, tuple[float, float]], *, date: str | None = None

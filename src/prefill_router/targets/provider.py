@@ -7,12 +7,25 @@ from typing import Literal, final, get_args
 from urllib.parse import urlsplit
 
 from prefill_router.errors import ConfigError
+from prefill_router.targets.ability import Endpoint
 
 Dialect = Literal[
     "openai", "anthropic", "vllm", "sglang", "openrouter", "deepseek", "qwen", "nemotron"
 ]
 """How an OpenAI-compatible endpoint differs from OpenAI's own."""
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+_CHAT: tuple[Endpoint, ...] = ("chat", "completions")
+SERVED: dict[Dialect, tuple[Endpoint, ...]] = {
+    "openai": ("chat", "completions", "responses", "embeddings"),
+    "anthropic": ("chat", "messages"),
+    "vllm": ("chat", "completions", "responses", "embeddings", "messages"),
+    "sglang": ("chat", "completions", "responses", "embeddings", "messages"),
+    "openrouter": ("chat", "completions", "responses", "embeddings", "messages"),
+    "deepseek": _CHAT,
+    "qwen": ("chat", "completions", "embeddings"),
+    "nemotron": _CHAT,
+}
+"""The calls that endpoints of each dialect serve, where a target doesn't say."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -33,6 +46,7 @@ class Provider:
         connect_seconds: A connection that takes longer has failed.
         first_token_seconds: An answer whose first token takes longer has failed.
         answer_seconds: An answer that takes longer as a whole has failed.
+        silence_seconds: A stream in which nothing comes for longer has failed; the gateway's limit.
     """
 
     name: str
@@ -45,6 +59,7 @@ class Provider:
     connect_seconds: float = 10.0
     first_token_seconds: float = 600.0
     answer_seconds: float = 3600.0
+    silence_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -57,8 +72,8 @@ class Provider:
             )
         for what in ("requests_per_minute", "tokens_per_minute"):
             self._check_positive(what, getattr(self, what))
-        for what in ("connect_seconds", "first_token_seconds", "answer_seconds"):
-            self._check_positive(what, getattr(self, what))
+        for limit in ("connect", "first_token", "answer", "silence"):
+            self._check_positive(f"{limit}_seconds", getattr(self, f"{limit}_seconds"))
 
     def _check_address(self) -> None:
         try:

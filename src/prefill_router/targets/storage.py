@@ -15,6 +15,9 @@
         output_price: 0.14
         provider: local          # or, without providers: base_url and api_key_env
         model: openai/gpt-oss-20b             # optional: the endpoint's own name for it
+        accepts: [tools, images]              # optional: what it can do beside answering texts
+        context_tokens: 131072                # optional: tokens that fit, prompt and answer
+        serves: [chat, responses]             # optional: its calls; else those of the dialect
         request:                              # optional: what it is asked with
           reasoning_effort: high
 
@@ -32,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from prefill_router import files
 from prefill_router.errors import ConfigError, FormatError
+from prefill_router.targets.ability import Ability, Endpoint
 from prefill_router.targets.pool import Pool
 from prefill_router.targets.provider import Dialect, Provider
 from prefill_router.targets.request import RequestOptions
@@ -69,6 +73,9 @@ class _TargetModel(_Strict):
     api_key_env: str | None = None
     model: str | None = None
     request: _RequestModel | None = None
+    accepts: tuple[Ability, ...] | None = None
+    context_tokens: int | None = None
+    serves: tuple[Endpoint, ...] | None = None
 
 
 class _ProviderModel(_Strict):
@@ -82,6 +89,7 @@ class _ProviderModel(_Strict):
     connect_seconds: float | None = None
     first_token_seconds: float | None = None
     answer_seconds: float | None = None
+    silence_seconds: float | None = None
 
 
 class _PoolModel(_Strict):
@@ -92,7 +100,7 @@ class _PoolModel(_Strict):
 
 def _target(row: _TargetModel) -> Target:
     asked = {} if row.request is None else row.request.model_dump(exclude_none=True)
-    known = row.model_dump(exclude={"request"})
+    known = row.model_dump(exclude={"request"}, exclude_none=True)
     return Target(**known, request=RequestOptions(**asked))
 
 

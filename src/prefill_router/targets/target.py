@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.targets.ability import ABILITIES, ENDPOINTS, Ability, Endpoint
 from prefill_router.targets.provider import check_variable
 from prefill_router.targets.request import RequestOptions
 
@@ -26,6 +27,9 @@ class Target:
         api_key_env: The environment variable that holds the endpoint's key; never the key.
         model: The endpoint's own name for it, where that differs from `name`.
         request: What it is asked with.
+        accepts: What it can do beside answering texts; what isn't named, it can't.
+        context_tokens: Tokens that fit, prompt and answer together; None for no known limit.
+        serves: The calls that it serves; None for those of its provider's dialect.
     """
 
     name: str
@@ -38,6 +42,9 @@ class Target:
     api_key_env: str | None = None
     model: str | None = None
     request: RequestOptions = field(default_factory=RequestOptions)
+    accepts: tuple[Ability, ...] = ()
+    context_tokens: int | None = None
+    serves: tuple[Endpoint, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -60,9 +67,26 @@ class Target:
                 f"target {self.name!r} has a cached or reasoning price alone; give its input and "
                 "output price too"
             )
+        self._check_abilities()
         if self.provider is not None and (self.base_url or self.api_key_env):
             raise ConfigError(
                 f"target {self.name!r} has a provider and an endpoint of its own; keep one of them"
+            )
+
+    def _check_abilities(self) -> None:
+        for what, given, known in (
+            ("accepts", self.accepts, ABILITIES),
+            ("serves", self.serves or (), ENDPOINTS),
+        ):
+            unknown = sorted(set(given) - set(known))
+            if unknown:
+                raise ConfigError(
+                    f"target {self.name!r} {what} {unknown}; known are {', '.join(known)}"
+                )
+        if self.context_tokens is not None and self.context_tokens < 1:
+            raise ConfigError(
+                f"target {self.name!r} has context_tokens {self.context_tokens}; at least 1 is "
+                "needed"
             )
 
     @property
@@ -72,6 +96,12 @@ class Target:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain values, without what isn't known."""
-        known = {k: v for k, v in vars(self).items() if v is not None and k != "request"}
+        known = {
+            k: _plain(v) for k, v in vars(self).items() if v not in (None, ()) and k != "request"
+        }
         asked = {} if self.request == RequestOptions() else {"request": self.request.to_dict()}
         return {**known, **asked}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,1 @@
+"""Deciding: which targets may answer, which of them does, and why."""

@@ -1,0 +1,1 @@
+"""Forecasts: the router's encoder and predictor, in a process of their own."""

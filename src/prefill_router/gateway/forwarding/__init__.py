@@ -1,0 +1,1 @@
+"""Forwarding: a request to its target, the answer back, and failures on the way."""

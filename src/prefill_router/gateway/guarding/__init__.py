@@ -1,0 +1,1 @@
+"""Guarding: who may ask, from where, and how much."""

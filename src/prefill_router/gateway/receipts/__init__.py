@@ -1,0 +1,1 @@
+"""Receipts: one row for each request, in SQLite or PostgreSQL."""

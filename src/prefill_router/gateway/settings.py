@@ -1,0 +1,294 @@
+"""What can be set of the gateway: one YAML file, and environment variables over it.
+
+A variable is `PREFILL_ROUTER_` and the path of the setting, its parts joined by two underscores:
+`PREFILL_ROUTER_ROUTING__LAM=0.7`. Keys of targets are never here: the pool names their variables.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.words import Scored
+from prefill_router.yaml_files import read_yaml
+
+_PREFIX = "PREFILL_ROUTER_"
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+@final
+class Listen(_Part):
+    """Where the gateway listens.
+
+    Attributes:
+        host: An address of this machine; anything but loopback needs keys.
+        port: 0 takes a free one.
+        hosts: Names that clients may call it by, in their `Host` header, beside its address.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    hosts: tuple[str, ...] = ()
+
+
+@final
+class Routing(_Part):
+    """How targets are chosen.
+
+    Attributes:
+        lam: The trade-off where a request names none.
+        names: Further model names that route, each with its lam, such as `cheap: 0.2`.
+        scored: What of a request the encoder reads.
+        deadline_seconds: A forecast that takes longer is not waited for.
+        max_queue: At most so many requests wait for a forecast.
+        max_batch: At most so many are encoded together.
+        cache_entries: So many forecasts are remembered; 0 for none.
+        fallback: Who decides without a forecast: `prior`, the same policy with every target's
+            share of correct answers on the train rows; `best` or `cheapest` of these; or a target.
+        novelty: A request above this quantile of the train rows counts as unlike them; 1 for never.
+    """
+
+    lam: Share = 0.5
+    names: dict[str, Share] = Field(default_factory=dict)
+    scored: Scored = "last_user"
+    deadline_seconds: Seconds = 1.0
+    max_queue: Count = 256
+    max_batch: Count = 32
+    cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 4096
+    fallback: str = "prior"
+    novelty: Share = 1.0
+
+
+@final
+class Sessions(_Part):
+    """How conversations keep their target.
+
+    Attributes:
+        known_by: `header`: by the session header alone; `conversation`: without one, also by its
+            first turns; `none` decides every request afresh.
+        seconds: A conversation that was silent for longer is forgotten.
+        cache_seconds: How long providers keep a prompt in their cache.
+        margin: A switch must gain more than this in score, beyond the value of the cache.
+        most: So many conversations are remembered.
+    """
+
+    known_by: Literal["conversation", "header", "none"] = "conversation"
+    seconds: Seconds = 3600.0
+    cache_seconds: Seconds = 300.0
+    margin: Annotated[float, Field(ge=0, le=2)] = 0.0
+    most: Count = 100_000
+
+
+@final
+class Failures(_Part):
+    """What is done when a target fails.
+
+    Attributes:
+        retries: So many further calls of the same target.
+        targets: So many targets at most are asked for one request.
+        backoff_seconds: Before the first retry; doubled for each further one, with some chance.
+        connect_seconds: In place of the provider's own limit; so are the next three.
+        first_token_seconds: Until the first byte of the answer.
+        silence_seconds: Between two pieces of a stream.
+        answer_seconds: For the whole answer.
+        breaker_failures: So many failures in a row open a target's breaker.
+        breaker_seconds: So long it stays open, before one request tries again.
+    """
+
+    retries: Annotated[int, Field(ge=0, le=10)] = 1
+    targets: Annotated[int, Field(ge=1, le=100)] = 3
+    backoff_seconds: Annotated[float, Field(ge=0, le=60)] = 0.2
+    connect_seconds: Seconds | None = None
+    first_token_seconds: Seconds | None = None
+    silence_seconds: Seconds | None = None
+    answer_seconds: Seconds | None = None
+    breaker_failures: Count = 5
+    breaker_seconds: Seconds = 15.0
+
+
+@final
+class Budget(_Part):
+    """Dollars that may be spent.
+
+    Attributes:
+        dollars: How many.
+        per: In each hour or day (UTC).
+        key: The name of the key it is for; None for the whole gateway.
+        soften_from: From this share on, lam falls in a straight line, to 0 where all is spent.
+        stop: Whether requests are refused once all is spent; else the cheapest target answers.
+    """
+
+    dollars: Annotated[float, Field(gt=0)]
+    per: Literal["hour", "day"]
+    key: str | None = None
+    soften_from: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    stop: bool = False
+
+
+@final
+class Traffic(_Part):
+    """Which share of the traffic is routed.
+
+    Attributes:
+        share: Of conversations, that the router decides on; 0 only records what it would decide.
+        otherwise: The target of the rest.
+    """
+
+    share: Share = 1.0
+    otherwise: str | None = None
+
+    @model_validator(mode="after")
+    def _has_somewhere_to_go(self) -> "Traffic":
+        if self.share < 1 and self.otherwise is None:
+            raise ValueError("a share below 1 needs otherwise, the target of the rest")
+        return self
+
+
+@final
+class Receipts(_Part):
+    """Where receipts go.
+
+    Attributes:
+        url: `sqlite:///FILE`, or `postgresql://...`, whose password may come from `PGPASSWORD`.
+        prompts: Whether the text that the encoder read is kept too.
+        wait_seconds: How long the end of an answer waits for its receipt to be kept.
+        max_queue: At most so many wait to be written; what comes then is lost, and counted.
+    """
+
+    url: str = "sqlite:///receipts.sqlite"
+    prompts: bool = False
+    wait_seconds: Annotated[float, Field(ge=0, le=60)] = 2.0
+    max_queue: Count = 10_000
+
+    @field_validator("url")
+    @classmethod
+    def _is_known(cls, url: str) -> str:
+        if not url.startswith(("sqlite:///", "postgresql://")):
+            raise ValueError("begins with sqlite:/// or postgresql://")
+        return url
+
+
+@final
+class Limits(_Part):
+    """How much clients may ask at once.
+
+    Attributes:
+        body_bytes: Of a request's body.
+        header_bytes: Of a request's headers.
+        connections: Open at once.
+        requests: Under way at once; more are refused with 503.
+    """
+
+    body_bytes: Count = 10_000_000
+    header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
+    connections: Count = 4096
+    requests: Count = 2048
+
+
+@final
+class Logs(_Part):
+    """How the log is written, to standard error.
+
+    Attributes:
+        form: One JSON object a line, or text for people.
+        level: The least that is written.
+    """
+
+    form: Literal["json", "text"] = "json"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@final
+class Streams(_Part):
+    """How streams are forwarded.
+
+    Attributes:
+        usage: `ask` has targets report their token counts and leaves that one event out where the
+            client didn't ask for it; `leave` sends exactly what the client sent.
+    """
+
+    usage: Literal["ask", "leave"] = "ask"
+
+
+@final
+class Settings(BaseSettings):
+    """All that can be set; every part has defaults.
+
+    Attributes:
+        keys: The file of clients' keys, see `prefill-router key`; None asks for none.
+        forward_headers: Further request headers that targets get.
+        traces: The OTLP endpoint of traces; None for none.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+    listen: Listen = Listen()
+    routing: Routing = Routing()
+    sessions: Sessions = Sessions()
+    failures: Failures = Failures()
+    budgets: tuple[Budget, ...] = ()
+    traffic: Traffic = Traffic()
+    receipts: Receipts = Receipts()
+    limits: Limits = Limits()
+    logs: Logs = Logs()
+    streams: Streams = Streams()
+    keys: Path | None = None
+    forward_headers: tuple[str, ...] = ()
+    traces: str | None = None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment comes before the file; nothing else is read."""
+        return env_settings, init_settings
+
+
+def read_settings(path: Path | None = None) -> Settings:
+    """The settings of a YAML file, with the environment's over them.
+
+    Raises:
+        ConfigError: Some can't be used; the message names every one.
+    """
+    value: Any = {}
+    if path is not None:
+        try:
+            value = read_yaml(path)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        value = {} if value is None else value
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: not settings; they are names with values, see the guide")
+    unknown = sorted(str(name) for name in value if name not in Settings.model_fields)
+    try:
+        if unknown:  # as keyword arguments they couldn't all be told
+            raise ConfigError(
+                f"{path}: no such settings as {unknown}; known are {list(Settings.model_fields)}"
+            )
+        return Settings(**value)
+    except ValidationError as error:
+        told = "; ".join(f"{_place(e['loc'])}: {e['msg']}" for e in error.errors())
+        source = "the settings" if path is None else str(path)
+        raise ConfigError(f"{source}: {told}") from None
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, loc)) or "all"
