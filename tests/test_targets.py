@@ -3,12 +3,21 @@
 import contextlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from prefill_router.errors import ConfigError, FormatError
-from prefill_router.targets import Pool, Target, pool_from_dict, read_pool, write_pool
+from prefill_router.targets import (
+    ABILITIES,
+    ENDPOINTS,
+    Pool,
+    Target,
+    pool_from_dict,
+    read_pool,
+    write_pool,
+)
 
 A = Target(name="a", input_price=1, output_price=2)
 B = Target(name="b")
@@ -63,30 +72,32 @@ def test_other_prices_change_those_named_alone() -> None:
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 PRICES = st.floats(0, 1e6)
-TARGETS = st.builds(
-    lambda name, prices, url, key, model: Target(
-        name=name,
-        input_price=prices and prices[0],
-        output_price=prices and prices[1],
-        base_url=url,
-        api_key_env=key,
-        model=model,
-    ),
-    WORDS.filter(str.strip),
-    st.none() | st.tuples(PRICES, PRICES),
-    st.none() | WORDS,
-    st.none() | st.from_regex("[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True),
-    st.none() | WORDS,
+TARGETS = st.fixed_dictionaries(
+    {
+        "name": WORDS.filter(str.strip),
+        "prices": st.none() | st.tuples(PRICES, PRICES),
+        "base_url": st.none() | WORDS,
+        "api_key_env": st.none() | st.from_regex("[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True),
+        "model": st.none() | WORDS,
+        "accepts": st.lists(st.sampled_from(ABILITIES), unique=True).map(tuple),
+        "context_tokens": st.none() | st.integers(1, 10**7),
+        "serves": st.none() | st.lists(st.sampled_from(ENDPOINTS), min_size=1).map(tuple),
+    }
 )
+
+
+def made(prices: tuple[float, float] | None, **fields: Any) -> Target:
+    low, high = prices or (None, None)
+    return Target(input_price=low, output_price=high, **fields)
 
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(TARGETS, min_size=1, max_size=4, unique_by=lambda target: target.name),
+    st.lists(TARGETS, min_size=1, max_size=4, unique_by=lambda target: target["name"]),
     st.none() | st.dates().map(str) | WORDS,
 )
-def test_what_is_written_is_read(targets: list[Target], date: str | None) -> None:
-    pool = Pool(tuple(targets), date)
+def test_what_is_written_is_read(targets: list[dict[str, Any]], date: str | None) -> None:
+    pool = Pool(tuple(made(**target) for target in targets), date)
     assert pool_from_dict(pool.to_dict(), source="memory") == pool
     with TemporaryDirectory() as folder:
         write_pool(pool, Path(folder) / "pool.yaml")

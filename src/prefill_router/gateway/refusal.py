@@ -17,7 +17,7 @@ _ANTHROPIC = {
 
 
 @final
-class Refusal(PrefillRouterError):
+class RefusalError(PrefillRouterError):
     """A request that the gateway doesn't answer; the message quotes no prompt and no key.
 
     Attributes:
