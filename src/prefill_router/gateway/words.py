@@ -31,14 +31,15 @@ FallbackReason = Literal["deadline", "queue_full", "encoder_down", "unreadable",
 """
 FALLBACK_REASONS: tuple[FallbackReason, ...] = get_args(FallbackReason)
 
-OutcomeKind = Literal["answered", "refused", "failed", "cut", "disconnected"]
+OutcomeKind = Literal["answered", "refused", "failed", "cut", "disconnected", "routed"]
 """How a request ended.
 
 - `answered`: the whole answer went to the client;
 - `refused`: a target answered with an error that is the client's own (400, say), passed on;
 - `failed`: no target gave an answer, and nothing but an error went to the client;
 - `cut`: the answer broke off after its first byte; the client got an error event at its end;
-- `disconnected`: the client left first.
+- `disconnected`: the client left first;
+- `routed`: the decision alone was asked for.
 """
 OUTCOMES: tuple[OutcomeKind, ...] = get_args(OutcomeKind)
 
