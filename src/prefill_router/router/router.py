@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from prefill_router.activations import Activations, MemoryActivations, Provenance
+from prefill_router.activations import Activations, Provenance
 from prefill_router.calibration import Calibrator
 from prefill_router.cost import CostEstimator
 from prefill_router.data import Query, RoutingDataset, Split
@@ -16,16 +16,19 @@ from prefill_router.encoders import Encoder, load_encoder_for
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Predictions
 from prefill_router.features import Reading
+from prefill_router.features.base import Columns
 from prefill_router.features.combined import FeatureSet
 from prefill_router.policy import Lambda, Policy, check_lam
 from prefill_router.predictors import Predictor
 from prefill_router.predictors.base import Correctness
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.router.checks import check_parts
 from prefill_router.router.decision import Decision, decide, refuse_cascade
+from prefill_router.router.forecast import Forecast
 from prefill_router.router.record import Record
 from prefill_router.router.request import Request, as_prompt
 from prefill_router.router.sources import EncoderSources
-from prefill_router.router.states import cached_states, count_tokens, finished_store
+from prefill_router.router.states import count_tokens, dataset_states, encoded_states
 from prefill_router.targets import Pool
 
 _REPRICED = "prices were changed; the metrics are at those of"
@@ -58,23 +61,7 @@ class Router:
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.predictor.targets != self.pool.names:
-            raise ConfigError(
-                f"the predictor knows {self.predictor.targets}; the pool has {self.pool.names}"
-            )
-        for family in self.features.families:
-            family.check_targets(self.pool.names)
-        if self.features.width != self.predictor.width:
-            raise ConfigError(
-                f"there are {self.features.width} features; the predictor takes "
-                f"{self.predictor.width}"
-            )
-        if self.calibrator is not None and self.calibrator.targets != self.pool.names:
-            raise ConfigError(
-                f"the calibrator knows {self.calibrator.targets}; the pool has {self.pool.names}"
-            )
-        nothing = np.zeros((1, len(self.pool)))
-        self.policy.path(nothing, nothing, targets=self.pool.names)  # knows the targets it names
+        check_parts(self.pool.names, self.features, self.predictor, self.calibrator, self.policy)
 
     @property
     def pool(self) -> Pool:
@@ -107,27 +94,40 @@ class Router:
         names = [self.pool.names[k] for k in columns]
         if not names:
             raise ConfigError("only names no target; name at least one, or leave it out")
-        queries = [
-            Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)
-        ]
-        states = [self._encode(p, queries, SilentProgress()) for p in self.features.provenances]
-        reading = Reading.of([query.prompt for query in queries], states)
-        correctness = self.correctness(reading)
-        tokens = count_tokens(self.features, reading)
-        cost = self.costs.estimate(tokens)
-        limit = states[0].provenance.max_tokens if states else math.inf
+        forecasts = self.forecast_many(requests)
+        cost = self.costs.estimate(np.array([f.tokens for f in forecasts], dtype=np.int64))
         return [
             decide(
                 names,
-                correctness[i, columns],
+                forecast.correctness[columns],
                 cost[i, columns],
                 self.costs.scale,
                 policy=self.policy,
                 lam=lam,
-                input_tokens=int(tokens[i]),
-                truncated=bool(tokens[i] > limit),
+                input_tokens=forecast.tokens,
+                truncated=forecast.truncated,
             )
-            for i in range(len(queries))
+            for i, forecast in enumerate(forecasts)
+        ]
+
+    def forecast_many(self, requests: Sequence[Request]) -> list[Forecast]:
+        """What is expected of each of several requests, encoded together; nothing is chosen.
+
+        Raises:
+            PromptError: One can't be encoded; it is named `request 1`, say, counted from 1.
+        """
+        queries = [
+            Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)
+        ]
+        states = encoded_states(queries, self.features, load=self.encoder)
+        reading = Reading.of([query.prompt for query in queries], states)
+        features = self.features.read(reading)
+        correctness = self._calibrated(features)
+        tokens = count_tokens(self.features, reading)
+        limit = states[0].provenance.max_tokens if states else math.inf
+        return [
+            Forecast(correctness[i], int(count), bool(count > limit))
+            for i, count in enumerate(tokens)
         ]
 
     def predict(
@@ -157,8 +157,14 @@ class Router:
             raise DataError(
                 f"the dataset lacks the router's targets {lacking}; it has {dataset.pool.names}"
             )
-        shown = progress or SilentProgress()
-        states = [self._states(p, dataset, stores, cache, shown) for p in self.features.provenances]
+        states = dataset_states(
+            dataset,
+            self.features,
+            stores=stores,
+            cache=cache,
+            load=self.encoder,
+            progress=progress or SilentProgress(),
+        )
         reading = Reading.of_dataset(dataset, states)
         inputs = dataset.select(targets=self.pool.names).input_tokens
         return Predictions(
@@ -173,7 +179,10 @@ class Router:
 
     def correctness(self, reading: Reading) -> Correctness:
         """Every target's probability of a correct answer, calibrated: [query, target]."""
-        raw = self.predictor.correctness(self.features.read(reading))
+        return self._calibrated(self.features.read(reading))
+
+    def _calibrated(self, features: Columns) -> Correctness:
+        raw = self.predictor.correctness(features)
         return raw if self.calibrator is None else self.calibrator.calibrate(raw)
 
     def with_pool(self, pool: Pool) -> "Router":
@@ -212,38 +221,6 @@ class Router:
                 trust_remote_code=self.sources.trust_remote_code,
             )
         return self._encoders[provenance]
-
-    def _states(
-        self,
-        provenance: Provenance,
-        dataset: RoutingDataset,
-        stores: Sequence[Activations],
-        cache: Path | None,
-        progress: Progress,
-    ) -> Activations:
-        sites, rounding = (
-            self.features.sites_of(provenance),
-            self.features.source_of(provenance).rounding,
-        )
-        held = finished_store(stores, provenance, sites, rounding, dataset.prompt_keys)
-        if held is not None:
-            return held
-        if cache is None:
-            return self._encode(provenance, dataset.queries, progress)
-        encoder = self.encoder(provenance)
-        return cached_states(
-            dataset, encoder, cache, sites=sites, rounding=rounding, progress=progress
-        )
-
-    def _encode(
-        self, provenance: Provenance, queries: Sequence[Query], progress: Progress
-    ) -> MemoryActivations:
-        return self.encoder(provenance).encode(
-            queries,
-            self.features.sites_of(provenance),
-            rounding=self.features.source_of(provenance).rounding,
-            progress=progress,
-        )
 
     def save(self, folder: Path | str) -> None:
         """Write the router's folder, whole or not at all; see `router.storage`."""

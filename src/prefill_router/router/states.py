@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,15 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Provenance, Rounding, Site
-from prefill_router.data import RoutingDataset, prompt_text
+from prefill_router.data import Query, RoutingDataset, prompt_text
 from prefill_router.encoders import Encoder, encode_dataset
 from prefill_router.features import Reading
 from prefill_router.features.base import find_store
 from prefill_router.features.combined import FeatureSet
-from prefill_router.progress import Progress
+from prefill_router.progress import Progress, SilentProgress
 
+Load = Callable[[Provenance], Encoder]
+"""Gives the encoder that made some states."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -64,6 +66,58 @@ def cached_states(
     return encode_dataset(
         dataset, encoder, cache / name, sites=sites, rounding=rounding, progress=progress
     )
+
+
+def dataset_states(
+    dataset: RoutingDataset,
+    features: FeatureSet,
+    *,
+    stores: Sequence[Activations],
+    cache: Path | None,
+    load: Load,
+    progress: Progress,
+) -> list[Activations]:
+    """What the features read of a dataset: from stores that hold all of it, or encoded now.
+
+    Args:
+        dataset: Its queries.
+        features: What is read.
+        stores: Of any encoders.
+        cache: A folder that keeps what is encoded now; in memory if not given.
+        load: Loads an encoder where it is needed.
+        progress: Shows how far the encoding is.
+    """
+    states: list[Activations] = []
+    for provenance, rounding, sites in _read_of(features):
+        held = finished_store(stores, provenance, sites, rounding, dataset.prompt_keys)
+        if held is not None:
+            states.append(held)
+        elif cache is None:
+            made = load(provenance).encode(
+                dataset.queries, sites, rounding=rounding, progress=progress
+            )
+            states.append(made)
+        else:
+            kept = cached_states(
+                dataset, load(provenance), cache, sites=sites, rounding=rounding, progress=progress
+            )
+            states.append(kept)
+    return states
+
+
+def encoded_states(
+    queries: Sequence[Query], features: FeatureSet, *, load: Load
+) -> list[Activations]:
+    """What the features read of some queries, encoded now."""
+    return [
+        load(provenance).encode(queries, sites, rounding=rounding, progress=SilentProgress())
+        for provenance, rounding, sites in _read_of(features)
+    ]
+
+
+def _read_of(features: FeatureSet) -> Iterator[tuple[Provenance, Rounding, tuple[Site, ...]]]:
+    for source in features.sources:
+        yield source.provenance, source.rounding, features.sites_of(source.provenance)
 
 
 def count_tokens(features: FeatureSet, reading: Reading) -> Int[NDArray[np.int64], " query"]:

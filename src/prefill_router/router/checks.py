@@ -1,0 +1,42 @@
+"""Whether the parts of a router belong together."""
+
+import numpy as np
+
+from prefill_router.calibration import Calibrator
+from prefill_router.errors import ConfigError
+from prefill_router.features.combined import FeatureSet
+from prefill_router.policy import Policy
+from prefill_router.predictors import Predictor
+
+
+def check_parts(
+    names: tuple[str, ...],
+    features: FeatureSet,
+    predictor: Predictor,
+    calibrator: Calibrator | None,
+    policy: Policy,
+) -> None:
+    """Check that these parts are of one pool, and take what the one before gives.
+
+    Args:
+        names: The targets of the pool, in order.
+        features: What is read of a request.
+        predictor: From features to probabilities.
+        calibrator: What those are mapped by; None for nothing.
+        policy: Who answers.
+
+    Raises:
+        ConfigError: One was made for other targets, or the predictor for other features.
+    """
+    if predictor.targets != names:
+        raise ConfigError(f"the predictor knows {predictor.targets}; the pool has {names}")
+    for family in features.families:
+        family.check_targets(names)
+    if features.width != predictor.width:
+        raise ConfigError(
+            f"there are {features.width} features; the predictor takes {predictor.width}"
+        )
+    if calibrator is not None and calibrator.targets != names:
+        raise ConfigError(f"the calibrator knows {calibrator.targets}; the pool has {names}")
+    nothing = np.zeros((1, len(names)))
+    policy.path(nothing, nothing, targets=names)  # knows the targets that it names
