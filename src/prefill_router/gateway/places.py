@@ -1,0 +1,57 @@
+"""Where everything is that a gateway is made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from pydantic import BaseModel, ValidationError
+
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.settings import Settings, read_settings
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """What a gateway is made of, and read from again at a reload.
+
+    Attributes:
+        router: The router's folder.
+        pool: The pool file; None for the pool in the router.
+        config: The settings' file; None for defaults and the environment's.
+        overrides: Settings that come before both, by part: `{"routing": {"lam": 0.7}}`.
+        encoder_folders: Folders of local encoders.
+        device: Where the encoder runs; None to choose.
+        threads: Processor threads of the encoder; None for all.
+    """
+
+    router: Path
+    pool: Path | None = None
+    config: Path | None = None
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    encoder_folders: tuple[Path, ...] = ()
+    device: str | None = None
+    threads: int | None = None
+
+    def settings(self) -> Settings:
+        """The settings, as they are now.
+
+        Raises:
+            ConfigError: Some can't be used; the message names every one.
+        """
+        read = read_settings(self.config)
+        try:
+            parts = {
+                part: _changed(getattr(read, part), values)
+                for part, values in self.overrides.items()
+                if values
+            }
+        except ValidationError as error:
+            told = "; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())
+            raise ConfigError(f"the options: {told}") from None
+        return read.model_copy(update=parts)
+
+
+def _changed(part: BaseModel, values: Mapping[str, Any]) -> BaseModel:
+    return type(part).model_validate({**part.model_dump(), **values})
