@@ -8,6 +8,7 @@ README.md            the card, for people
 SHA256SUMS           of the first four; `sha256sum --check SHA256SUMS` reads it
 """
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,7 +39,9 @@ FILES = (*CHECKED, "README.md", files.CHECKSUMS)
 _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fixed")
 
 
-class _RouterModel(BaseModel):
+class RouterModel(BaseModel):
+    """What stands in `router.json`, in the present format."""
+
     model_config = ConfigDict(extra="forbid")
     format: Literal[2]
     pool: dict[str, Any]
@@ -85,15 +88,11 @@ def load_router(folder: Path) -> "Router":
     """
     from prefill_router.router.router import Router
 
-    if not is_router(folder):
-        raise ConfigError(f"{folder} isn't a router's folder; make one with: prefill-router fit")
-    files.verify_checksums(folder, list(CHECKED))
-    model, version = _read_model(folder)
+    model, version = read_checked(folder)
     tensors = _read_tensors(folder / "weights.safetensors")
     if version == 1:
         tensors = {n.replace("features.", "features.0.", 1): v for n, v in tensors.items()}
     try:
-        pool = pool_from_dict(model.pool, source=folder / "router.json")
         return Router(
             features=FeatureSet.from_dict(model.features, _under(tensors, "features")),
             predictor=load_predictor(model.predictor, _under(tensors, "predictor")),
@@ -101,12 +100,42 @@ def load_router(folder: Path) -> "Router":
             if model.calibrator is None
             else load_calibrator(model.calibrator, _under(tensors, "calibrator")),
             policy=policy.from_dict(model.policy),
-            costs=CostEstimator(pool, **_costs_from(model.costs, len(pool), folder)),
+            costs=read_costs(model, folder),
             split=split_from_dict(_json(folder / "split.json"), source=folder / "split.json"),
             record=Record.model_validate(_json(folder / "record.json")),
         )
     except (FormatError, ConfigError, ValidationError) as error:
         raise CorruptError(f"{folder} doesn't hold together: {error}") from None
+
+
+def read_checked(folder: Path) -> tuple[RouterModel, int]:
+    """What decides, in the present format, and the format it was in; every file is checked.
+
+    Raises:
+        ConfigError: There is no router.
+        CorruptError: A file is missing, isn't what was written, or is of another version.
+    """
+    if not is_router(folder):
+        raise ConfigError(f"{folder} isn't a router's folder; make one with: prefill-router fit")
+    files.verify_checksums(folder, list(CHECKED))
+    return _read_model(folder)
+
+
+def read_costs(model: RouterModel, folder: Path) -> CostEstimator:
+    """The pool and what is known of its costs.
+
+    Raises:
+        FormatError, ConfigError: They make no sense, or contradict each other.
+        CorruptError: Some are missing, negative or infinite.
+    """
+    pool = pool_from_dict(model.pool, source=folder / "router.json")
+    return CostEstimator(pool, **_costs_from(model.costs, len(pool), folder))
+
+
+def fingerprint(folder: Path) -> str:
+    """16 hexadecimal digits that stand for what a router's folder decides with."""
+    digests = [files.file_digest(folder / name) for name in ("router.json", "weights.safetensors")]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
 
 def is_router(folder: Path) -> bool:
@@ -146,7 +175,7 @@ def _under(tensors: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
 
 
-def _read_model(folder: Path) -> tuple[_RouterModel, int]:
+def _read_model(folder: Path) -> tuple[RouterModel, int]:
     """What decides, in the present format, and the format it was in."""
     value = _json(folder / "router.json")
     version = value.get("format") if isinstance(value, dict) else None
@@ -156,7 +185,7 @@ def _read_model(folder: Path) -> tuple[_RouterModel, int]:
         )
     try:
         now = _of_format_1(value) if version == 1 else value
-        return _RouterModel.model_validate(now), version
+        return RouterModel.model_validate(now), version
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

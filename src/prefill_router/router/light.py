@@ -1,0 +1,91 @@
+"""A router without what encodes and predicts: enough to price, to choose, and to tell what it is.
+
+Reading it loads no network and nothing that runs one, so that a server whose forecasts are made in
+another process stays small.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router import policy
+from prefill_router.cost import CostEstimator
+from prefill_router.errors import ConfigError, CorruptError, FormatError
+from prefill_router.policy import Policy
+from prefill_router.router.storage import fingerprint, read_checked, read_costs
+from prefill_router.targets import Pool
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LightRouter:
+    """What a router knows besides its encoder and predictor.
+
+    Attributes:
+        costs: Equation 1, with the pool and its prices.
+        policy: Who answers, given probabilities and costs.
+        fingerprint: 16 hexadecimal digits that stand for what the router's folder decides with.
+        encoders: The names of what encodes, for people; empty for features of the text alone.
+        reference_accuracy: Every target's share of correct answers on the train rows, in the order
+            of the pool; None where the folder doesn't say.
+    """
+
+    costs: CostEstimator
+    policy: Policy
+    fingerprint: str
+    encoders: tuple[str, ...] = ()
+    reference_accuracy: Float[NDArray[np.float64], " target"] | None = None
+
+    @property
+    def pool(self) -> Pool:
+        """The targets and their prices."""
+        return self.costs.pool
+
+    def with_pool(self, pool: Pool) -> "LightRouter":
+        """The same at other prices, endpoints and abilities.
+
+        Raises:
+            ConfigError: The pool has other names.
+        """
+        return replace(self, costs=self.costs.with_pool(pool))
+
+
+def read_light(folder: Path | str) -> LightRouter:
+    """Read this part of a router's folder; all its files are checked as `Router.load` does.
+
+    Raises:
+        ConfigError: There is no router.
+        CorruptError: A file is missing, isn't what was written, or is of another version.
+    """
+    folder = Path(folder)
+    model, _ = read_checked(folder)
+    try:
+        costs = read_costs(model, folder)
+        chosen = policy.from_dict(model.policy)
+        nothing = np.zeros((1, len(costs.pool)))
+        chosen.path(nothing, nothing, targets=costs.pool.names)  # knows the targets that it names
+    except (FormatError, ConfigError) as error:
+        raise CorruptError(f"{folder} doesn't hold together: {error}") from None
+    return LightRouter(
+        costs=costs,
+        policy=chosen,
+        fingerprint=fingerprint(folder),
+        encoders=tuple(dict.fromkeys(_encoders(model.features))),
+    )
+
+
+def _encoders(saved: Any) -> Iterator[str]:
+    """Every encoder that the saved features name; of each family in a place of its own."""
+    if isinstance(saved, list):
+        for one in saved:
+            yield from _encoders(one)
+    elif isinstance(saved, dict):
+        if isinstance(saved.get("encoder"), str) and isinstance(saved.get("revision"), str):
+            yield saved["encoder"]
+        for one in saved.values():
+            yield from _encoders(one)
