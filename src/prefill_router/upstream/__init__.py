@@ -6,7 +6,8 @@ async with Upstream(pool) as upstream:
 
 from prefill_router.upstream.client import Upstream, ask_once
 from prefill_router.upstream.dialects import request_parameters
-from prefill_router.upstream.failures import RETRIABLE
+from prefill_router.upstream.failures import RETRIABLE, ErrorBody, kind_of, read_error
+from prefill_router.upstream.keys import NO_KEY, provider_keys
 from prefill_router.upstream.pricing import (
     Bound,
     bound,
@@ -16,10 +17,14 @@ from prefill_router.upstream.pricing import (
     reported_cost,
 )
 from prefill_router.upstream.reply import Reply, Usage
+from prefill_router.upstream.retrying import retry_after
+from prefill_router.upstream.usage import read_usage
 
 __all__ = [
+    "NO_KEY",
     "RETRIABLE",
     "Bound",
+    "ErrorBody",
     "Reply",
     "Upstream",
     "Usage",
@@ -27,7 +32,12 @@ __all__ = [
     "bound",
     "cost_of",
     "estimated_usage",
+    "kind_of",
     "plausible",
+    "provider_keys",
+    "read_error",
+    "read_usage",
     "reported_cost",
     "request_parameters",
+    "retry_after",
 ]

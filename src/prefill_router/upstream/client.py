@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
@@ -13,6 +12,7 @@ from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.targets import Pool, Provider
 from prefill_router.upstream.dialects import request_messages, request_parameters
 from prefill_router.upstream.failures import failed
+from prefill_router.upstream.keys import provider_keys
 from prefill_router.upstream.reading import Reading
 from prefill_router.upstream.reply import Reply
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from prefill_router.upstream.calling import Caller
 
 _WAIT_SECONDS, _PATIENCE_SECONDS = 1.0, 30.0
-_NO_KEY = "none"  # servers without keys want some word
-_USUAL = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
-_KEY = re.compile(r"[!-~]+")
 
 
 @final
@@ -48,7 +45,7 @@ class Upstream:
             for name, provider in self._providers.items()
         }
         known = os.environ if environment is None else environment
-        self._keys = _keys(set(self._providers.values()), known)
+        self._keys = provider_keys(self._providers.values(), known)
         self._callers: dict[Provider, Caller] = {}
         self._gates: dict[Provider, asyncio.Semaphore] = {}
 
@@ -134,26 +131,3 @@ def ask_once(pool: Pool, target: str, prompt: Prompt, *, attempts: int = 3) -> R
             return await upstream.ask(target, prompt)
 
     return asyncio.run(ask())
-
-
-def _keys(providers: set[Provider], environment: Mapping[str, str]) -> dict[Provider, str]:
-    """Each provider's key."""
-    named = {p: p.api_key_env for p in providers}
-    lacking = sorted({n for n in named.values() if n is not None and not environment.get(n)})
-    if lacking:
-        whose = sorted(p.name for p, n in named.items() if n in lacking)
-        raise ConfigError(
-            f"no key for {', '.join(whose)}: set the environment variable "
-            f"{', '.join(map(_shown, lacking))}"
-        )
-    keys = {p: _NO_KEY if n is None else environment[n].strip() for p, n in named.items()}
-    odd = sorted(str(named[p]) for p, key in keys.items() if not _KEY.fullmatch(key))
-    if odd:
-        shown = ", ".join(map(_shown, odd))
-        raise ConfigError(f"the environment variable {shown} holds what can't be a key; set it")
-    return keys
-
-
-def _shown(variable: str) -> str:
-    """A variable's name, unless it looks like a key that was put in its place."""
-    return variable if _USUAL.fullmatch(variable) else "that api_key_env names"
