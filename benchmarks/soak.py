@@ -1,0 +1,306 @@
+"""A soak: targets that fail, stall, truncate and recover, clients that leave, and reloads.
+
+The gateway runs as its user runs it. Clients ask for `auto` and for targets by name, streaming and
+not, in conversations and alone, and some leave in the middle. Every so often the gateway is told to
+reload. At the end: has every request an answer or a proper error, is memory flat, do the receipts
+and the metrics count what the targets counted, is every receipt there?
+
+    python -m benchmarks.soak [--minutes 20] [--clients 24] [--reload-seconds 60]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from benchmarks._system import machine
+from benchmarks.gateway import (
+    COMMAND,
+    RESULTS,
+    await_port,
+    free_port,
+    make_router,
+    process,
+    resident_mb,
+)
+from prefill_router import files
+from prefill_router.targets import Pool, Target, read_pool, write_pool
+
+TARGETS = 3
+LEAVE = 0.08
+SETTLE_SECONDS = 10.0
+_PATIENCE = 60.0
+_CONFIG = """
+logs: {level: warning}
+routing: {deadline_seconds: 5}
+failures: {first_token_seconds: 4, silence_seconds: 4, answer_seconds: 30, breaker_seconds: 2}
+limits: {requests: 500}
+"""
+
+
+@final
+@dataclass
+class Tally:
+    """What clients saw.
+
+    Attributes:
+        ends: How many requests ended how.
+        ids: Decisions that replies named.
+        odd: What was no proper end, a few of them.
+    """
+
+    ends: Counter[str] = field(default_factory=Counter)
+    ids: set[str] = field(default_factory=set)
+    odd: list[str] = field(default_factory=list)
+
+
+def body_of(chance: random.Random, number: int) -> dict[str, Any]:
+    """One request."""
+    words = " ".join(chance.choice(("why", "how", "prime", "sum", "of")) for _ in range(30))
+    turns = [{"role": "user", "content": f"Question {number % 500} of difficulty 0.5: {words}?"}]
+    if chance.random() < 0.3:
+        turns += [{"role": "assistant", "content": "word"}, {"role": "user", "content": "And now?"}]
+    model = chance.choice(("auto", "auto", "auto", "prefill-router:0.9", "target-1"))
+    value: dict[str, Any] = {"model": model, "messages": turns}
+    if chance.random() < 0.6:
+        value["stream"] = True
+    return value
+
+
+async def one_request(
+    port: int, chance: random.Random, number: int, connection: Any, tally: Tally
+) -> Any:
+    """Ask once, over the connection that is given or a new one; the one to go on with, or None."""
+    reader, writer = connection or await asyncio.open_connection("127.0.0.1", port)
+    value = body_of(chance, number)
+    body = json.dumps(value).encode()
+    session = f"x-session-id: s{number % 97}\r\n" if chance.random() < 0.5 else ""
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+        f"content-type: application/json\r\n{session}content-length: {len(body)}\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+    if chance.random() < LEAVE:
+        await asyncio.sleep(chance.random() * 0.05)
+        writer.close()
+        tally.ends["left"] += 1
+        return None
+    async with asyncio.timeout(_PATIENCE):
+        end = await read_end(reader, tally)
+    tally.ends[end] += 1
+    return (reader, writer)
+
+
+async def read_end(reader: asyncio.StreamReader, tally: Tally) -> str:
+    """Read an answer to its end, and say how it ended."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    fields = dict(row.split(": ", 1) for row in head.split("\r\n")[1:] if ": " in row)
+    status = int(head.split(" ", 2)[1])
+    body = bytearray()
+    if "content-length" in fields:
+        body += await reader.readexactly(int(fields["content-length"]))
+    else:
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            body += (await reader.readexactly(size + 2))[:size]
+        await reader.readexactly(2)
+    if named := fields.get("x-prefill-router-decision-id"):
+        tally.ids.add(named)
+    end = how_it_ended(status, fields, bytes(body))
+    if end.startswith("odd") and len(tally.odd) < 20:
+        tally.odd.append(f"{end}: {head[:300]!r} {bytes(body[-300:])!r}")
+    return end
+
+
+def how_it_ended(status: int, fields: dict[str, str], body: bytes) -> str:
+    """`answered`, `stream cut with its error`, an error's status, or what is odd."""
+    if status != 200:
+        try:
+            json.loads(body)["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            return f"odd error {status}"
+        return f"error {status}" if status in (429, 502, 503, 504) else f"odd error {status}"
+    if "text/event-stream" in fields.get("content-type", ""):
+        if body.endswith(b"data: [DONE]\n\n"):
+            return "answered"
+        last = body.strip().rsplit(b"\n\n", 1)[-1]
+        return "stream cut, with its error" if b'"error"' in last else "odd stream"
+    try:
+        json.loads(body)["choices"][0]["message"]["content"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return "odd answer"
+    return "answered"
+
+
+async def client(port: int, number: int, until: float, tally: Tally) -> None:
+    """Ask until the time is over."""
+    chance = random.Random(number)
+    connection = None
+    count = 0
+    while time.monotonic() < until:
+        count += 1
+        try:
+            connection = await one_request(port, chance, count, connection, tally)
+        except TimeoutError:
+            tally.ends["odd: no answer"] += 1
+            connection = None
+        except (OSError, asyncio.IncompleteReadError) as error:
+            tally.ends["odd: broken connection"] += 1
+            if len(tally.odd) < 20:
+                tally.odd.append(f"client {number}: {type(error).__name__}")
+            connection = None
+        await asyncio.sleep(chance.random() * 0.2)
+
+
+async def watch(pid: int, until: float, every: float, sizes: list[tuple[float, float]]) -> int:
+    """Look at the process's memory, and have it reload; how often it did."""
+    began = last = time.monotonic()
+    reloads = 0
+    while (now := time.monotonic()) < until:
+        sizes.append((now - began, resident_mb(pid)))
+        if now - last >= every:
+            os.kill(pid, signal.SIGHUP)
+            reloads, last = reloads + 1, now
+        await asyncio.sleep(2)
+    return reloads
+
+
+def metric(text: str, name: str, **labels: str) -> float:
+    """The sum of a counter's children that bear these labels."""
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    rows = [row for row in text.splitlines() if row.startswith(name + "{")]
+    return sum(float(row.rsplit(" ", 1)[1]) for row in rows if all(w in row for w in wanted))
+
+
+def read(url: str) -> str:
+    """What a server says."""
+    with urllib.request.urlopen(url, timeout=30) as reply:
+        text: str = reply.read().decode()
+    return text
+
+
+def audit(database: Path, counts: dict[str, Any], metrics: str, tally: Tally) -> dict[str, Any]:
+    """Whether receipts, metrics and the targets' own counts agree."""
+    with sqlite3.connect(database) as db:
+        db.row_factory = sqlite3.Row
+        rows = [dict(row) for row in db.execute("select * from receipts")]
+    attempts: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    for row in rows:
+        for attempt in json.loads(row["attempts"]):
+            attempts[f"{attempt['target']} {attempt['end']}"] += 1
+        if row["outcome"] == "answered":
+            tokens["answers"] += 1
+            tokens["prompt"] += row["input_tokens"]
+            tokens["completion"] += row["output_tokens"]
+    heard = {name: sum(of.values()) for name, of in group(attempts).items()}
+    return {
+        "receipts": len(rows),
+        "decisions that clients were told of": len(tally.ids),
+        "of them without a receipt": len(tally.ids - {row["id"] for row in rows}),
+        "outcomes": dict(Counter(row["outcome"] for row in rows)),
+        "attempts by receipts": heard,
+        "ends of attempts": dict(attempts),
+        "requests that targets counted": {n: c.get("requests", 0) for n, c in counts.items()},
+        "answers that targets counted": sum(c.get("answers", 0) for c in counts.values()),
+        "tokens by receipts": dict(tokens),
+        "tokens that targets counted": {
+            "prompt": sum(c.get("prompt_tokens", 0) for c in counts.values()),
+            "completion": sum(c.get("completion_tokens", 0) for c in counts.values()),
+        },
+        "requests by metrics": metric(metrics, "prefill_router_requests_total"),
+    }
+
+
+def group(attempts: Counter[str]) -> dict[str, Counter[str]]:
+    """By target."""
+    found: dict[str, Counter[str]] = {}
+    for name, count in attempts.items():
+        target, end = name.rsplit(" ", 1)
+        found.setdefault(target, Counter())[end] += count
+    return found
+
+
+def growth(sizes: list[tuple[float, float]]) -> dict[str, float]:
+    """Memory in the second fifth of the time and in the last, MB."""
+    whole = sizes[-1][0]
+    early = [size for at, size in sizes if 0.2 * whole <= at < 0.4 * whole]
+    late = [size for at, size in sizes if at >= 0.8 * whole]
+    first, last = statistics.median(early), statistics.median(late)
+    return {"early_mb": first, "late_mb": last, "growth": last / first - 1}
+
+
+def main() -> None:
+    """Soak, print, and write the results."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--minutes", type=float, default=20.0)
+    options.add_argument("--clients", type=int, default=24)
+    options.add_argument("--reload-seconds", type=float, default=60.0)
+    chosen = options.parse_args()
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        until = chosen.minutes * 60
+        server = (sys.executable, "-m", "benchmarks._soak_targets", "--until", until)
+        targets = stack.enter_context(process(*server, "--count", TARGETS, core=1))
+        ports = json.loads(targets.stdout.readline() if targets.stdout else "[]")
+        router, place = make_router(folder, ports[0])
+        served = [_at(target, port) for target, port in zip(read_pool(place), ports, strict=True)]
+        write_pool(Pool(tuple(served)), place)
+        (folder / "gateway.yaml").write_text(_CONFIG)
+        port, database = free_port(), folder / "r.sqlite"
+        serve = ("serve", router, "--pool", place, "--port", port)
+        kept = ("--config", folder / "gateway.yaml", "--receipts", f"sqlite:///{database}")
+        run = stack.enter_context(process(COMMAND, *serve, *kept, core=0))
+        await_port(port)
+        tally, sizes = Tally(), list[tuple[float, float]]()
+
+        async def soak() -> int:
+            end = time.monotonic() + until
+            asking = [client(port, n, end, tally) for n in range(chosen.clients)]
+            watching = watch(run.pid, end, chosen.reload_seconds, sizes)
+            reloads = asyncio.create_task(watching)
+            await asyncio.gather(*asking)
+            await asyncio.sleep(SETTLE_SECONDS)  # what stalls ends by its time limits
+            return await reloads
+
+        reloads = asyncio.run(soak())
+        metrics = read(f"http://127.0.0.1:{port}/metrics")
+        counts = json.loads(read(f"http://127.0.0.1:{ports[0]}/counts"))
+        found = {
+            "minutes": chosen.minutes,
+            "reloads": reloads,
+            "ends": dict(tally.ends),
+            "odd": tally.odd,
+            "memory": growth(sizes),
+            **audit(database, counts, metrics, tally),
+            "counts of targets": counts,
+        }
+    files.write_json(RESULTS / "soak.json", {"machine": machine(), **found})
+    print(files.as_json(found))
+    if tally.odd or found["of them without a receipt"]:
+        sys.exit(1)
+
+
+def _at(target: Target, port: int) -> Target:
+    return Target(
+        name=target.name,
+        input_price=target.input_price,
+        output_price=target.output_price,
+        base_url=f"http://127.0.0.1:{port}/v1",
+    )
+
+
+if __name__ == "__main__":
+    main()
