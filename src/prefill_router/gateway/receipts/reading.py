@@ -1,0 +1,179 @@
+"""Reads receipts back: whole, and what the gateway needs of them at its start."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, final
+
+from prefill_router.gateway.receipts.feedback import Feedback
+from prefill_router.gateway.receipts.opening import open_store
+from prefill_router.gateway.receipts.receipt import Receipt
+from prefill_router.gateway.receipts.rows import NAMES, from_row
+from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, Store
+from prefill_router.gateway.words import OutcomeKind
+
+_PAGE = 500
+"""Rows that are read at once, so that no transaction stays open for long."""
+
+
+@final
+@dataclass(frozen=True)
+class Spending:
+    """What one request cost.
+
+    Attributes:
+        key: The name of the client's key; None where none is asked for.
+        at: When the request came, seconds since 1970.
+        cost: Observed cost, US dollars.
+    """
+
+    key: str | None
+    at: float
+    cost: float
+
+
+@final
+@dataclass(frozen=True)
+class Turn:
+    """An answered request of a conversation.
+
+    Attributes:
+        session: The conversation; None where only the response can be gone on from.
+        target: Who answered.
+        tokens: Input and output together; None where unknown.
+        at: When the request came, seconds since 1970.
+        tool_calls: Ids of the tool calls in the answer.
+        response_id: The answer's own id.
+    """
+
+    session: str | None
+    target: str
+    tokens: int | None
+    at: float
+    tool_calls: tuple[str, ...]
+    response_id: str | None
+
+
+def read_receipts(
+    url: str,
+    *,
+    since: float | None = None,
+    until: float | None = None,
+    limit: int | None = None,
+    ids: Sequence[str] | None = None,
+    outcome: OutcomeKind | None = None,
+    target: str | None = None,
+    newest_first: bool = False,
+) -> Iterator[Receipt]:
+    """Receipts by the time of their requests.
+
+    Args:
+        url: See `open_store`.
+        since: From when on, seconds since 1970.
+        until: Before when.
+        limit: At most so many.
+        ids: Only those of these decisions, at most some hundreds.
+        outcome: Only requests that ended so.
+        target: Only requests that it answered, or was asked first.
+        newest_first: By falling time.
+
+    Raises:
+        StoreError: The database can't be read, or isn't one of receipts.
+        CorruptError: A row isn't what was written.
+    """
+    wanted: list[tuple[str, list[Any]]] = [
+        ("at >= ?", [since]),
+        ("at < ?", [until]),
+        ("outcome = ?", [outcome]),
+        ("target = ?", [target]),
+    ]
+    given = [(clause, values) for clause, values in wanted if values != [None]]
+    if ids is not None:
+        given.append((f"id IN ({', '.join('?' * len(ids)) or 'NULL'})", list(ids)))
+    with closing(open_store(url, create=False)) as store:
+        for row in pages(store, NAMES, given, limit=limit, newest_first=newest_first):
+            yield from_row(row)
+
+
+def recent(url: str, count: int) -> list[Receipt]:
+    """The latest receipts, the newest first; errors as `read_receipts`."""
+    return list(read_receipts(url, limit=count, newest_first=True))
+
+
+def spend_since(url: str, since: float) -> Iterator[Spending]:
+    """What requests since then cost, by their time; errors as `read_receipts`."""
+    given: list[tuple[str, list[Any]]] = [("at >= ?", [since]), ("cost > ?", [0.0])]
+    with closing(open_store(url, create=False)) as store:
+        for at, _, key, cost in pages(store, ("at", "id", "client_key", "cost"), given):
+            yield Spending(key, at, cost)
+
+
+def sessions_since(url: str, since: float) -> Iterator[Turn]:
+    """The turns of conversations that were answered since then, by their time.
+
+    Raises:
+        StoreError: As `read_receipts`.
+    """
+    columns = ("at", "id", "session", "answered_by", "input_tokens", "output_tokens", "answer")
+    given: list[tuple[str, list[Any]]] = [
+        ("at >= ?", [since]),
+        ("answered_by IS NOT NULL", []),
+        ("(session IS NOT NULL OR endpoint = 'responses')", []),
+    ]
+    with closing(open_store(url, create=False)) as store:
+        for at, _, session, target, given_tokens, written, answer in pages(store, columns, given):
+            known = json.loads(answer)
+            unknown = given_tokens is None and written is None
+            tokens = None if unknown else (given_tokens or 0) + (written or 0)
+            calls = tuple(known["tool_calls"])
+            yield Turn(session, target, tokens, at, calls, known["response_id"])
+
+
+def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, list[Feedback]]:
+    """Of each decision, the latest score of each source; errors as `read_receipts`.
+
+    Args:
+        url: See `open_store`.
+        ids: Only those of these decisions, at most some hundreds.
+    """
+    named = "" if ids is None else f" WHERE id IN ({', '.join('?' * len(ids)) or 'NULL'})"
+    query = f"SELECT id, source, at, score FROM {FEEDBACK}{named} ORDER BY at"
+    with closing(open_store(url, create=False)) as store:
+        latest = {
+            (identity, source): Feedback(id=identity, source=source, at=at, score=score)
+            for identity, source, at, score in store.select(query, list(ids or ()))
+        }
+    found: dict[str, list[Feedback]] = {}
+    for feedback in latest.values():
+        found.setdefault(feedback.id, []).append(feedback)
+    return found
+
+
+def pages(
+    store: Store,
+    columns: Sequence[str],
+    given: Sequence[tuple[str, list[Any]]],
+    *,
+    limit: int | None = None,
+    newest_first: bool = False,
+) -> Iterator[tuple[Any, ...]]:
+    """Rows by (time, id), page after page; `columns` hold both."""
+    time, identity = columns.index("at"), columns.index("id")
+    sign, direction = ("<", "DESC") if newest_first else (">", "ASC")
+    behind: list[tuple[str, list[Any]]] = []
+    left = limit
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(_PAGE, left)
+        clauses = [*given, *behind]
+        where = " AND ".join(clause for clause, _ in clauses) or "1 = 1"
+        rows = store.select(
+            f"SELECT {', '.join(columns)} FROM {RECEIPTS} WHERE {where} "
+            f"ORDER BY at {direction}, id {direction} LIMIT {size}",
+            [value for _, values in clauses for value in values],
+        )
+        yield from rows
+        if len(rows) < size:
+            return
+        left = None if left is None else left - size
+        behind = [(f"(at, id) {sign} (?, ?)", [rows[-1][time], rows[-1][identity]])]

@@ -1,0 +1,201 @@
+"""Keeps receipts from an event loop: one thread writes whatever has gathered in one transaction."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import NamedTuple, final
+
+from prefill_router.errors import StoreError
+from prefill_router.gateway.receipts.feedback import Feedback
+from prefill_router.gateway.receipts.receipt import Receipt
+from prefill_router.gateway.receipts.rows import Row, to_row
+from prefill_router.gateway.receipts.store import DownError, RowError, Store
+
+_TOGETHER = 512
+"""So many rows at most go into one transaction."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between attempts while the database is down; doubled each time."""
+
+Kept = Receipt | Feedback
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WriterStats:
+    """How the writing goes.
+
+    Attributes:
+        kept: Receipts and scores that were written.
+        waiting: That are to be written.
+        lost: That came to a full queue, that the database takes never, or that were left at the
+            end.
+        failures: Attempts that failed; what they were to write is tried again.
+        last_error_kind: Why the last one failed, in a word or two; empty where none did.
+    """
+
+    kept: int
+    waiting: int
+    lost: int
+    failures: int
+    last_error_kind: str
+
+
+class _Item(NamedTuple):
+    kept: Kept
+    told: asyncio.Future[bool]
+    loop: asyncio.AbstractEventLoop
+
+
+@final
+class Writer:
+    """Writes receipts to a store, of which it has the only use from now on."""
+
+    def __init__(self, store: Store, *, wait_seconds: float = 2.0, max_queue: int = 10_000) -> None:
+        self._store, self._wait, self._most = store, wait_seconds, max_queue
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._stop = Event()
+        # Each of these counts is changed by one thread alone: the first three by the loop's.
+        self._put = self._refused = self._left = 0
+        self._kept = self._dropped = self._failures = 0
+        self._closing = self._down = False
+        self._last_error_kind = ""
+        self._thread = Thread(target=self._run, name="receipts", daemon=True)
+        self._thread.start()
+
+    async def keep(self, kept: Kept) -> bool:
+        """Write a receipt or a score, and wait until that is done.
+
+        Returns:
+            Whether it is known to be in the database. If the wait was too long, it still waits to
+            be written; if the queue is full or closed, it is lost.
+        """
+        if self._closing or self._put - self._kept - self._dropped >= self._most:
+            self._refused += 1
+            return False
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[bool] = loop.create_future()
+        self._put += 1
+        self._queue.put(_Item(kept, told, loop))
+        timer = loop.call_later(self._wait, _tell, [(told, False)])
+        try:
+            return await told
+        finally:
+            timer.cancel()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last attempt to write went well, and more can be made."""
+        return self._thread.is_alive() and not self._down
+
+    def stats(self) -> WriterStats:
+        """How the writing goes."""
+        return WriterStats(
+            kept=self._kept,
+            waiting=self._put - self._kept - self._dropped - self._left,
+            lost=self._refused + self._dropped + self._left,
+            failures=self._failures,
+            last_error_kind=self._last_error_kind,
+        )
+
+    async def close(self, seconds: float = 10.0) -> int:
+        """Write what waits, and end.
+
+        Returns:
+            How many were left after so many seconds; they are lost.
+        """
+        if not self._closing:
+            self._closing = True
+            self._queue.put(None)
+        await asyncio.to_thread(self._thread.join, seconds)
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, 1.0)
+        self._left = self._put - self._kept - self._dropped
+        return self._left
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            batch: list[_Item] = []
+            item = self._queue.get()
+            while item is not None:
+                batch.append(item)
+                if len(batch) == _TOGETHER:
+                    break
+                try:
+                    item = self._queue.get_nowait()
+                except Empty:
+                    break
+            ended = item is None
+            if batch:
+                self._write(batch)
+        self._store.close()
+
+    def _write(self, batch: Sequence[_Item]) -> None:
+        """Write a batch, however long the database is down."""
+        rows = [_row(item.kept) for item in batch]
+        pause = _FIRST_PAUSE
+        while not self._stop.is_set():
+            try:
+                written = self._insert(batch, rows)
+            except StoreError as error:
+                self._down = True
+                self._failures += 1
+                self._last_error_kind = error.kind if isinstance(error, DownError) else "unusable"
+                self._stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._down = False
+                self._kept += sum(written)
+                self._dropped += len(batch) - sum(written)
+                _wake(batch, written)
+                return
+
+    def _insert(self, batch: Sequence[_Item], rows: Sequence[Row | None]) -> list[bool]:
+        """Write all at once, or, if the database refuses one of them, one by one."""
+        good = [(item.kept, row) for item, row in zip(batch, rows, strict=True) if row is not None]
+        try:
+            self._insert_all(good)
+        except RowError:
+            pairs = zip(batch, rows, strict=True)
+            return [row is not None and self._insert_one(i.kept, row) for i, row in pairs]
+        return [row is not None for row in rows]
+
+    def _insert_one(self, kept: Kept, row: Row) -> bool:
+        try:
+            self._insert_all([(kept, row)])
+        except RowError:
+            return False
+        return True
+
+    def _insert_all(self, rows: Sequence[tuple[Kept, Row]]) -> None:
+        receipts = [row for kept, row in rows if isinstance(kept, Receipt)]
+        feedback = [row for kept, row in rows if isinstance(kept, Feedback)]
+        self._store.insert(receipts, feedback)
+
+
+def _row(kept: Kept) -> Row | None:
+    """The row of what is kept; None where it can't be written as one."""
+    try:
+        return to_row(kept) if isinstance(kept, Receipt) else kept.row()
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return None
+
+
+def _wake(batch: Sequence[_Item], written: Sequence[bool]) -> None:
+    """Tell those who wait, with one call of each loop."""
+    ends: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[bool], bool]]] = {}
+    for item, ok in zip(batch, written, strict=True):
+        ends.setdefault(item.loop, []).append((item.told, ok))
+    for loop, told in ends.items():
+        try:
+            loop.call_soon_threadsafe(_tell, told)
+        except RuntimeError:  # the loop is closed, nobody waits
+            continue
+
+
+def _tell(ends: Sequence[tuple[asyncio.Future[bool], bool]]) -> None:
+    for future, kept in ends:
+        if not future.done():
+            future.set_result(kept)

@@ -1,0 +1,96 @@
+"""Receipts as a gateway would write them, made up from a number."""
+
+import json
+from typing import Any
+
+from prefill_router.cost import CostScale
+from prefill_router.gateway.choice import Choice
+from prefill_router.gateway.outcome import Attempt, Outcome
+from prefill_router.gateway.receipts import Receipt, scale_details
+from prefill_router.policy import Lambda
+from prefill_router.upstream import Usage
+
+START = 1_790_000_000.0
+TARGETS = ("small", "middle", "large")
+SCALE = CostScale(0.0, 0.01)
+CHANCES = {"small": (0.3, 0.9), "middle": (0.5, 0.8), "large": (0.9, 0.95)}
+COSTS = {"small": 0.0001, "middle": 0.001, "large": 0.01}
+
+
+def name_of(number: int) -> str:
+    return f"pr_{number:032x}"
+
+
+def made_choice(number: int, **changed: Any) -> Choice:
+    """Odd numbers are hard, and go to the large target at the lam of 0.9."""
+    hard = number % 2
+    chances = {name: CHANCES[name][1 - hard] for name in TARGETS}
+    order = ("large", "middle", "small") if hard else ("small", "middle", "large")
+    usual: dict[str, Any] = {
+        "id": name_of(number),
+        "order": order,
+        "reason": "policy",
+        "lam": 0.9,
+        "lam_asked": 0.9,
+        "correctness": chances,
+        "estimated_cost": COSTS,
+        "policy_target": order[0],
+        "novelty": 0.25,
+        "input_tokens": 100 + number,
+        "session": f"s{number % 3}",
+    }
+    return Choice(**{**usual, **changed})
+
+
+def made_outcome(number: int, target: str, **changed: Any) -> Outcome:
+    usage = Usage(
+        input_tokens=100 + number,
+        cached_tokens=10,
+        output_tokens=20,
+        reasoning_tokens=None,
+        reported={"prompt_tokens": 100 + number, "completion_tokens": 20},
+    )
+    usual: dict[str, Any] = {
+        "kind": "answered",
+        "target": target,
+        "status": 200,
+        "attempts": (Attempt(target=target, end="answered", status=200, seconds=0.25),),
+        "usage": usage,
+        "response_id": f"resp_{number}",
+        "tool_calls": (f"call_{number}",),
+        "first_byte_seconds": 0.125,
+        "total_seconds": 0.5,
+    }
+    return Outcome(**{**usual, **changed})
+
+
+def made_receipt(
+    number: int,
+    *,
+    choice: dict[str, Any] | None = None,
+    outcome: dict[str, Any] | None = None,
+    **changed: Any,
+) -> Receipt:
+    chosen = made_choice(number, **(choice or {}))
+    usual: dict[str, Any] = {
+        "at": START + number,
+        "router": "f" * 16,
+        "policy": "lambda",
+        "endpoint": "chat",
+        "requested": "auto",
+        "stream": bool(number % 2),
+        "key": "team",
+        "scored": "last_user",
+        "cost": 2 * COSTS.get(chosen.target, 0.0),
+        "cost_is_estimated": False,
+        "decision_seconds": 0.002,
+        "forecast_seconds": 0.001,
+        "details": scale_details(SCALE, Lambda()),
+    }
+    ended = made_outcome(number, chosen.target, **(outcome or {}))
+    return Receipt(choice=chosen, outcome=ended, **{**usual, **changed})
+
+
+def plain(receipt: Receipt) -> Any:
+    """What a receipt holds, as JSON would have it."""
+    return json.loads(json.dumps(receipt, default=vars))
