@@ -31,8 +31,11 @@ CHECKSUMS = "SHA256SUMS"
 
 
 @contextmanager
-def replacing_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; on a clean exit it becomes `path`, on an error it is removed."""
+def replacing_file(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
+    """Yield a temporary path; on a clean exit it becomes `path`, on an error it is removed.
+
+    The file gets the permissions `mode`, less those that the umask takes away.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     os.close(descriptor)
@@ -40,7 +43,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         _sync(temporary)
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(mode & ~_umask())
         temporary.replace(path)
         _sync(path.parent)
     finally:
@@ -86,9 +89,9 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"{path} can't be made: {parent} may not be written to; name another")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with replacing_file(path) as temporary:
+def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Write a text file, whole or not at all; `mode` as in `replacing_file`."""
+    with replacing_file(path, mode=mode) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

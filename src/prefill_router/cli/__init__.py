@@ -38,6 +38,7 @@ from prefill_router.cli import (  # noqa: F401
     reprice as _reprice,
     show as _show,
     minipool as _minipool,
+    key as _key,
     demo as _demo,
 )
 

@@ -1,1 +1,25 @@
-"""Guarding: who may ask, from where, and how much."""
+"""Guarding: keys of clients, their limits, and what no request may do."""
+
+from prefill_router.gateway.guarding.address import Hosts, check_listen, is_loopback
+from prefill_router.gateway.guarding.guard import KEY, Guard
+from prefill_router.gateway.guarding.key_file import read_keys
+from prefill_router.gateway.guarding.keys import ClientKey, ClientKeys
+from prefill_router.gateway.guarding.limits import KeyLimits, Slots, key_budgets
+from prefill_router.gateway.guarding.replies import send_refusal
+from prefill_router.gateway.guarding.unknown import error_handlers
+
+__all__ = [
+    "KEY",
+    "ClientKey",
+    "ClientKeys",
+    "Guard",
+    "Hosts",
+    "KeyLimits",
+    "Slots",
+    "check_listen",
+    "error_handlers",
+    "is_loopback",
+    "key_budgets",
+    "read_keys",
+    "send_refusal",
+]

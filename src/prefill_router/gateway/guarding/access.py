@@ -1,0 +1,16 @@
+"""Which paths need a key, and which an admin's."""
+
+from typing import Literal
+
+Access = Literal["free", "key", "admin"]
+_FREE = frozenset({"/", "/health", "/ready", "/favicon.ico"})
+_ADMIN = ("/metrics", "/page/api", "/admin")
+
+
+def access_of(path: str) -> Access:
+    """What a path needs, where keys are set; one that isn't known needs a key."""
+    if path.startswith("/v1/"):
+        return "key"
+    if path.startswith(_ADMIN):
+        return "admin"
+    return "free" if path in _FREE or path.startswith("/page/") else "key"

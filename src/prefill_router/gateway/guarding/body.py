@@ -1,0 +1,54 @@
+"""Reading a request's body: so much of it, in so much time."""
+
+import asyncio
+
+from starlette.types import Message, Receive
+
+from prefill_router.gateway.guarding.head import too_long
+from prefill_router.gateway.refusal import RefusalError
+
+
+async def read_body(receive: Receive, *, most_bytes: int, seconds: float) -> bytes | None:
+    """The whole body; None where the client left before its end.
+
+    Raises:
+        RefusalError: 413, it is too long; 408, it took too long.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read(receive, most_bytes)
+    except TimeoutError:
+        raise RefusalError(
+            f"the body didn't come within {seconds:g} seconds; send it faster, or less of it",
+            status=408,
+            code="body_timeout",
+            headers={"connection": "close"},  # what is still on its way is no request
+        ) from None
+
+
+async def _read(receive: Receive, most_bytes: int) -> bytes | None:
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > most_bytes:
+            raise too_long(most_bytes)
+        if not message.get("more_body", False):
+            return b"".join((*pieces, piece)) if pieces else piece
+        pieces.append(piece)
+
+
+def with_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives this body first, in one piece, and then goes on."""
+    waiting = [body]  # emptied once given: a stream may go on for long, and needs it no more
+
+    async def read() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return read

@@ -1,0 +1,165 @@
+"""The guard: what every request passes before the gateway looks at it (ASGI)."""
+
+from collections.abc import Callable
+from typing import final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from prefill_router.gateway.guarding.access import access_of
+from prefill_router.gateway.guarding.address import Hosts
+from prefill_router.gateway.guarding.body import read_body, with_body
+from prefill_router.gateway.guarding.head import (
+    Head,
+    check_content,
+    check_host,
+    check_site,
+    read_head,
+)
+from prefill_router.gateway.guarding.keys import ClientKey, ClientKeys
+from prefill_router.gateway.guarding.limits import KeyLimits, Slots
+from prefill_router.gateway.guarding.replies import Reply, send_refusal
+from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.settings import Limits, Listen
+
+KEY = "prefill_router.key"
+"""Where a request's `ClientKey` stands in its scope; None where none is asked for."""
+_BODY_SECONDS = 60.0
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def _ignore(status: int) -> None:
+    pass
+
+
+@final
+class Guard:
+    """Lets through what may come, with its whole body, and refuses all else.
+
+    In this order: the headers' size, the `Host`, the site that it comes from, the key, the kind
+    and length of the body, the room that the gateway and the key have, the body. What has no key
+    is refused before any of its body is read.
+
+    Args:
+        app: What it guards; `RefusalError`s that it raises before it replies are sent as replies.
+        listen: Where the gateway listens.
+        limits: How much clients may ask at once.
+        keys: The keys that are asked for; None to ask for none.
+        key_limits: What is known of each key's requests.
+        body_seconds: A body that takes longer is refused.
+        refused: Told the status of every refusal.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        listen: Listen,
+        limits: Limits,
+        keys: ClientKeys | None,
+        key_limits: KeyLimits | None = None,
+        body_seconds: float = _BODY_SECONDS,
+        refused: Callable[[int], None] = _ignore,
+    ) -> None:
+        self._app = app
+        self._key_limits = key_limits or KeyLimits()
+        self._body_seconds = body_seconds
+        self._refused = refused
+        self.slots = Slots(limits.requests)
+        self.use(listen=listen, limits=limits, keys=keys)
+
+    def use(self, *, listen: Listen, limits: Limits, keys: ClientKeys | None) -> None:
+        """Go on with other settings; requests under way aren't touched."""
+        self._hosts = Hosts(listen)
+        self._limits = limits
+        self._keys = keys
+        self.slots.most = limits.requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._pass_other(scope, receive, send)
+            return
+        path = scope["path"]
+        reply = Reply(send, of_page=not path.startswith("/v1/"))
+        try:
+            await self._check(scope, receive, reply, path)
+        except RefusalError as refusal:
+            if reply.started:
+                raise
+            self._refused(refusal.status)
+            await send_refusal(reply, refusal, path=path)
+
+    async def _check(self, scope: Scope, receive: Receive, reply: Reply, path: str) -> None:
+        head = read_head(scope, most_bytes=self._limits.header_bytes)
+        check_host(head, self._hosts, version=scope["http_version"])
+        reads = scope["method"] in _READING
+        if not reads:
+            check_site(head)
+        key = scope[KEY] = self._key_of(head, path)
+        if reads:
+            await self._app(scope, receive, reply)
+            return
+        check_content(head, most_bytes=self._limits.body_bytes)
+        if not path.startswith("/v1/"):  # what an admin does must be possible under load
+            await self._pass(scope, receive, reply)
+            return
+        self.slots.enter()
+        try:
+            await self._admit(scope, receive, reply, key)
+        finally:
+            self.slots.leave()
+
+    async def _admit(
+        self, scope: Scope, receive: Receive, reply: Reply, key: ClientKey | None
+    ) -> None:
+        if key is None:
+            await self._pass(scope, receive, reply)
+            return
+        self._key_limits.enter(key)
+        try:
+            await self._pass(scope, receive, reply)
+        finally:
+            self._key_limits.leave(key)
+
+    async def _pass(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+        body = await read_body(
+            receive, most_bytes=self._limits.body_bytes, seconds=self._body_seconds
+        )
+        if body is not None:
+            await self._app(scope, with_body(body, receive), reply)
+
+    def _key_of(self, head: Head, path: str) -> ClientKey | None:
+        if self._keys is None:
+            return None
+        access = access_of(path)
+        given = (head.get(b"authorization"), head.get(b"x-api-key"))
+        key = self._keys.find(*given)
+        if access == "free":
+            return key
+        if key is None:
+            raise _unknown(any(value is not None for value in given))
+        if access == "admin" and not key.admin:
+            raise RefusalError(
+                f"the key {key.name!r} isn't an admin's, which this needs",
+                status=403,
+                kind="permission_error",
+                code="admin_key_needed",
+            )
+        return key
+
+    async def _pass_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        else:  # WebSockets: none is served
+            await send({"type": "websocket.close", "code": 1000})
+
+
+def _unknown(has_one: bool) -> RefusalError:
+    told = "isn't known, or is no longer good" if has_one else "is missing"
+    return RefusalError(
+        f"the key {told}; send a key of this gateway as authorization: Bearer KEY, or as x-api-key",
+        status=401,
+        kind="authentication_error",
+        code="invalid_api_key",
+        headers={"www-authenticate": 'Bearer realm="prefill-router"'},
+    )

@@ -1,0 +1,57 @@
+"""What an application replies where no path or method fits, or it fails, in JSON."""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from prefill_router.gateway.guarding.replies import refusal_body
+from prefill_router.gateway.refusal import RefusalError
+
+Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+def error_handlers() -> dict[int | type[Exception], Handler]:
+    """For `FastAPI(exception_handlers=...)`: errors of Starlette's own, and what isn't foreseen.
+
+    The reply to what isn't foreseen tells nothing but that; the log has the rest.
+    """
+    return {HTTPException: _of_starlette, RefusalError: _of_gateway, Exception: _unforeseen}
+
+
+async def _of_starlette(request: Request, error: HTTPException) -> Response:
+    told = {
+        404: f"no such path as {request.method} {_short(request.url.path)}; see /openapi.json",
+        405: f"the path doesn't take {request.method}; it takes what the header allow says",
+    }
+    text = told.get(error.status_code, HTTPStatus(error.status_code).phrase)
+    code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
+    refusal = RefusalError(text, status=error.status_code, code=code, headers=error.headers)
+    return _reply(request, refusal)
+
+
+async def _of_gateway(request: Request, error: RefusalError) -> Response:
+    return _reply(request, error)
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    refusal = RefusalError(
+        "the gateway failed; its log says how", status=500, kind="server_error", code="internal"
+    )
+    return _reply(request, refusal)
+
+
+def _reply(request: Request, refusal: RefusalError) -> Response:
+    return Response(
+        refusal_body(refusal, path=request.url.path),
+        status_code=refusal.status,
+        headers={"x-content-type-options": "nosniff", **refusal.headers},
+        media_type="application/json",
+    )
+
+
+def _short(path: str) -> str:
+    return path if len(path) <= 100 else f"{path[:100]}..."

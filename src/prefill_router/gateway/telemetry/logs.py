@@ -1,0 +1,120 @@
+"""The log: lines on standard error, written by a thread of its own so that nothing waits for it."""
+
+import logging
+import queue
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any, TextIO, final
+
+from prefill_router.gateway.receipts.receipt import Receipt
+from prefill_router.gateway.settings import Logs
+from prefill_router.gateway.telemetry.lines import FIELDS, JsonLines, TextLines
+from prefill_router.gateway.telemetry.redaction import Redaction
+
+_MOST_WAITING = 10_000  # lines; what comes then is lost, and counted
+_OURS = ("prefill_router", "uvicorn")
+_FORMS: dict[str, Callable[[Redaction], logging.Formatter]] = {
+    "json": JsonLines,
+    "text": TextLines,
+}
+REQUESTS = logging.getLogger("prefill_router.gateway.requests")
+"""One line for each request."""
+
+
+@final
+class Log:
+    """A log that is being written.
+
+    Attributes:
+        lost: Lines that were lost since standard error took them too slowly.
+    """
+
+    def __init__(self, handler: "_Handler") -> None:
+        self._handler = handler
+
+    @property
+    def lost(self) -> int:
+        """Lines that were lost since standard error took them too slowly."""
+        return self._handler.lost
+
+
+@contextmanager
+def logging_to(
+    settings: Logs, *, secrets: Iterable[str] = (), stream: TextIO | None = None
+) -> Iterator[Log]:
+    """Write all that is logged, uvicorn's lines too, until the block ends.
+
+    Args:
+        settings: How.
+        secrets: Values that are never written, such as the targets' keys.
+        stream: Where to; None for standard error.
+    """
+    waiting: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
+    writer = logging.StreamHandler(stream or sys.stderr)
+    writer.setFormatter(_FORMS[settings.form](Redaction(secrets)))
+    handler = _Handler(waiting)
+    root = logging.getLogger()
+    before = {name: _state(logging.getLogger(name)) for name in _OURS}
+    for name in _OURS:
+        _take_over(logging.getLogger(name), settings.level)
+    root.addHandler(handler)
+    listener = QueueListener(waiting, writer)
+    listener.start()
+    try:
+        yield Log(handler)
+    finally:
+        root.removeHandler(handler)
+        for name, state in before.items():
+            _restore(logging.getLogger(name), state)
+        listener.stop()  # writes what still waits
+
+
+def log_request(receipt: Receipt) -> None:
+    """Write the line of a request; what stands in it is read later, by the thread that writes."""
+    if REQUESTS.isEnabledFor(logging.INFO):
+        record = logging.LogRecord(REQUESTS.name, logging.INFO, "", 0, "request", None, None)
+        setattr(record, FIELDS, receipt)
+        REQUESTS.handle(record)  # without the search for the caller, which says nothing here
+
+
+def with_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """What to give as `extra` to a logger, so that these plain values stand in its line."""
+    return {FIELDS: fields}
+
+
+class _Handler(QueueHandler):
+    """Puts records in the queue as they are, and never waits."""
+
+    def __init__(self, waiting: "queue.Queue[Any]") -> None:
+        super().__init__(waiting)
+        self.lost = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # the thread that writes it is of this process
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self.lost += 1
+
+
+_State = tuple[int, bool, list[logging.Handler]]
+
+
+def _state(logger: logging.Logger) -> _State:
+    return logger.level, logger.propagate, list(logger.handlers)
+
+
+def _take_over(logger: logging.Logger, level: str) -> None:
+    logger.setLevel(level.upper())
+    logger.propagate = True
+    logger.handlers.clear()
+
+
+def _restore(logger: logging.Logger, state: _State) -> None:
+    logger.setLevel(state[0])
+    logger.propagate = state[1]
+    logger.handlers[:] = state[2]

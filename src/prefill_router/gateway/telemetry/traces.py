@@ -1,0 +1,215 @@
+"""Traces: one span for each request, and below it the forecast, the decision and every call.
+
+Spans are made of what the receipt says, once the request has ended; only the first is begun before,
+since the target is told its id. So a request waits for nothing, and a call's begin is known as well
+as its receipt says: what waits between two calls stands before the last of them.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+from urllib.parse import urlsplit
+
+from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.gateway.receipts.receipt import Receipt
+from prefill_router.gateway.telemetry import names
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span, Tracer
+
+_CARRIED = ("traceparent", "tracestate")
+_FAILED = ("failed", "cut")
+
+
+@final
+class Traces:
+    """Makes the spans of requests, and sends them.
+
+    Args:
+        endpoint: The OTLP endpoint, over HTTP; `/v1/traces` is added where it has no path.
+        exporter: Where spans go instead.
+
+    Raises:
+        MissingExtraError: OpenTelemetry isn't installed.
+        ConfigError: The endpoint is no address.
+    """
+
+    def __init__(self, endpoint: str, *, exporter: "SpanExporter | None" = None) -> None:
+        try:
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+        except ImportError:
+            raise MissingExtraError(
+                "opentelemetry-sdk", extra="otel", needed_for="sending traces"
+            ) from None
+        resource = Resource.create({"service.name": "prefill-router"})
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(
+            BatchSpanProcessor(_exporter(endpoint))
+            if exporter is None
+            else SimpleSpanProcessor(exporter)
+        )
+        self._tracer = self._provider.get_tracer("prefill_router.gateway")
+
+    def begin(self, headers: Sequence[tuple[bytes, bytes]], *, at: float) -> "Trace":
+        """Begin a request's span, below the client's where its headers name one.
+
+        Args:
+            headers: Of the request.
+            at: When it came, seconds since 1970.
+        """
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        carried = {
+            name: value.decode("latin-1")
+            for raw, value in headers
+            if (name := raw.decode("latin-1")) in _CARRIED
+        }
+        context = TraceContextTextMapPropagator().extract(carried) if carried else None
+        span = self._tracer.start_span(
+            names.ROUTE, context=context, kind=SpanKind.SERVER, start_time=_nanoseconds(at)
+        )
+        return Trace(self._tracer, span)
+
+    def close(self) -> None:
+        """Send what waits, and end."""
+        self._provider.shutdown()
+
+
+@final
+class Trace:
+    """The span of one request, and those below it."""
+
+    def __init__(self, tracer: "Tracer", span: "Span") -> None:
+        self._tracer = tracer
+        self._span = span
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What a target is sent in place of the client's `traceparent` and `tracestate`."""
+        from opentelemetry.trace import set_span_in_context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        carried: dict[str, str] = {}
+        context = set_span_in_context(self._span)
+        TraceContextTextMapPropagator().inject(carried, context=context)
+        return [(name.encode(), value.encode()) for name, value in carried.items()]
+
+    def end(self, receipt: Receipt) -> None:
+        """Make the other spans, and end all; call it once, when the request has ended."""
+        from opentelemetry.trace import Status, StatusCode
+
+        if self._span.is_recording():
+            self._span.set_attributes(_of_request(receipt))
+            self._below(receipt)
+            if receipt.outcome.kind in _FAILED:
+                self._span.set_attribute(names.ERROR, receipt.outcome.kind)
+                self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end(_nanoseconds(receipt.at + receipt.outcome.total_seconds))
+
+    def end_refused(self, status: int, *, at: float) -> None:
+        """End the span of a request that was refused before a decision."""
+        self._span.set_attribute(names.STATUS, status)
+        self._span.end(_nanoseconds(at))
+
+    def _below(self, receipt: Receipt) -> None:
+        decided = receipt.at + receipt.decision_seconds
+        if receipt.forecast_seconds is not None:
+            begun = decided - receipt.forecast_seconds
+            self._child(names.FORECAST, begun, receipt.forecast_seconds, {})
+        self._child(names.DECIDE, receipt.at, receipt.decision_seconds, _of_decision(receipt))
+        begun = decided
+        attempts = receipt.outcome.attempts
+        for number, attempt in enumerate(attempts):
+            if number and number == len(attempts) - 1:
+                ended = receipt.at + receipt.outcome.total_seconds
+                begun = max(begun, ended - attempt.seconds)
+            attributes = {
+                names.REQUEST_MODEL: attempt.target,
+                names.END: attempt.end,
+                names.STATUS: attempt.status,
+                names.ERROR: None if attempt.end in ("answered", "refused") else attempt.end,
+            }
+            self._child(names.ATTEMPT, begun, attempt.seconds, attributes, calls=True)
+            begun += attempt.seconds
+
+    def _child(
+        self,
+        name: str,
+        begun: float,
+        seconds: float,
+        attributes: dict[str, Any],
+        *,
+        calls: bool = False,
+    ) -> None:
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        span = self._tracer.start_span(
+            name,
+            context=set_span_in_context(self._span),
+            kind=SpanKind.CLIENT if calls else SpanKind.INTERNAL,
+            start_time=_nanoseconds(begun),
+            attributes=_known(attributes),
+        )
+        span.end(_nanoseconds(begun + seconds))
+
+
+def _of_request(receipt: Receipt) -> dict[str, Any]:
+    choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage
+    return _known(
+        {
+            names.OPERATION: names.OPERATIONS[receipt.endpoint],
+            names.PROVIDER: "prefill_router",
+            names.REQUEST_STREAM: receipt.stream,
+            names.RESPONSE_MODEL: outcome.target,
+            names.RESPONSE_ID: outcome.response_id,
+            names.FIRST_CHUNK: outcome.first_byte_seconds,
+            names.CONVERSATION: choice.session,
+            names.INPUT_TOKENS: usage and usage.input_tokens,
+            names.OUTPUT_TOKENS: usage and usage.output_tokens,
+            names.CACHED_TOKENS: usage and usage.cached_tokens,
+            names.REASONING_TOKENS: usage and usage.reasoning_tokens,
+            names.STATUS: outcome.status,
+            names.DECISION: choice.id,
+            names.OUTCOME: outcome.kind,
+            names.COST: receipt.cost,
+            names.ROUTER: receipt.router or None,
+        }
+    )
+
+
+def _of_decision(receipt: Receipt) -> dict[str, Any]:
+    choice = receipt.choice
+    return {
+        names.REQUEST_MODEL: choice.target,
+        names.REASON: choice.reason,
+        names.FALLBACK: choice.fallback,
+        names.LAM: choice.lam,
+        names.CORRECTNESS: choice.correctness.get(choice.target),
+        names.ESTIMATED_COST: choice.estimated_cost.get(choice.target),
+    }
+
+
+def _known(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _exporter(endpoint: str) -> "SpanExporter":
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            "traces is no address; name an OTLP endpoint, such as http://127.0.0.1:4318"
+        )
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError:
+        raise MissingExtraError(
+            "opentelemetry-exporter-otlp-proto-http", extra="otel", needed_for="sending traces"
+        ) from None
+    whole = endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
+    return OTLPSpanExporter(endpoint=whole)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
