@@ -37,9 +37,13 @@ def test_changing_the_test_rows_changes_nothing_that_was_fitted(
     correct[rows], output[rows] = 1 - correct[rows], output[rows] * 7
     other = dataclasses.replace(answers, correct=correct, output_tokens=output)
     again = fit_router(other, [states], config=SMALL, drawn=drawn).router
+    assert router.reference is not None
+    assert again.reference is not None
+    assert router.reference.to_dict() == again.reference.to_dict()
     for mine, theirs in (
         (router.features.tensors(), again.features.tensors()),
         (router.predictor.tensors(), again.predictor.tensors()),
+        (router.reference.tensors(), again.reference.tensors()),
     ):
         assert mine.keys() == theirs.keys()
         for name, value in mine.items():

@@ -105,7 +105,8 @@ def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> No
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format",), 3),
+        (("format",), 4),
+        (("format",), 0),
         (("format",), None),
         (("pool", "targets"), []),
         (("costs", "median_output"), [1.0]),
@@ -123,6 +124,15 @@ def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> No
         (("calibrator",), {"kind": "another"}),
         (("policy",), {"kind": "another"}),
         (("policy",), {"kind": "threshold", "strong": "nobody", "weak": "target-0"}),
+        (("reference", "columns"), [0, 0, 1, 2, 3, 4, 5, 6]),
+        (("reference", "columns", 0), 8),
+        (("reference", "accuracy"), [0.5]),
+        (("reference", "accuracy", 0), 1.5),
+        (("reference", "rows"), 0),
+        (("reference", "counts", 0, 0), 0),
+        (("reference", "counts"), []),
+        (("reference", "surprise"), 1),
+        (("reference",), {}),
         (("surprise",), 1),
     ],
 )
@@ -160,14 +170,33 @@ def test_format_1_is_still_read(saved: Path) -> None:
     before = Router.load(saved)
     content = json.loads((saved / "router.json").read_text())
     [family] = content["features"]["families"]
-    del family["kind"], content["calibrator"], content["policy"]
+    del family["kind"], content["calibrator"], content["policy"], content["reference"]
     content |= {"format": 1, "features": family}
     (saved / "router.json").write_text(json.dumps(content))
     path = saved / "weights.safetensors"
-    save_file({n.replace("features.0.", "features."): v for n, v in load_file(path).items()}, path)
+    tensors = {n: v for n, v in load_file(path).items() if not n.startswith("reference.")}
+    save_file({n.replace("features.0.", "features."): v for n, v in tensors.items()}, path)
     reseal(saved)
     after = Router.load(saved)
     assert after.features.to_dict() == before.features.to_dict()
     assert after.policy == before.policy
     for name, tensor in before.features.tensors().items():
         assert np.array_equal(after.features.tensors()[name], tensor)
+
+
+def test_format_2_is_still_read_and_has_no_reference(saved: Path, encoder: FakeEncoder) -> None:
+    before = with_encoder(Router.load(saved), encoder)
+    content = json.loads((saved / "router.json").read_text())
+    del content["reference"]
+    (saved / "router.json").write_text(json.dumps(content | {"format": 2}))
+    path = saved / "weights.safetensors"
+    save_file({n: v for n, v in load_file(path).items() if not n.startswith("reference.")}, path)
+    reseal(saved)
+    after = with_encoder(Router.load(saved), encoder)
+    [told], [untold] = before.forecast_many(["what?"]), after.forecast_many(["what?"])
+    np.testing.assert_array_equal(told.correctness, untold.correctness)
+    assert after.reference is None
+    assert untold.novelty is None
+    assert untold.bins == ()
+    after.save(saved)
+    assert Router.load(saved).reference is None

@@ -30,6 +30,7 @@ from prefill_router.fitting.states import gather
 from prefill_router.predictors import Examples, PredictorFit
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources, Interval, Record, Router, TrainedOn
+from prefill_router.router.reference import Reference
 from prefill_router.router.states import count_tokens
 
 
@@ -124,9 +125,10 @@ def learn(
         raise FitError("no training query has a label; check the outcomes and the split")
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
+    columns = features.read(Reading.of_dataset(train, states))
     fitted = recipe.predictor.fit(
         Examples(
-            features.read(Reading.of_dataset(train, states)),
+            columns,
             train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
             train.pool.names,
             tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries),
@@ -146,6 +148,7 @@ def learn(
         predictor=fitted.predictor,
         calibrator=calibrator,
         policy=recipe.policy,
+        reference=Reference.fit(columns, train.correct),
         costs=costs,
         split=drawn,
         record=_record(dataset, drawn, config, fitted.training, notes),

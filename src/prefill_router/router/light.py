@@ -17,6 +17,7 @@ from prefill_router import policy
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.policy import Policy
+from prefill_router.router.reference import outline
 from prefill_router.router.storage import fingerprint, read_checked, read_costs
 from prefill_router.targets import Pool
 
@@ -32,7 +33,9 @@ class LightRouter:
         fingerprint: 16 hexadecimal digits that stand for what the router's folder decides with.
         encoders: The names of what encodes, for people; empty for features of the text alone.
         reference_accuracy: Every target's share of correct answers on the train rows, in the order
-            of the pool; None where the folder doesn't say.
+            of the pool, NaN where none are known; None where the folder doesn't say.
+        reference_shares: The share of train rows in each tenth of every column that is watched for
+            drift, to hold `Forecast.bins` against; None where the folder doesn't say.
     """
 
     costs: CostEstimator
@@ -40,6 +43,7 @@ class LightRouter:
     fingerprint: str
     encoders: tuple[str, ...] = ()
     reference_accuracy: Float[NDArray[np.float64], " target"] | None = None
+    reference_shares: Float[NDArray[np.float64], "watched bin"] | None = None
 
     @property
     def pool(self) -> Pool:
@@ -69,6 +73,11 @@ def read_light(folder: Path | str) -> LightRouter:
         chosen = policy.from_dict(model.policy)
         nothing = np.zeros((1, len(costs.pool)))
         chosen.path(nothing, nothing, targets=costs.pool.names)  # knows the targets that it names
+        accuracy, shares = (
+            (None, None)
+            if model.reference is None
+            else outline(model.reference, targets=len(costs.pool))
+        )
     except (FormatError, ConfigError) as error:
         raise CorruptError(f"{folder} doesn't hold together: {error}") from None
     return LightRouter(
@@ -76,6 +85,8 @@ def read_light(folder: Path | str) -> LightRouter:
         policy=chosen,
         fingerprint=fingerprint(folder),
         encoders=tuple(dict.fromkeys(_encoders(model.features))),
+        reference_accuracy=accuracy,
+        reference_shares=shares,
     )
 
 

@@ -26,6 +26,7 @@ from prefill_router.router.checks import check_parts
 from prefill_router.router.decision import Decision, decide, refuse_cascade
 from prefill_router.router.forecast import Forecast
 from prefill_router.router.record import Record
+from prefill_router.router.reference import Reference
 from prefill_router.router.request import Request, as_prompt
 from prefill_router.router.sources import EncoderSources
 from prefill_router.router.states import count_tokens, dataset_states, encoded_states
@@ -47,6 +48,7 @@ class Router:
         costs: Equation 1, with the pool and its prices.
         split: The split it was fitted on; its test part was never seen.
         record: How it came to be.
+        reference: What the train rows looked like; None in a router of an older format.
         sources: Where its encoders are found.
     """
 
@@ -57,11 +59,14 @@ class Router:
     record: Record
     calibrator: Calibrator | None = None
     policy: Policy = field(default_factory=Lambda)
+    reference: Reference | None = None
     sources: EncoderSources = field(default_factory=EncoderSources)
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check_parts(self.pool.names, self.features, self.predictor, self.calibrator, self.policy)
+        if self.reference is not None:
+            self.reference.check(width=self.features.width, targets=len(self.pool))
 
     @property
     def pool(self) -> Pool:
@@ -125,8 +130,9 @@ class Router:
         correctness = self._calibrated(features)
         tokens = count_tokens(self.features, reading)
         limit = states[0].provenance.max_tokens if states else math.inf
+        novelty, bins = _compared(self.reference, features)
         return [
-            Forecast(correctness[i], int(count), bool(count > limit))
+            Forecast(correctness[i], int(count), bool(count > limit), novelty[i], bins[i])
             for i, count in enumerate(tokens)
         ]
 
@@ -275,3 +281,13 @@ class Router:
 
         router = load(name, revision=revision, token=token)
         return router.with_sources(sources or EncoderSources())
+
+
+def _compared(
+    reference: Reference | None, features: Columns
+) -> tuple[Sequence[float | None], Sequence[tuple[int, ...]]]:
+    """What a forecast says of each query's place among the train rows."""
+    if reference is None:
+        return [None] * len(features), [()] * len(features)
+    novelty: list[float | None] = reference.novelty(features).tolist()
+    return novelty, list(map(tuple, reference.bins(features).tolist()))

@@ -1,7 +1,8 @@
 """A router on disk: one folder of JSON and safetensors; loading it runs no code from it.
 
-router.json          what decides: pool, costs, features, predictor, calibrator, policy, format
-weights.safetensors  the arrays of features, predictor and calibrator
+router.json          what decides: pool, costs, features, predictor, calibrator, policy, format;
+                     and the reference, what the train rows looked like
+weights.safetensors  the arrays of features, predictor, calibrator and reference
 split.json           the split it was fitted on
 record.json          how it came to be: dataset, options, metrics, training curves
 README.md            the card, for people
@@ -28,12 +29,13 @@ from prefill_router.features.combined import FeatureSet
 from prefill_router.predictors import load_predictor
 from prefill_router.router.card import card
 from prefill_router.router.record import Record
+from prefill_router.router.reference import Reference
 from prefill_router.targets import pool_from_dict
 
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
 
-FORMAT = 2
+FORMAT = 3
 CHECKED = ("router.json", "weights.safetensors", "split.json", "record.json")
 FILES = (*CHECKED, "README.md", files.CHECKSUMS)
 _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fixed")
@@ -43,13 +45,14 @@ class RouterModel(BaseModel):
     """What stands in `router.json`, in the present format."""
 
     model_config = ConfigDict(extra="forbid")
-    format: Literal[2]
+    format: Literal[3]
     pool: dict[str, Any]
     costs: dict[str, list[float | None]]
     features: dict[str, Any]
     predictor: dict[str, Any]
     calibrator: dict[str, Any] | None
     policy: dict[str, Any]
+    reference: dict[str, Any] | None
 
 
 def save_router(router: "Router", folder: Path) -> None:
@@ -100,6 +103,9 @@ def load_router(folder: Path) -> "Router":
             if model.calibrator is None
             else load_calibrator(model.calibrator, _under(tensors, "calibrator")),
             policy=policy.from_dict(model.policy),
+            reference=None
+            if model.reference is None
+            else Reference.from_dict(model.reference, _under(tensors, "reference")),
             costs=read_costs(model, folder),
             split=split_from_dict(_json(folder / "split.json"), source=folder / "split.json"),
             record=Record.model_validate(_json(folder / "record.json")),
@@ -156,6 +162,7 @@ def _to_dict(router: "Router") -> dict[str, Any]:
         "predictor": router.predictor.to_dict(),
         "calibrator": None if router.calibrator is None else router.calibrator.to_dict(),
         "policy": router.policy.to_dict(),
+        "reference": None if router.reference is None else router.reference.to_dict(),
     }
 
 
@@ -163,6 +170,8 @@ def _tensors(router: "Router") -> dict[str, np.ndarray]:
     parts = {"features": router.features.tensors(), "predictor": router.predictor.tensors()}
     if router.calibrator is not None:
         parts["calibrator"] = router.calibrator.tensors()
+    if router.reference is not None:
+        parts["reference"] = router.reference.tensors()
     return {
         f"{part}.{name}": np.ascontiguousarray(value)
         for part, tensors in parts.items()
@@ -178,13 +187,13 @@ def _under(tensors: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
 def _read_model(folder: Path) -> tuple[RouterModel, int]:
     """What decides, in the present format, and the format it was in."""
     value = _json(folder / "router.json")
-    version = value.get("format") if isinstance(value, dict) else None
-    if version not in (1, FORMAT):
+    version: Any = value.get("format") if isinstance(value, dict) else None
+    if version not in range(1, FORMAT + 1):
         raise CorruptError(
             f"{folder / 'router.json'} has format {version}; this package reads 1 to {FORMAT}"
         )
     try:
-        now = _of_format_1(value) if version == 1 else value
+        now = _PRESENT[version](value) if version in _PRESENT else value
         return RouterModel.model_validate(now), version
     except ValidationError as error:
         first = error.errors()[0]
@@ -196,13 +205,22 @@ def _of_format_1(value: dict[str, Any]) -> dict[str, Any]:
     """The present form of a format that knew prefill features and Equation 2 alone."""
     features = value.get("features")
     families = [{"kind": "prefill", **features}] if isinstance(features, dict) else features
-    return {
-        **value,
-        "format": FORMAT,
-        "features": {"families": families},
-        "calibrator": None,
-        "policy": {"kind": "lambda"},
-    }
+    return _of_format_2(
+        {
+            **value,
+            "features": {"families": families},
+            "calibrator": None,
+            "policy": {"kind": "lambda"},
+        }
+    )
+
+
+def _of_format_2(value: dict[str, Any]) -> dict[str, Any]:
+    """The present form of a format that knew nothing of the train rows."""
+    return {**value, "format": FORMAT, "reference": None}
+
+
+_PRESENT = {1: _of_format_1, 2: _of_format_2}
 
 
 def _json(path: Path) -> Any:

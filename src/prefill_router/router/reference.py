@@ -1,0 +1,284 @@
+"""What the train rows looked like: how unlike them a request is, and how far traffic drifts away.
+
+A request's distance is Mahalanobis's, by the covariance of the predictor's input over the train
+rows, shrunk as Ledoit and Wolf (2004) do. Its novelty is the share of train rows that lie closer,
+each of them measured by the statistics of the others. What that finds and what it doesn't was
+measured, see docs/decisions/0010-novelty.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float, Float32, Float64, Int64, UInt8
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.features.base import Columns
+from prefill_router.router.distances import whitened, widest
+
+WIDEST = 500  # columns; their matrix is 1 MB
+WATCHED = 32
+BINS = 10
+_QUANTILES = 1001
+_ARRAYS = ("mean", "whitening", "quantiles", "edges")
+
+
+class _Saved(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    width: int
+    rows: PositiveInt
+    accuracy: list[float | None]
+    columns: list[int]
+    counts: list[list[int]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Statistics of the predictor's input over the train rows. Frozen: made by `fit`.
+
+    Attributes:
+        width: Columns of the predictor's input.
+        rows: Train rows.
+        accuracy: Each target's share of correct answers, of those that are known; NaN for none.
+        columns: Those that distances are taken in: the `WIDEST` of most variance, in that order,
+            without constant ones. The first of them are watched for drift.
+        mean: Of these columns.
+        whitening: Takes what is left beyond the mean to where the distance is Euclid's.
+        quantiles: Of the train rows' distances, from the smallest to the largest.
+        edges: Between the tenths of the train rows, for each watched column.
+        counts: Of train rows in each tenth: even, but where many rows have one value.
+    """
+
+    width: int
+    rows: int
+    accuracy: Float64[NDArray[np.float64], " target"]
+    columns: tuple[int, ...]
+    mean: Float32[NDArray[np.float32], " column"]
+    whitening: Float32[NDArray[np.float32], "column column"]
+    quantiles: Float32[NDArray[np.float32], " quantile"]
+    edges: Float32[NDArray[np.float32], "watched edge"]
+    counts: Int64[NDArray[np.int64], "watched bin"]
+
+    @classmethod
+    def fit(
+        cls, features: Columns, correct: Float[NDArray[np.floating], "row target"]
+    ) -> "Reference":
+        """Take the statistics of some rows: the train rows, and nothing else.
+
+        Args:
+            features: The predictor's input, finite, at least one row.
+            correct: What the targets got right, in [0, 1]; NaN where it isn't known.
+        """
+        wide = features.astype(np.float64)
+        columns = widest(wide, most=WIDEST)
+        wide = wide[:, columns]
+        mean, spread = wide.mean(axis=0), wide.std(axis=0)
+        rotation, distances = whitened((wide - mean) / spread)
+        edges = _edges(wide[:, :WATCHED])
+        return cls(
+            width=features.shape[1],
+            rows=len(features),
+            accuracy=_known_mean(correct),
+            columns=tuple(columns.tolist()),
+            mean=mean.astype(np.float32),
+            whitening=(rotation / spread[:, None]).astype(np.float32),
+            quantiles=np.quantile(distances, np.linspace(0, 1, _QUANTILES)).astype(np.float32),
+            edges=edges,
+            counts=_counts(_bins(features[:, columns[:WATCHED]], edges)),
+        )
+
+    def __post_init__(self) -> None:
+        shapes = _shapes(len(self.columns)) | {"counts": (self.watched, BINS)}
+        wrong = [name for name, shape in shapes.items() if getattr(self, name).shape != shape]
+        known = set(self.columns) & set(range(self.width))
+        if wrong or len(known) < len(self.columns):
+            raise ConfigError(
+                f"a reference of {len(self.columns)} columns has {wrong or 'columns'} that don't "
+                f"belong to them, or to the {self.width} columns of the features"
+            )
+
+    @property
+    def watched(self) -> int:
+        """How many columns `bins` tells of."""
+        return len(self.edges)
+
+    @property
+    def shares(self) -> Float64[NDArray[np.float64], "watched bin"]:
+        """The share of train rows in each tenth of each watched column."""
+        return self.counts / self.rows
+
+    def check(self, *, width: int, targets: int) -> None:
+        """Check that it was fitted on such features and for so many targets.
+
+        Raises:
+            ConfigError: It wasn't.
+        """
+        if (self.width, len(self.accuracy)) != (width, targets):
+            raise ConfigError(
+                f"the reference is of {self.width} features and {len(self.accuracy)} targets; the "
+                f"router has {width} and {targets}"
+            )
+
+    def novelty(self, features: Columns) -> Float64[NDArray[np.float64], " query"]:
+        """The share of train rows that lie closer to the others than each query does.
+
+        Raises:
+            ConfigError: The features are of another width.
+        """
+        near = self._kept(features) - self.mean
+        with np.errstate(over="ignore", invalid="ignore"):  # out of float32's range is far away
+            distances = np.sqrt(np.square(near @ self.whitening).sum(axis=1))
+        below = np.searchsorted(self.quantiles, distances)  # NaN comes after all numbers
+        shares: Float64[NDArray[np.float64], " query"] = below / len(self.quantiles)
+        return shares
+
+    def bins(self, features: Columns) -> UInt8[NDArray[np.uint8], "query watched"]:
+        """In which tenth of the train rows each query lies, 0 to 9, for each watched column.
+
+        Raises:
+            ConfigError: The features are of another width.
+        """
+        return _bins(self._kept(features)[:, : self.watched], self.edges)
+
+    def _kept(self, features: Columns) -> Float32[NDArray[np.float32], "query kept"]:
+        if features.shape[1] != self.width:
+            raise ConfigError(
+                f"the features are {features.shape[1]} wide; the reference is of {self.width}"
+            )
+        kept: Float32[NDArray[np.float32], "query kept"] = features[:, self.columns]
+        return kept
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; together with `tensors` they are all of it."""
+        return {
+            "width": self.width,
+            "rows": self.rows,
+            "accuracy": [None if np.isnan(share) else share for share in self.accuracy.tolist()],
+            "columns": list(self.columns),
+            "counts": self.counts.tolist(),
+        }
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, for safetensors."""
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    @classmethod
+    def from_dict(
+        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
+    ) -> "Reference":
+        """The reference of `to_dict` and `tensors`.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+            ConfigError: Columns repeat, or aren't there.
+        """
+        saved, accuracy, counts = _read(config)
+        _check_tensors(tensors, _shapes(len(saved.columns)))
+        return cls(
+            width=saved.width,
+            rows=saved.rows,
+            accuracy=accuracy,
+            columns=tuple(saved.columns),
+            counts=counts,
+            **tensors,
+        )
+
+
+def outline(
+    config: Mapping[str, Any], *, targets: int
+) -> tuple[Float64[NDArray[np.float64], " target"], Float64[NDArray[np.float64], "watched bin"]]:
+    """The accuracy and the shares of `Reference.to_dict`, without its arrays.
+
+    Raises:
+        CorruptError: They make no sense, or aren't of so many targets.
+    """
+    saved, accuracy, counts = _read(config)
+    if len(accuracy) != targets:
+        raise CorruptError(f"the router's reference is of {len(accuracy)} targets, not {targets}")
+    return accuracy, counts / saved.rows
+
+
+def _read(
+    config: Mapping[str, Any],
+) -> tuple[
+    _Saved, Float64[NDArray[np.float64], " target"], Int64[NDArray[np.int64], "watched bin"]
+]:
+    try:
+        saved = _Saved.model_validate(dict(config))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise CorruptError(f"the router's reference: {place}: {first['msg']}") from None
+    watched = min(len(saved.columns), WATCHED)
+    if len(saved.counts) != watched or any(
+        len(row) != BINS or sum(row) != saved.rows or min(row) < 0 for row in saved.counts
+    ):
+        raise CorruptError(
+            f"the router's reference must count its {saved.rows} rows in {BINS} bins for each of "
+            f"{watched} columns"
+        )
+    accuracy = np.array(saved.accuracy, dtype=np.float64)  # None becomes NaN
+    if not saved.accuracy or ((accuracy < 0) | (accuracy > 1)).any():
+        raise CorruptError("the router's reference needs each target's accuracy, from 0 to 1")
+    return saved, accuracy, np.array(saved.counts, dtype=np.int64).reshape(-1, BINS)
+
+
+def _shapes(kept: int) -> dict[str, tuple[int, ...]]:
+    watched = min(kept, WATCHED)
+    shapes = ((kept,), (kept, kept), (_QUANTILES,), (watched, BINS - 1))
+    return dict(zip(_ARRAYS, shapes, strict=True))
+
+
+def _check_tensors(
+    tensors: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    if set(tensors) != set(shapes):
+        raise CorruptError(f"a reference has the arrays {list(shapes)}; got {sorted(tensors)}")
+    for name, shape in shapes.items():
+        array = tensors[name]
+        if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
+            raise CorruptError(
+                f"a reference's {name} must be finite float32 {shape}; got {array.dtype} "
+                f"{array.shape}; copy or make the router again"
+            )
+    if any((np.diff(tensors[name]) < 0).any() for name in ("quantiles", "edges")):
+        raise CorruptError(
+            "a reference's quantiles and edges must rise; copy or make the router again"
+        )
+
+
+def _edges(
+    rows: Float64[NDArray[np.float64], "row watched"],
+) -> Float32[NDArray[np.float32], "watched edge"]:
+    tenths = np.arange(1, BINS) / BINS
+    edges: NDArray[np.float64] = np.quantile(rows, tenths, axis=0).T
+    return np.ascontiguousarray(edges, dtype=np.float32)
+
+
+def _bins(
+    rows: Float32[NDArray[np.float32], "query watched"],
+    edges: Float32[NDArray[np.float32], "watched edge"],
+) -> UInt8[NDArray[np.uint8], "query watched"]:
+    passed: UInt8[NDArray[np.uint8], "query watched"] = (rows[:, :, None] >= edges).sum(
+        axis=2, dtype=np.uint8
+    )
+    return passed
+
+
+def _counts(
+    bins: UInt8[NDArray[np.uint8], "row watched"],
+) -> Int64[NDArray[np.int64], "watched bin"]:
+    return np.stack([(bins == number).sum(axis=0) for number in range(BINS)], axis=1)
+
+
+def _known_mean(
+    correct: Float[NDArray[np.floating], "row target"],
+) -> Float64[NDArray[np.float64], " target"]:
+    known = ~np.isnan(correct)
+    count = known.sum(axis=0)
+    total = np.where(known, correct, 0).sum(axis=0, dtype=np.float64)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

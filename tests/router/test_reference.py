@@ -1,0 +1,196 @@
+"""The reference of the train rows: what is far is found, what is alike isn't, and no row knows
+itself."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.fitting import RouterFit
+from prefill_router.router import Router
+from prefill_router.router.reference import WATCHED, WIDEST, Reference, outline
+
+Rows = np.ndarray
+
+
+def correlated(count: int, width: int = 12, *, seed: int = 0) -> Rows:
+    """Rows whose columns have unlike spreads and go together."""
+    mixing = np.random.default_rng(99).normal(size=(width, width)) * np.linspace(5, 0.1, width)
+    rows = np.random.default_rng(seed).normal(size=(count, width)) @ mixing + 100
+    return rows.astype(np.float32)
+
+
+def labels(count: int) -> Rows:
+    return np.random.default_rng(5).integers(0, 2, (count, 3)).astype(np.float64)
+
+
+def of(rows: Rows) -> Reference:
+    return Reference.fit(rows, labels(len(rows)))
+
+
+def test_held_out_rows_are_as_novel_as_a_quantile_says() -> None:
+    reference = of(correlated(3000))
+    novelty = reference.novelty(correlated(20_000, seed=1))
+    for quantile in (0.1, 0.5, 0.9, 0.99):
+        assert np.mean(novelty > quantile) == pytest.approx(1 - quantile, abs=0.03)
+    assert novelty.min() >= 0
+    assert novelty.max() <= 1
+
+
+def test_train_rows_are_measured_by_the_others() -> None:
+    """With few rows a row is far nearer to a mean and a covariance that it is a part of."""
+    rows, others = correlated(120, 60), correlated(5000, 60, seed=1)
+    reference = of(rows)
+    assert np.mean(reference.novelty(others) > 0.9) == pytest.approx(0.1, abs=0.06)
+    own = np.linalg.norm(
+        (rows[:, reference.columns] - reference.mean) @ reference.whitening, axis=1
+    )
+    naive = dataclasses.replace(
+        reference, quantiles=np.quantile(own, np.linspace(0, 1, 1001)).astype(np.float32)
+    )
+    assert np.mean(naive.novelty(others) > 0.9) > 0.4
+
+
+def test_leaving_a_row_out_in_closed_form_is_leaving_it_out() -> None:
+    rows = correlated(40, 4)
+    found = np.sort([_distance(of(np.delete(rows, i, axis=0)), rows[i]) for i in range(len(rows))])
+    whole = of(rows).quantiles[:: 1000 // (len(rows) - 1)][: len(rows)]
+    grid = np.quantile(found, np.linspace(0, 1, 1001))[:: 1000 // (len(rows) - 1)][: len(rows)]
+    np.testing.assert_allclose(whole, grid, rtol=0.08)
+
+
+def _distance(reference: Reference, row: Rows) -> float:
+    near = row[list(reference.columns)] - reference.mean
+    return float(np.linalg.norm(near @ reference.whitening))
+
+
+def test_a_direction_that_no_train_row_takes_is_novel_though_every_column_is_common() -> None:
+    base = np.random.default_rng(0).normal(size=(2000, 1))
+    noise = np.random.default_rng(1).normal(size=(2000, 2)) * 0.05
+    reference = of((base + noise).astype(np.float32))
+    alike, against = np.array([[1.0, 1.0], [1.0, -1.0]], dtype=np.float32)
+    assert reference.novelty(alike[None])[0] < 0.8
+    assert reference.novelty(against[None])[0] == 1.0
+
+
+def test_units_of_columns_do_not_matter() -> None:
+    rows, others = correlated(400), correlated(50, seed=3)
+    scale = np.logspace(-3, 3, rows.shape[1]).astype(np.float32)
+    np.testing.assert_allclose(
+        of(rows * scale).novelty(others * scale), of(rows).novelty(others), atol=0.01
+    )
+
+
+def test_tenths_hold_a_tenth_of_the_train_rows_each() -> None:
+    rows = correlated(1000, 40)
+    reference = of(rows)
+    bins = reference.bins(rows)
+    assert reference.watched == WATCHED == bins.shape[1]
+    np.testing.assert_allclose(reference.shares, 0.1, atol=0.002)
+    for number in range(10):
+        np.testing.assert_array_equal((bins == number).sum(axis=0), reference.counts[:, number])
+    low, high = np.full((1, 40), -1e9, np.float32), np.full((1, 40), 1e9, np.float32)
+    assert set(reference.bins(low)[0]) == {0}
+    assert set(reference.bins(high)[0]) == {9}
+
+
+def test_the_columns_of_most_variance_are_watched_and_constant_ones_ignored() -> None:
+    rows = np.random.default_rng(0).normal(size=(300, 5)) * [1, 30, 0, 3, 10]
+    reference = of(rows.astype(np.float32) + np.float32(7))
+    assert reference.columns == (1, 4, 3, 0)
+    assert reference.watched == 4
+
+
+def test_wide_features_are_cut_and_stay_small() -> None:
+    width = WIDEST + 40
+    rows = np.random.default_rng(0).normal(size=(60, width)) * np.linspace(2, 1, width)
+    reference = of(rows.astype(np.float32))
+    assert set(reference.columns) <= set(range(width))
+    assert len(reference.columns) == WIDEST
+    assert sum(array.nbytes for array in reference.tensors().values()) < 2_000_000
+    assert reference.novelty(rows.astype(np.float32) * 9).tolist() == [1.0] * 60
+
+
+def test_a_column_of_few_values_says_how_its_rows_lie() -> None:
+    rows = np.repeat([[0.0], [1.0]], [900, 100], axis=0).astype(np.float32)
+    reference = of(rows)
+    assert reference.counts.sum() == 1000
+    assert sorted(reference.counts[0].tolist())[-2:] == [100, 900]
+
+
+def test_accuracy_is_that_of_known_labels() -> None:
+    correct = np.array([[1, 0, np.nan], [0.5, np.nan, np.nan], [0, 1, np.nan]])
+    reference = Reference.fit(correlated(3), correct)
+    np.testing.assert_allclose(reference.accuracy, [0.5, 0.5, np.nan])
+    assert reference.to_dict()["accuracy"] == [0.5, 0.5, None]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_few_rows_or_equal_ones_are_no_hindrance(count: int) -> None:
+    for rows in (correlated(count), np.ones((count, 4), np.float32)):
+        reference = of(rows)
+        novelty = reference.novelty(np.concatenate([rows, rows * 50]))
+        assert ((novelty >= 0) & (novelty <= 1)).all()
+        again = Reference.from_dict(reference.to_dict(), reference.tensors())
+        np.testing.assert_array_equal(again.novelty(rows), reference.novelty(rows))
+    assert not of(np.ones((count, 4), np.float32)).novelty(np.ones((1, 4), np.float32)).any()
+
+
+def test_numbers_near_the_end_of_their_range_are_novel_and_no_error() -> None:
+    huge = np.full((1, 12), 3e38, np.float32)
+    huge[0, ::2] *= -1
+    assert of(correlated(100)).novelty(huge).tolist() == [1.0]
+
+
+def test_saved_and_read_it_is_the_same() -> None:
+    reference, others = of(correlated(200)), correlated(30, seed=2)
+    again = Reference.from_dict(reference.to_dict(), reference.tensors())
+    np.testing.assert_array_equal(again.novelty(others), reference.novelty(others))
+    np.testing.assert_array_equal(again.bins(others), reference.bins(others))
+    accuracy, shares = outline(reference.to_dict(), targets=3)
+    np.testing.assert_array_equal(accuracy, reference.accuracy)
+    np.testing.assert_array_equal(shares, reference.shares)
+
+
+@pytest.mark.parametrize("name", ["mean", "whitening", "quantiles", "edges"])
+def test_arrays_that_are_not_a_references_are_refused(name: str) -> None:
+    reference = of(correlated(200))
+    whole = reference.tensors()
+    less = {key: array for key, array in whole.items() if key != name}
+    bad = [less, {**whole, "more": whole[name]}]
+    bad += [{**whole, name: whole[name][..., :-1]}, {**whole, name: whole[name].astype(np.float64)}]
+    bad += [{**whole, name: np.full_like(whole[name], np.nan)}]
+    if name in ("quantiles", "edges"):
+        bad += [{**whole, name: np.ascontiguousarray(whole[name][..., ::-1])}]
+    for tensors in bad:
+        with pytest.raises(CorruptError):
+            Reference.from_dict(reference.to_dict(), tensors)
+
+
+def test_features_of_another_width_are_refused() -> None:
+    reference = of(correlated(50))
+    for read in (reference.novelty, reference.bins):
+        with pytest.raises(ConfigError, match="12"):
+            read(correlated(2, 11))
+
+
+def test_a_fitted_router_tells_what_is_unlike_its_train_rows(
+    router: Router, answers: RoutingDataset
+) -> None:
+    assert router.reference is not None
+    train = answers.select(router.split["train"])
+    np.testing.assert_allclose(router.reference.accuracy, np.nanmean(train.correct, axis=0))
+    assert router.reference.rows == len(train)
+    forecasts = router.forecast_many([query.prompt for query in train.queries[:20]])
+    assert all(len(f.bins) == router.reference.watched for f in forecasts)
+    assert {f.novelty for f in forecasts} != {None}
+    assert router.with_pool(router.pool).reference is router.reference
+
+
+def test_a_reference_of_other_features_or_targets_is_refused(fitted: RouterFit) -> None:
+    other = Reference.fit(correlated(30, fitted.router.features.width), labels(30)[:, :2])
+    for reference in (of(correlated(30)), other):
+        with pytest.raises(ConfigError, match="reference is of"):
+            dataclasses.replace(fitted.router, reference=reference)
