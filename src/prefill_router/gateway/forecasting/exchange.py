@@ -1,0 +1,143 @@
+"""What the gateway and the encoder's process say to each other, as plain values and back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from prefill_router.data import Message, Prompt
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.forecasting.frames import FrameError
+from prefill_router.gateway.words import FALLBACK_REASONS, FallbackReason
+from prefill_router.router.forecast import Forecast
+from prefill_router.router.sources import EncoderSources
+
+Found = Forecast | FallbackReason
+"""A forecast, or why there is none."""
+_REASONS: dict[str, FallbackReason] = {reason: reason for reason in FALLBACK_REASONS}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """What the process says once it is ready.
+
+    Attributes:
+        fingerprint: Of the router that it has loaded.
+        targets: The router's targets, in order.
+        encoders: The names of its encoders.
+        seconds: How long it took to load and to warm up.
+        prompt_seconds: How long one prompt of some 600 words took, once warm.
+    """
+
+    fingerprint: str
+    targets: tuple[str, ...]
+    encoders: tuple[str, ...]
+    seconds: float
+    prompt_seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return vars(self) | {"targets": list(self.targets), "encoders": list(self.encoders)}
+
+    @classmethod
+    def from_dict(cls, value: Any) -> "Hello":
+        """That of `to_dict`.
+
+        Raises:
+            FrameError: It is something else.
+        """
+        try:
+            return cls(
+                fingerprint=str(value["fingerprint"]),
+                targets=tuple(map(str, value["targets"])),
+                encoders=tuple(map(str, value["encoders"])),
+                seconds=float(value["seconds"]),
+                prompt_seconds=float(value["prompt_seconds"]),
+            )
+        except (LookupError, TypeError, ValueError):
+            raise FrameError("that is no greeting") from None
+
+
+def plain_options(folder: Path, sources: EncoderSources, threads: int | None) -> dict[str, Any]:
+    """What the process is told first.
+
+    Raises:
+        ConfigError: An encoder that is loaded here can't be given to another process.
+    """
+    if sources.loaded:
+        raise ConfigError(
+            "the encoder runs in a process of its own and is loaded there: name its folder instead "
+            "of giving a loaded one"
+        )
+    return {
+        "router": str(folder.absolute()),
+        "folders": {name: str(Path(place).absolute()) for name, place in sources.folders.items()},
+        "device": sources.device,
+        "trust_remote_code": sources.trust_remote_code,
+        "threads": threads,
+    }
+
+
+def sources_of(options: Any) -> EncoderSources:
+    """The sources that `plain_options` tells of."""
+    return EncoderSources(
+        folders=options["folders"],
+        device=options["device"],
+        trust_remote_code=options["trust_remote_code"],
+    )
+
+
+def plain_prompt(prompt: Prompt) -> Any:
+    """A text as it is, messages as pairs."""
+    return prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt]
+
+
+def prompt_of(value: Any) -> Prompt:
+    """The prompt of `plain_prompt`."""
+    return value if isinstance(value, str) else tuple(Message(role, text) for role, text in value)
+
+
+def plain_found(found: Found) -> Any:
+    """A reason as it is, a forecast as a dictionary."""
+    if isinstance(found, str):
+        return found
+    return {
+        "correctness": found.correctness.tolist(),
+        "tokens": found.tokens,
+        "truncated": found.truncated,
+        "novelty": found.novelty,
+        "bins": list(found.bins),
+    }
+
+
+def found_of(values: Any, *, count: int, targets: int) -> Sequence[Found]:
+    """What was found of each prompt of a batch.
+
+    Raises:
+        FrameError: It isn't what `plain_found` gives, for so many prompts and targets.
+    """
+    try:
+        found = [_found(value) for value in values]
+    except (LookupError, TypeError, ValueError):
+        raise FrameError("that is no list of forecasts") from None
+    shapes = {one.correctness.shape for one in found if isinstance(one, Forecast)}
+    if len(found) != count or not shapes <= {(targets,)}:
+        raise FrameError(f"these aren't {count} forecasts of {targets} targets")
+    return found
+
+
+def _found(value: Any) -> Found:
+    if isinstance(value, str):
+        return _REASONS[value]
+    correctness = np.array(value["correctness"], dtype=np.float64)
+    correctness.flags.writeable = False  # requests share what is remembered
+    return Forecast(
+        correctness=correctness,
+        tokens=int(value["tokens"]),
+        truncated=bool(value["truncated"]),
+        novelty=None if value["novelty"] is None else float(value["novelty"]),
+        bins=tuple(map(int, value["bins"])),
+    )
