@@ -1,0 +1,144 @@
+"""What the model's name and the headers of a request ask for."""
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from prefill_router.gateway.protocol import NO_WISHES, Asked, Wishes, parse_model, read_wishes
+from prefill_router.gateway.refusal import RefusalError
+
+TARGETS = ("small", "large", "org/model-v1:free")
+
+
+def parse(name: str, *, targets: tuple[str, ...] = TARGETS) -> Asked:
+    return parse_model(name, targets=targets, names={"cheap": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("auto", Asked()),
+        ("prefill-router", Asked()),
+        ("MoM", Asked()),
+        ("small", Asked(target="small")),
+        ("org/model-v1:free", Asked(target="org/model-v1:free")),
+        ("cheap", Asked(lam=0.2)),
+        ("prefill-router:0.7", Asked(lam=0.7)),
+        ("prefill-router:0", Asked(lam=0.0)),
+        ("prefill-router:1", Asked(lam=1.0)),
+        ("prefill-router:.5", Asked(lam=0.5)),
+        ("router-mf-0.25", Asked(lam=0.75)),
+        ("router-sw-ranking-1", Asked(lam=0.0)),
+    ],
+)
+def test_names(name: str, asked: Asked) -> None:
+    assert parse(name) == asked
+
+
+def test_a_target_of_the_same_name_comes_first() -> None:
+    for name in ("auto", "cheap", "prefill-router:0.7", "router-mf-0.5"):
+        assert parse(name, targets=("x", name)) == Asked(target=name)
+
+
+@pytest.mark.parametrize(
+    "lam", ["", "x", "-0.1", "1.01", "nan", "inf", "1e400", "0_1", "\u0660.\u0665", "0x1"]
+)
+def test_a_lam_is_a_number_from_0_to_1(lam: str) -> None:
+    for name, told in (("prefill-router:", "lam"), ("router-mf-", "threshold")):
+        if lam.startswith("-") and told == "threshold":
+            continue  # its dash belongs to the router's name
+        with pytest.raises(RefusalError, match=f"the {told} in the model's name") as raised:
+            parse(name + lam)
+        assert (raised.value.status, raised.value.param) == (400, "model")
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(RefusalError, match="did you mean 'large'") as raised:
+        parse("larg")
+    assert (raised.value.status, raised.value.code) == (404, "model_not_found")
+    with pytest.raises(RefusalError, match="'gpt-9' doesn't exist; known are auto"):
+        parse("gpt-9")
+    with pytest.raises(RefusalError) as raised:
+        parse("x" * 100_000)
+    assert len(str(raised.value)) < 300
+    with pytest.raises(RefusalError, match="and 14 more"):
+        parse("gpt-9", targets=tuple(f"t{i}" for i in range(30)))
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_any_name_is_known_or_refused(name: str) -> None:
+    try:
+        asked = parse(name)
+    except RefusalError as refusal:
+        assert refusal.status in (400, 404)  # noqa: PT017
+    else:
+        assert asked.target is None or asked.target == name
+
+
+PLAIN = [(b"host", b"x"), (b"authorization", b"Bearer k"), (b"x-stainless-os", b"Linux")]
+
+
+def wishes(*headers: tuple[str, str]) -> Wishes:
+    given = [(f"x-prefill-router-{name}".encode(), value.encode()) for name, value in headers]
+    return read_wishes([*PLAIN, *given], TARGETS)
+
+
+def test_no_wishes() -> None:
+    assert read_wishes(PLAIN, TARGETS) is NO_WISHES
+    assert read_wishes([], TARGETS) is NO_WISHES
+
+
+def test_all_wishes() -> None:
+    found = wishes(
+        ("lam", "0.25"),
+        ("max-cost", "1e-3"),
+        ("allow", "small, large ,"),
+        ("exclude", "large"),
+        ("exclude", "org/model-v1:free"),
+        ("scored", "conversation"),
+    )
+    assert found == Wishes(
+        lam=0.25,
+        max_cost=0.001,
+        allow=frozenset({"small", "large"}),
+        exclude=frozenset({"large", "org/model-v1:free"}),
+        scored="conversation",
+    )
+
+
+def test_names_of_sessions() -> None:
+    for value, session in ((b"thread 7", "thread 7"), (b"", None), ("fünf".encode(), "fünf")):
+        assert read_wishes([(b"x-session-id", value)], TARGETS).session == session
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("lam", "1.5", "must be a number from 0 to 1"),
+        ("lam", "", "must be a number from 0 to 1"),
+        ("max-cost", "-1", "must be US dollars"),
+        ("max-cost", "1e999", "must be US dollars"),
+        ("max-cost", "cheap", "must be US dollars"),
+        ("allow", " , ", "names no target"),
+        ("allow", "small,tiny", "names targets that aren't there: tiny"),
+        ("exclude", "auto", "names targets that aren't there: auto"),
+        ("scored", "everything", "must be one of last_user, "),
+        ("lambda", "0.5", "there is no such header as x-prefill-router-lambda; known are"),
+    ],
+)
+def test_malformed_wishes(name: str, value: str, told: str) -> None:
+    with pytest.raises(RefusalError, match=told) as raised:
+        wishes((name, value))
+    assert f"x-prefill-router-{name}" in str(raised.value)
+    assert raised.value.status == 400
+
+
+def test_wishes_that_come_twice() -> None:
+    with pytest.raises(RefusalError, match=r"x-prefill-router-lam comes twice"):
+        wishes(("lam", "0.5"), ("lam", "0.5"))
+
+
+@pytest.mark.parametrize("value", [b"x" * 257, b"a\x01b", b"\xff"])
+def test_malformed_sessions(value: bytes) -> None:
+    with pytest.raises(RefusalError, match="x-session-id"):
+        read_wishes([(b"x-session-id", value)], TARGETS)
