@@ -42,7 +42,7 @@ def made_choice(number: int, **changed: Any) -> Choice:
     return Choice(**{**usual, **changed})
 
 
-def made_outcome(number: int, target: str, **changed: Any) -> Outcome:
+def made_outcome(number: int, *, target: str | None, **changed: Any) -> Outcome:
     usage = Usage(
         input_tokens=100 + number,
         cached_tokens=10,
@@ -54,7 +54,7 @@ def made_outcome(number: int, target: str, **changed: Any) -> Outcome:
         "kind": "answered",
         "target": target,
         "status": 200,
-        "attempts": (Attempt(target=target, end="answered", status=200, seconds=0.25),),
+        "attempts": (Attempt(target=target or "small", end="answered", status=200, seconds=0.25),),
         "usage": usage,
         "response_id": f"resp_{number}",
         "tool_calls": (f"call_{number}",),
@@ -87,7 +87,7 @@ def made_receipt(
         "forecast_seconds": 0.001,
         "details": scale_details(SCALE, Lambda()),
     }
-    ended = made_outcome(number, chosen.target, **(outcome or {}))
+    ended = made_outcome(number, **{"target": chosen.target, **(outcome or {})})
     return Receipt(choice=chosen, outcome=ended, **{**usual, **changed})
 
 

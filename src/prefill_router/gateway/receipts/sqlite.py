@@ -8,7 +8,7 @@ commits may be gone, but the file stays whole (https://sqlite.org/pragma.html#pr
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -128,6 +128,8 @@ class SqliteStore(Store):
     def _follow(self) -> None:
         """Begin a new file where somebody moved the old one away: nobody would find what comes."""
         if _identity(self._path) != self._file:
+            with suppress(sqlite3.Error):  # what is in the log alone goes with the file
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.close()
             try:
                 self._connection = self._open()

@@ -1,0 +1,82 @@
+"""A PostgreSQL server of Debian's packages, in a folder of its own, as another user than root."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+PASSWORD = "s3cret%word"
+IN_URL = "s3cret%25word"
+
+
+def absent() -> str:
+    """Why there can't be a server here; empty where there can."""
+    if not PROGRAMS:
+        return "PostgreSQL's server isn't installed"
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        return "PostgreSQL doesn't run as root, and there is no setpriv"
+    return ""
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    folder: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://tester:{IN_URL}@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        flags = f"-p {self.port} -h 127.0.0.1 -k {self.folder} -c fsync=off -c max_connections=20"
+        self._control("start", "-o", flags, "-l", str(self.folder / "log"))
+
+    def stop(self) -> None:
+        self._control("stop", "-m", "immediate")
+
+    def _control(self, what: str, *options: str) -> None:
+        data = str(self.folder / "data")
+        run(str(PROGRAMS[-1].with_name("pg_ctl")), what, "-w", "-D", data, *options)
+
+
+def run(*command: str) -> None:
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        rights = ("--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups")
+        command = ("setpriv", *rights, *command)
+    # A server keeps what it inherits, so nothing may wait for the end of its output.
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+        subprocess.run(command, check=True, cwd="/", stdout=nowhere, stderr=nowhere)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    folder = Path(mkdtemp(prefix="prefill-router-pg-", dir="/tmp"))
+    server = PostgresServer(folder, free_port())
+    try:
+        (folder / "password").write_text(PASSWORD)
+        if os.geteuid() == 0:
+            for path in (folder, folder / "password"):
+                shutil.chown(path, "nobody")
+        made = ("-D", str(folder / "data"), "-U", "tester", "--auth", "scram-sha-256", "--no-sync")
+        run(str(PROGRAMS[-1]), *made, "--pwfile", str(folder / "password"), "-E", "UTF8")
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

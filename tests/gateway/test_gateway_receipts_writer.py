@@ -1,0 +1,213 @@
+"""The writer: who is told what, and when, and that nothing is lost that needn't be."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from receipts_made import made_receipt, name_of
+
+from prefill_router.gateway.receipts import (
+    DownError,
+    Feedback,
+    RowError,
+    Store,
+    Writer,
+    latest_feedback,
+    open_store,
+    read_receipts,
+)
+from prefill_router.gateway.receipts.rows import Row
+
+
+class HeldStore(Store):
+    """Keeps rows in memory; writes only while it may, and fails as often as it is told."""
+
+    def __init__(self, *, failures: int = 0, never: str = "") -> None:
+        self.may = threading.Event()
+        self.may.set()
+        self.begun = threading.Event()
+        self.failures, self.never = failures, never
+        self.batches: list[list[str]] = []
+        self.closed = False
+
+    @property
+    def place(self) -> str:
+        return "memory"
+
+    def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
+        self.begun.set()
+        self.may.wait()
+        if self.failures:
+            self.failures -= 1
+            raise DownError("down", kind="out for lunch")
+        names = [str(row[0]) for row in [*receipts, *feedback]]
+        if self.never in names:
+            raise RowError("never")
+        self.batches.append(names)
+
+    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        raise NotImplementedError(query, values)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def names(*numbers: int) -> list[str]:
+    return [name_of(n) for n in numbers]
+
+
+def test_what_has_gathered_is_written_together_in_order() -> None:
+    store = HeldStore()
+
+    async def work() -> None:
+        writer = Writer(store, wait_seconds=60)
+        store.may.clear()
+        tasks = [asyncio.create_task(writer.keep(made_receipt(0)))]
+        await asyncio.to_thread(store.begun.wait)
+        tasks += [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(1, 40)]
+        await asyncio.sleep(0)
+        assert writer.stats().waiting == 40
+        store.may.set()
+        assert all(await asyncio.gather(*tasks))
+        assert (writer.stats().kept, writer.stats().waiting) == (40, 0)
+        assert await writer.close() == 0
+        assert not await writer.keep(made_receipt(41))  # too late
+        assert writer.stats().lost == 1
+
+    asyncio.run(work())
+    assert store.batches == [names(0), names(*range(1, 40))]
+    assert store.closed
+
+
+def test_nobody_waits_longer_than_they_want_and_nothing_is_lost() -> None:
+    store = HeldStore()
+
+    async def work() -> None:
+        writer = Writer(store, wait_seconds=0.001)
+        store.may.clear()
+        assert not await writer.keep(made_receipt(1))
+        assert (writer.stats().kept, writer.stats().waiting, writer.stats().lost) == (0, 1, 0)
+        store.may.set()
+        assert await writer.close() == 0
+        assert writer.stats().kept == 1
+
+    asyncio.run(work())
+    assert store.batches == [names(1)]
+
+
+def test_a_client_that_stops_waiting_changes_nothing() -> None:
+    store = HeldStore()
+
+    async def work() -> None:
+        writer = Writer(store, wait_seconds=60)
+        store.may.clear()
+        task = asyncio.create_task(writer.keep(made_receipt(1)))
+        await asyncio.to_thread(store.begun.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        store.may.set()
+        assert await writer.keep(made_receipt(2))
+        await writer.close()
+
+    asyncio.run(work())
+    assert [name for batch in store.batches for name in batch] == names(1, 2)
+
+
+def test_a_full_queue_loses_what_comes_and_counts_it() -> None:
+    store = HeldStore()
+
+    async def work() -> None:
+        writer = Writer(store, wait_seconds=60, max_queue=2)
+        store.may.clear()
+        tasks = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(5)]
+        await asyncio.to_thread(store.begun.wait)
+        assert [task.done() for task in tasks] == [False, False, True, True, True]
+        assert (writer.stats().waiting, writer.stats().lost) == (2, 3)
+        store.may.set()
+        assert await asyncio.gather(*tasks) == [True, True, False, False, False]
+        assert await writer.keep(made_receipt(5))
+        await writer.close()
+
+    asyncio.run(work())
+    assert sorted(name for batch in store.batches for name in batch) == names(0, 1, 5)
+
+
+def test_a_database_that_is_down_is_asked_again() -> None:
+    store = HeldStore(failures=2)
+
+    async def work() -> None:
+        writer = Writer(store, wait_seconds=60)
+        assert await writer.keep(made_receipt(1))
+        stats = writer.stats()
+        assert (stats.kept, stats.failures, stats.last_error_kind) == (1, 2, "out for lunch")
+        assert writer.healthy
+        await writer.close()
+        assert not writer.healthy
+
+    asyncio.run(work())
+    assert store.batches == [names(1)]
+
+
+def test_what_is_left_at_the_end_is_counted() -> None:
+    store = HeldStore(failures=10**9)
+
+    async def work() -> None:
+        writer = Writer(store, wait_seconds=0.001)
+        for n in range(3):
+            assert not await writer.keep(made_receipt(n))
+        assert not writer.healthy
+        assert await writer.close(0.01) == 3
+        assert (writer.stats().waiting, writer.stats().lost) == (0, 3)
+
+    asyncio.run(work())
+    assert store.batches == []
+
+
+def test_a_row_that_is_never_taken_is_lost_alone() -> None:
+    store = HeldStore(never=name_of(2))
+    loop: dict[str, Any] = {}
+    loop["itself"] = loop
+
+    async def work() -> None:
+        writer = Writer(store, wait_seconds=60)
+        store.may.clear()
+        first = asyncio.create_task(writer.keep(made_receipt(0)))
+        await asyncio.to_thread(store.begun.wait)
+        others = [made_receipt(1), made_receipt(2), made_receipt(3, details=loop)]
+        score = Feedback(id=name_of(1), score=1, at=1)
+        tasks = [asyncio.create_task(writer.keep(kept)) for kept in (*others, score)]
+        await asyncio.sleep(0)
+        store.may.set()
+        assert await first
+        assert await asyncio.gather(*tasks) == [True, False, False, True]
+        assert (writer.stats().kept, writer.stats().lost, writer.stats().waiting) == (3, 2, 0)
+        await writer.close()
+
+    asyncio.run(work())
+    assert store.batches == [names(0), names(1), names(1)]  # a receipt, and its score
+
+
+def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/receipts.sqlite"
+
+    async def work() -> None:
+        writer = Writer(open_store(url), wait_seconds=60)
+        assert await writer.keep(made_receipt(0))
+        with closing(sqlite3.connect(tmp_path / "receipts.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            tasks = [asyncio.create_task(writer.keep(made_receipt(n))) for n in (1, 2)]
+            await asyncio.sleep(0)
+            other.execute("ROLLBACK")
+            assert await asyncio.gather(*tasks) == [True, True]
+        assert await writer.keep(Feedback(id=name_of(1), score=0.5, at=1))
+        await writer.close()
+
+    asyncio.run(work())
+    assert [r.choice.id for r in read_receipts(url)] == names(0, 1, 2)
+    assert latest_feedback(url)[name_of(1)][0].score == 0.5
