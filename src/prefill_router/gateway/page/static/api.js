@@ -1,0 +1,98 @@
+// Calls of the gateway, with the admin's key where it asks for one.
+
+import { byId, notice } from "./dom.js";
+
+const STORED = "prefill-router-key";
+
+/** The gateway's own error, or none at all (status 0). */
+export class CallError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+let asking = null;
+
+function stored() {
+  try {
+    return sessionStorage.getItem(STORED);
+  } catch {
+    return kept;
+  }
+}
+
+let kept = null; // where the browser stores nothing
+
+function store(key) {
+  kept = key;
+  try {
+    sessionStorage.setItem(STORED, key);
+  } catch {
+    // It lives as long as the page, then.
+  }
+}
+
+/** Asks for the key; several calls that wait for one share the question. */
+function askKey(wrong) {
+  asking ??= new Promise((done, refuse) => {
+    const dialog = byId("ask-key");
+    notice(byId("key-wrong"), wrong);
+    dialog.returnValue = "";
+    byId("key-form").onsubmit = () => store(byId("key").value.trim());
+    dialog.onclose = () => {
+      const given = byId("key").value.trim();
+      byId("key").value = "";
+      asking = null;
+      if (given) done();
+      else refuse(new CallError("The gateway asks for an admin key.", 401));
+    };
+    dialog.oncancel = () => { byId("key").value = ""; };
+    dialog.showModal();
+  });
+  return asking;
+}
+
+/** A call of the gateway; the reply is whatever it is, but never a question for a key. */
+export async function call(path, options = {}) {
+  for (;;) {
+    const key = stored();
+    const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };
+    let reply;
+    try {
+      reply = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new CallError("The gateway doesn't answer.", 0);
+    }
+    if (reply.status !== 401 && reply.status !== 403) return reply;
+    if (stored() === key) await askKey(key ? await told(reply) : "");
+  }
+}
+
+/** What an error reply says. */
+export async function told(reply) {
+  try {
+    const body = await reply.json();
+    return String(body.error.message);
+  } catch {
+    return `The gateway replied with status ${reply.status}.`;
+  }
+}
+
+async function read(reply) {
+  if (!reply.ok) throw new CallError(await told(reply), reply.status);
+  return reply.json();
+}
+
+export async function get(name) {
+  return read(await call(`/page/api/${name}`));
+}
+
+export function json(body) {
+  return { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
+}
+
+export async function post(name, body) {
+  return read(await call(`/page/api/${name}`, json(body)));
+}

@@ -1,0 +1,134 @@
+// The table of live decisions.
+
+import { get } from "./api.js";
+import { byId, el, say } from "./dom.js";
+import { NONE, clock, count, dollars, duration, number } from "./format.js";
+import { OUTCOMES, REASONS } from "./words.js";
+
+const MOST = 50;
+const NEWS_SECONDS = 10;
+
+const ended = (decision) => decision.at + decision.total_seconds;
+
+export class Decisions {
+  #body = byId("rows").tBodies[0];
+  #known = new Map();
+  #cursor = null;
+  #chosen = null;
+  #unsaid = 0;
+  #saidAt = 0;
+  #open;
+
+  /** @param {(id: string, focus: boolean) => void} open Shows why. */
+  constructor(open) {
+    this.#open = open;
+    this.#body.addEventListener("click", (event) => {
+      const row = event.target.closest("tr");
+      // A click that a keyboard made has no detail: the reader goes on with the explanation.
+      if (row) this.#open(row.dataset.id, event.detail === 0);
+    });
+    this.#body.addEventListener("keydown", (event) => this.#steer(event));
+  }
+
+  async update() {
+    const after = this.#cursor === null ? "" : `&after=${encodeURIComponent(this.#cursor)}`;
+    const first = this.#cursor === null;
+    const { cursor, decisions } = await get(`decisions?limit=${MOST}${after}`);
+    this.#cursor = cursor;
+    const fresh = decisions.filter((decision) => !this.#known.has(decision.id));
+    for (const decision of fresh.reverse()) this.#add(decision, !first);
+    this.#trim();
+    byId("no-rows").hidden = this.#known.size > 0;
+    this.#tell(first ? 0 : fresh.length);
+  }
+
+  /** Marks the row whose explanation is shown; null for none. */
+  mark(id) {
+    this.#row(this.#chosen)?.classList.remove("chosen");
+    this.#row(this.#chosen)?.querySelector("button").setAttribute("aria-expanded", "false");
+    this.#chosen = id;
+    this.#row(id)?.classList.add("chosen");
+    this.#row(id)?.querySelector("button").setAttribute("aria-expanded", "true");
+  }
+
+  /** Puts the keyboard back on the marked row, or on the first. */
+  focus() {
+    const row = this.#row(this.#chosen) ?? this.#body.rows[0];
+    if (row) this.#reach(row);
+  }
+
+  #row(id) {
+    return this.#known.get(id)?.row ?? null;
+  }
+
+  #add(decision, fresh) {
+    const row = makeRow(decision, fresh);
+    const others = [...this.#body.rows];
+    const next = others.find((other) => ended(this.#known.get(other.dataset.id).decision) <= ended(decision));
+    this.#body.insertBefore(row, next ?? null);
+    this.#known.set(decision.id, { decision, row });
+    if (!this.#body.querySelector('button[tabindex="0"]')) row.querySelector("button").tabIndex = 0;
+  }
+
+  #trim() {
+    while (this.#body.rows.length > MOST) {
+      const last = this.#body.rows[this.#body.rows.length - 1];
+      const button = last.querySelector("button");
+      if (button === document.activeElement) this.#reach(last.previousElementSibling);
+      else if (button.tabIndex === 0) this.#body.rows[0].querySelector("button").tabIndex = 0;
+      this.#known.delete(last.dataset.id);
+      last.remove();
+    }
+  }
+
+  /** Now and then, how many came: a voice that reads every one couldn't be listened to. */
+  #tell(more) {
+    this.#unsaid += more;
+    say(byId("beat"), `updated ${clock(Date.now() / 1000)}`);
+    const now = performance.now() / 1000;
+    if (this.#unsaid === 0 || now - this.#saidAt < NEWS_SECONDS) return;
+    say(byId("news"), `${count(this.#unsaid)} new ${this.#unsaid === 1 ? "decision" : "decisions"}`);
+    [this.#unsaid, this.#saidAt] = [0, now];
+  }
+
+  #steer(event) {
+    const row = event.target.closest("tr");
+    const rows = this.#body.rows;
+    const to = {
+      ArrowDown: row?.nextElementSibling, ArrowUp: row?.previousElementSibling,
+      Home: rows[0], End: rows[rows.length - 1],
+    }[event.key];
+    if (!to) return;
+    event.preventDefault();
+    this.#reach(to);
+  }
+
+  #reach(row) {
+    for (const button of this.#body.querySelectorAll('button[tabindex="0"]')) button.tabIndex = -1;
+    const button = row.querySelector("button");
+    button.tabIndex = 0;
+    button.focus();
+  }
+}
+
+function makeRow(decision, fresh) {
+  const time = clock(ended(decision));
+  const [outcome, kind] = OUTCOMES[decision.outcome];
+  const button = el("button", {
+    type: "button", tabindex: "-1", "aria-expanded": "false", "aria-controls": "detail",
+    "aria-label": `${time}, why ${decision.target ?? "no target"}`,
+  }, time);
+  const cell = (text, style) => el("td", { class: style, title: style?.includes("cut") ? text : null }, text);
+  return el("tr", { "data-id": decision.id, class: fresh ? "fresh" : null },
+    el("td", null, button),
+    cell(decision.requested, "cut spare2"),
+    cell(decision.target ?? NONE, "cut"),
+    cell(REASONS[decision.reason], "spare1"),
+    cell(number(decision.lam), "num spare2"),
+    cell(number(decision.probability), "num spare0"),
+    cell(dollars(decision.estimated_cost), "num spare1"),
+    cell((decision.cost_is_estimated && decision.cost !== null ? "≈ " : "") + dollars(decision.cost), "num"),
+    cell(duration(decision.decision_seconds), "num spare2"),
+    cell(duration(decision.total_seconds), "num spare1"),
+    el("td", null, el("span", { class: `pill ${kind}` }, outcome)));
+}

@@ -1,0 +1,60 @@
+// Elements are only ever made from names, attributes and text: nothing is read as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") node.addEventListener(name, value);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** An HTML element; attributes that are functions listen, null ones are left out. */
+export function el(name, attributes, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+/** An SVG element. */
+export function shape(name, attributes, ...children) {
+  return fill(document.createElementNS(SVG, name), attributes, children);
+}
+
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+/** Writes text only where it differs, so that live regions don't speak again. */
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+  return node;
+}
+
+/** Shows a notice, or hides it where there is nothing to tell. */
+export function notice(node, text, ...more) {
+  node.hidden = !text;
+  if (text) node.replaceChildren(el("span", null, text), ...more);
+  else node.replaceChildren();
+}
+
+/** Pairs of names and values; those without a value are left out. */
+export function pairs(entries, attributes = { class: "pairs" }) {
+  const told = entries.filter(([, value]) => value !== null && value !== undefined);
+  return el("dl", attributes, told.map(([name, value]) => [el("dt", null, name), el("dd", null, value)]));
+}
+
+/** A table: columns are {name, num}, rows are lists of texts or nodes; the first cell is its head. */
+export function table(caption, columns, rows, attributes) {
+  const head = columns.map((c) => el("th", { scope: "col", class: kind(c) }, c.name));
+  const body = rows.map((row) =>
+    el("tr", null, row.map((cell, i) =>
+      i === 0 ? el("th", { scope: "row" }, cell) : el("td", { class: kind(columns[i]) }, cell))));
+  return el("table", attributes, el("caption", { class: "unseen" }, caption),
+    el("thead", null, el("tr", null, head)), el("tbody", null, body));
+}
+
+function kind(column) {
+  return [column.num ? "num" : "", column.spare !== undefined ? `spare${column.spare}` : ""].join(" ").trim() || null;
+}

@@ -1,0 +1,49 @@
+// How far the traffic has moved from what the router learned from.
+
+import { get } from "./api.js";
+import { Chart, bars } from "./charts.js";
+import { byId, el, say } from "./dom.js";
+import { count, number } from "./format.js";
+
+const SOME = 0.1;
+const MUCH = 0.25;
+const COLUMNS = [{ name: "Feature" }, { name: "Stability index", num: true }, { name: "Reading" }];
+
+const reading = (psi) => (psi >= MUCH ? "moved" : psi >= SOME ? "moving" : "as trained");
+const kind = (psi) => (psi >= MUCH ? "bad" : psi >= SOME ? "warn" : "");
+
+export class Drift {
+  #said = el("p", { class: "soft" });
+  #chart = new Chart("Drift by feature", draw);
+  #last = null;
+
+  constructor() {
+    byId("drift-body").append(this.#said, this.#chart.node);
+    this.#chart.node.hidden = true;
+  }
+
+  async update() {
+    this.#last = await get("drift");
+    this.draw();
+  }
+
+  draw() {
+    if (this.#last === null) return;
+    const { watched, requests, needed, mean, features } = this.#last;
+    byId("drift-of").textContent = watched ? `${count(requests)} requests` : "";
+    this.#chart.node.hidden = mean === null;
+    if (!watched) say(this.#said, "This router keeps no reference of its train rows, so drift can't be told.");
+    else if (mean === null) say(this.#said, `${count(requests)} of ${count(needed)} requests; figures come after that.`);
+    else {
+      say(this.#said, `Population stability index, ${number(mean, 3)} on average: below ${SOME} the traffic is as it was in training, from ${MUCH} on it has moved, and the router should be fitted anew.`);
+      this.#chart.show(features);
+    }
+  }
+}
+
+function draw(features, width) {
+  const rows = features.map((f) => ({ label: f.feature, value: f.psi, text: `${number(f.psi, 3)} ${reading(f.psi)}`, kind: kind(f.psi) }));
+  const desc = rows.map((row) => `${row.label}: ${row.text}`).join("; ");
+  const full = Math.max(MUCH * 1.2, ...features.map((f) => f.psi));
+  return { ...bars(rows, width, full), desc, columns: COLUMNS, rows: features.map((f) => [f.feature, number(f.psi, 3), reading(f.psi)]) };
+}

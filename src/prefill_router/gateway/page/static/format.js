@@ -1,0 +1,64 @@
+// Numbers as people read them. What isn't known is a dash.
+
+export const NONE = "–";
+
+const known = (value) => value !== null && value !== undefined;
+const whole = new Intl.NumberFormat("en");
+
+export function count(value) {
+  return known(value) ? whole.format(value) : NONE;
+}
+
+/** US dollars: cents from one dollar on, two significant digits below. */
+export function dollars(value) {
+  if (!known(value)) return NONE;
+  if (value === 0) return "$0";
+  const size = Math.abs(value);
+  if (size >= 1000) return `$${whole.format(Math.round(value))}`;
+  if (size >= 1) return `$${value.toFixed(2)}`;
+  const digits = Math.min(9, Math.max(2, 1 - Math.floor(Math.log10(size))));
+  return `$${value.toFixed(digits)}`;
+}
+
+/** A price, as it was given. */
+export function price(value) {
+  return known(value) ? `$${Number(value.toPrecision(4))}` : NONE;
+}
+
+export function percent(value, digits = 1) {
+  return known(value) ? `${(100 * value).toFixed(digits)}\u00a0%` : NONE;
+}
+
+export function number(value, digits = 2) {
+  return known(value) ? value.toFixed(digits) : NONE;
+}
+
+export function duration(seconds) {
+  if (!known(seconds)) return NONE;
+  if (seconds < 0.01) return `${(1000 * seconds).toFixed(1)}\u00a0ms`;
+  if (seconds < 1) return `${Math.round(1000 * seconds)}\u00a0ms`;
+  return seconds < 10 ? `${seconds.toFixed(2)}\u00a0s` : `${seconds.toFixed(1)}\u00a0s`;
+}
+
+/** A long time, such as that since the start. */
+export function span(seconds) {
+  const minutes = Math.floor(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  const days = Math.floor(hours / 24);
+  if (days > 0) return `${days} d ${hours % 24} h`;
+  if (hours > 0) return `${hours} h ${minutes % 60} min`;
+  return minutes > 0 ? `${minutes} min` : `${Math.floor(seconds)}\u00a0s`;
+}
+
+/** A moment, in the time of this machine. */
+export function clock(at) {
+  return new Date(1000 * at).toLocaleTimeString("en-GB", { hour12: false });
+}
+
+export function moment(at) {
+  return new Date(1000 * at).toLocaleString("en-GB", { hour12: false, dateStyle: "medium", timeStyle: "medium" });
+}
+
+export function short(fingerprint) {
+  return fingerprint ? fingerprint.slice(0, 12) : NONE;
+}

@@ -1,0 +1,99 @@
+// Puts the page together.
+
+import { get } from "./api.js";
+import { Decisions } from "./decisions.js";
+import { Detail } from "./detail.js";
+import { byId, el, notice, say } from "./dom.js";
+import { Drift } from "./drift.js";
+import { count, number, short, span } from "./format.js";
+import { Polling } from "./polling.js";
+import { Spend } from "./spend.js";
+import { Targets } from "./targets.js";
+import { TradeOff } from "./tradeoff.js";
+import { Trying } from "./trying.js";
+import { STATES } from "./words.js";
+
+const detail = new Detail((id) => decisions.mark(id), () => decisions.focus());
+const decisions = new Decisions((id, focus) => detail.open(id, focus));
+const spend = new Spend();
+const tradeoff = new TradeOff(() => overview());
+const targets = new Targets();
+const drift = new Drift();
+new Trying((id) => detail.open(id, true));
+
+async function overview() {
+  const now = await get("overview");
+  const [word, kind] = STATES[now.state];
+  byId("state").className = `pill ${kind}`;
+  say(byId("state"), word);
+  byId("problems").hidden = now.problems.length === 0;
+  byId("problems").replaceChildren(...now.problems.map((problem) => el("li", null, problem)));
+  const lowered = Math.abs(now.lam - now.lam_set) >= 0.005;
+  const facts = [
+    ["Router", el("span", { class: "mono", title: now.router }, short(now.router))],
+    ["Policy", now.policy ?? "none"],
+    ["Encoder", now.encoder ?? "none"],
+    ["lam", lowered ? `${number(now.lam)}, lowered by a budget from ${number(now.lam_set)}` : number(now.lam)],
+    ["Last hour", `${count(now.requests_last_hour)} requests`],
+    ["Up", span(now.uptime_seconds)],
+  ];
+  byId("facts").replaceChildren(...facts.map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value))));
+  say(byId("foot"), `prefill-router ${now.version}`);
+  tradeoff.known(now.lam_set);
+}
+
+function troubled(error) {
+  if (error === null) {
+    notice(byId("lost"), "");
+    return;
+  }
+  if (error.status === 0) {
+    byId("state").className = "pill bad";
+    say(byId("state"), "no answer");
+  }
+  const again = el("button", { type: "button", click: () => resume() }, error.status === 401 ? "Enter a key" : "Try now");
+  const text = error.status === 0 ? "The gateway doesn't answer. The page tries again by itself." : error.message;
+  if (byId("lost").hidden || byId("lost").firstChild.textContent !== text) notice(byId("lost"), text, again);
+}
+
+function resume() {
+  notice(byId("lost"), "");
+  polling.paused = false;
+  showPause();
+}
+
+function showPause() {
+  byId("pause").setAttribute("aria-pressed", String(polling.paused));
+  say(byId("beat"), polling.paused ? "paused" : "updates each second");
+}
+
+const polling = new Polling(troubled);
+polling.add(3, overview);
+polling.add(1, () => decisions.update());
+polling.add(10, () => spend.update());
+polling.add(15, () => tradeoff.update());
+polling.add(5, () => targets.update());
+polling.add(30, () => drift.update());
+
+byId("pause").addEventListener("click", () => {
+  polling.paused = !polling.paused;
+  showPause();
+});
+
+const theme = byId("theme");
+const chosen = document.documentElement.dataset.theme;
+theme.querySelector(`input[value="${chosen}"]`).checked = true;
+theme.addEventListener("change", (event) => {
+  document.documentElement.dataset.theme = event.target.value;
+  try {
+    localStorage.setItem("prefill-router-theme", event.target.value);
+  } catch {
+    // It holds until the page is left.
+  }
+});
+
+let resized = 0;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => [spend, tradeoff, drift].forEach((part) => part.draw()), 100);
+});

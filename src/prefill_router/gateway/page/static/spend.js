@@ -1,0 +1,89 @@
+// What was spent, beside what one target alone would have cost.
+
+import { get } from "./api.js";
+import { Chart, bars, small } from "./charts.js";
+import { byId, el, table } from "./dom.js";
+import { clock, count, dollars, moment, percent } from "./format.js";
+
+const ALONE = [{ name: "Who answers" }, { name: "Dollars", num: true }, { name: "How it is known" }];
+const BY_TARGET = [{ name: "Target" }, { name: "Requests", num: true }, { name: "Dollars", num: true }, { name: "Share", num: true }];
+
+export class Spend {
+  #figures = el("div");
+  #budgets = el("div");
+  #alone = new Chart("Spend beside a single target", drawAlone);
+  #targets = new Chart("Spend by target", drawTargets);
+  #last = null;
+
+  constructor() {
+    byId("spend-body").append(this.#figures, this.#alone.node, el("h4", null, "By target"),
+      this.#targets.node, el("h4", null, "Budgets"), this.#budgets);
+    byId("window").addEventListener("change", () => this.draw());
+  }
+
+  async update() {
+    this.#last = await get("spend");
+    this.draw();
+  }
+
+  draw() {
+    if (this.#last === null) return;
+    const name = document.querySelector('input[name="window"]:checked').value;
+    const spent = this.#last[name];
+    this.#figures.replaceChildren(figures(spent));
+    this.#alone.show(spent);
+    this.#targets.show(spent);
+    this.#budgets.replaceChildren(budgets(this.#last.budgets));
+  }
+}
+
+function figures(spent) {
+  const figure = (name, value, more) => el("div", null, el("dt", null, name), el("dd", null, value, more ? el("small", null, more) : null));
+  const saved = (other) => (other && other.cost > 0 ? 1 - spent.cost / other.cost : null);
+  const against = (name, other) => {
+    const share = saved(other);
+    if (share === null) return null;
+    return figure(name, share >= 0 ? `${percent(share, 0)} less` : `${percent(-share, 0)} more`, `than ${other.target}, estimated`);
+  };
+  return el("dl", { class: "figures" },
+    figure("Spent", dollars(spent.cost), `${count(spent.requests)} requests since ${clock(spent.since)}`),
+    against("Against the best", spent.at_best), against("Against the dearest", spent.at_dearest));
+}
+
+function drawAlone(spent, width) {
+  const rows = [{ label: "as routed", value: spent.cost, text: dollars(spent.cost), kind: "" }];
+  const told = [["as routed", dollars(spent.cost), "observed"]];
+  for (const [what, other] of [["best", spent.at_best], ["dearest", spent.at_dearest]]) {
+    if (!other) continue;
+    rows.push({ label: `all ${other.target}`, value: other.cost, text: `≈ ${dollars(other.cost)}`, kind: "soft" });
+    told.push([`all ${other.target}, the ${what} single target`, dollars(other.cost), "estimated"]);
+  }
+  const desc = told.map(([who, cost, how]) => `${who}: ${cost}, ${how}`).join("; ");
+  return { ...bars(rows, width, Math.max(...rows.map((row) => row.value))), desc, columns: ALONE, rows: told };
+}
+
+function drawTargets(spent, width) {
+  const rows = spent.by_target.map((each) => ({ label: each.target, value: each.cost, text: dollars(each.cost) }));
+  const told = spent.by_target.map((each) => [
+    each.target, count(each.requests), dollars(each.cost), spent.cost > 0 ? percent(each.cost / spent.cost) : "–",
+  ]);
+  const desc = rows.length ? rows.map((row) => `${row.label}: ${row.text}`).join("; ") : "Nothing was spent.";
+  return { ...bars(rows, width, Math.max(0, ...rows.map((row) => row.value))), desc, columns: BY_TARGET, rows: told };
+}
+
+function budgets(all) {
+  if (all.length === 0) return el("p", { class: "soft" }, "None is set.");
+  const rows = all.map((budget) => {
+    const share = budget.spent / budget.dollars;
+    const kind = share >= 1 ? "bad" : share >= budget.soften_from ? "warn" : "";
+    const does = share >= 1 ? (budget.stop ? "requests are refused" : "the cheapest target answers")
+      : share >= budget.soften_from ? "lam is being lowered" : "no effect yet";
+    return [`${budget.key ?? "whole gateway"}, a ${budget.per}`, small(share, kind),
+      `${dollars(Math.max(0, budget.dollars - budget.spent))} of ${dollars(budget.dollars)}`, does,
+      el("span", { title: moment(budget.resets_at) }, clock(budget.resets_at))];
+  });
+  const columns = [{ name: "Budget" }, { name: el("span", { class: "unseen" }, "Spent, as a bar"), spare: 0 },
+    { name: "Left", num: true }, { name: "Effect" }, { name: "Resets", num: true, spare: 0 }];
+  return el("div", { class: "scroll", role: "region", "aria-label": "Budgets, a table", tabindex: "0" },
+    table("Budgets and what is left of them", columns, rows));
+}

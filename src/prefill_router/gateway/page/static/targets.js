@@ -1,0 +1,37 @@
+// How the targets do, and what they can do.
+
+import { get } from "./api.js";
+import { byId, el, table } from "./dom.js";
+import { NONE, count, duration, percent, price } from "./format.js";
+import { BREAKERS } from "./words.js";
+
+const COLUMNS = [
+  { name: "Target" }, { name: "Breaker" }, { name: "Calls, 1 h", num: true }, { name: "Failed", num: true },
+  { name: "First\u00a0byte p50", num: true }, { name: "p95", num: true, spare: 1 },
+  { name: "$\u00a0/\u00a0M in", num: true }, { name: "cached", num: true, spare: 1 }, { name: "$\u00a0/\u00a0M out", num: true },
+  { name: "Context", num: true, spare: 1 }, { name: "Accepts", spare: 2 }, { name: "Serves", spare: 2 },
+];
+
+export class Targets {
+  async update() {
+    const { prices_date: date, targets } = await get("targets");
+    byId("prices-date").textContent = date ? `prices of ${date}` : "";
+    byId("targets-body").replaceChildren(table("Targets: how they do and what they can do", COLUMNS, targets.map(row)));
+  }
+}
+
+function row(target) {
+  const [word, kind] = BREAKERS[target.breaker];
+  const wait = target.retry_in === null ? "" : `, ${Math.ceil(target.retry_in)} s`;
+  const rate = target.requests > 0 ? target.failures / target.requests : 0;
+  const failed = target.failures === 0 ? "0" : `${count(target.failures)} (${percent(rate, rate < 0.1 ? 1 : 0)})`;
+  return [
+    el("span", null, target.target, " ", el("span", { class: "aside" }, target.provider)),
+    el("span", { class: `pill ${kind}` }, word + wait),
+    count(target.requests), failed,
+    duration(target.first_byte_p50), duration(target.first_byte_p95),
+    price(target.input_price), price(target.cached_input_price), price(target.output_price),
+    target.context_tokens === null ? NONE : count(target.context_tokens),
+    target.accepts.join(", ").replaceAll("_", " ") || "text", target.serves.join(", "),
+  ];
+}

@@ -1,0 +1,159 @@
+// The slider: what another lam would change, before anything is applied.
+
+import { get, post } from "./api.js";
+import { Chart } from "./charts.js";
+import { drawCurve } from "./curve.js";
+import { byId, el, notice, pairs, shape } from "./dom.js";
+import { count, dollars, number, percent, span } from "./format.js";
+
+const PAUSE_MS = 200;
+const MOST_MOVES = 6;
+
+export class TradeOff {
+  #slider = byId("lam");
+  #chart = new Chart("Expected accuracy against cost", drawCurve);
+  #empty = el("p", { class: "empty", hidden: true }, "No request with a forecast is on record yet.");
+  #curve = null;
+  #set = null;
+  #touched = false;
+  #asked = 0;
+  #timer = 0;
+  #whatif = null;
+  #changed;
+
+  /** @param {() => void} changed Hears that another lam is in force. */
+  constructor(changed) {
+    this.#changed = changed;
+    byId("curve").append(this.#empty, this.#chart.node);
+    this.#chart.node.insertBefore(legend(), this.#chart.node.lastChild);
+    this.#slider.addEventListener("input", () => this.#move());
+    byId("apply").addEventListener("click", () => this.#confirm());
+    byId("back").addEventListener("click", () => this.#reset());
+  }
+
+  async update() {
+    this.#curve = await get("curve");
+    const { requests, since } = this.#curve;
+    byId("curve-of").textContent = since === null ? "" : `${count(requests)} requests of the last ${span(Math.max(60, Date.now() / 1000 - since))}`;
+    this.draw();
+    await this.#ask();
+  }
+
+  /** The lam that is set; the slider follows it until somebody moves it. */
+  known(lam) {
+    this.#set = lam;
+    if (!this.#touched) this.#slider.value = String(lam);
+    this.#label();
+    this.draw();
+  }
+
+  draw() {
+    if (this.#curve === null || this.#set === null) return;
+    const some = this.#curve.points.length > 0;
+    this.#empty.hidden = some;
+    this.#chart.node.hidden = !some;
+    if (!some) return;
+    const then = this.#touched ? this.#at(this.#value()) : null;
+    this.#chart.show({ curve: this.#curve, now: this.#at(this.#set), then });
+  }
+
+  #value() {
+    return Number(this.#slider.value);
+  }
+
+  #at(lam) {
+    const points = this.#curve.points.filter((point) => point.lam <= lam);
+    return { ...(points[points.length - 1] ?? this.#curve.points[0]), lam };
+  }
+
+  #label() {
+    const same = this.#set === null || Math.abs(this.#value() - this.#set) < 0.005;
+    const text = same ? `${number(this.#value())}, in force` : number(this.#value());
+    byId("lam-value").textContent = text;
+    this.#slider.setAttribute("aria-valuetext", `lam ${text}`);
+    byId("apply").disabled = same;
+    byId("back").disabled = same;
+  }
+
+  #move() {
+    this.#touched = true;
+    this.#label();
+    this.draw();
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#ask().catch((error) => notice(byId("applied"), error.message)), PAUSE_MS);
+  }
+
+  #reset() {
+    this.#touched = false;
+    this.known(this.#set);
+    this.#slider.focus();
+    this.#ask().catch(() => {});
+  }
+
+  async #ask() {
+    this.#asked += 1;
+    const mine = this.#asked;
+    const whatif = await get(`whatif?lam=${this.#value()}`);
+    if (mine !== this.#asked) return;
+    this.#whatif = whatif;
+    const content = told(whatif);
+    const text = content.map((node) => node.textContent).join("");
+    if (byId("whatif").textContent !== text) byId("whatif").replaceChildren(...content);
+  }
+
+  async #confirm() {
+    clearTimeout(this.#timer);
+    const lam = this.#value();
+    try {
+      await this.#ask();
+    } catch (error) {
+      notice(byId("applied"), error.message);
+      return;
+    }
+    byId("confirm-body").replaceChildren(
+      el("p", null, `Requests that name no lam of their own are routed at lam ${number(lam)}, in place of ${number(this.#set)}, until the gateway is started again.`),
+      ...told(this.#whatif));
+    const dialog = byId("confirm");
+    dialog.returnValue = "";
+    dialog.onclose = () => {
+      if (dialog.returnValue === "yes") this.#apply(lam, true);
+    };
+    dialog.showModal();
+  }
+
+  async #apply(lam, undo) {
+    const box = byId("applied");
+    try {
+      const done = await post("lam", { lam });
+      this.#touched = false;
+      this.known(done.lam);
+      const back = undo ? el("button", { type: "button", id: "undo", click: () => this.#apply(done.before, false) }, "Undo") : null;
+      notice(box, undo ? `lam is ${number(done.lam)} now.` : `Undone: lam is ${number(done.lam)} again.`, ...(back ? [back] : []));
+      this.#slider.focus();
+      this.#changed();
+      await this.#ask();
+    } catch (error) {
+      notice(box, `It was not applied. ${error.message}`);
+    }
+  }
+}
+
+function legend() {
+  const entry = (kind, text) => el("li", null,
+    shape("svg", { width: 10, height: 10, "aria-hidden": "true" }, shape("circle", { class: kind, cx: 5, cy: 5, r: 4.5 })), text);
+  return el("ul", { class: "legend" }, entry("now", "in force"), entry("then", "looked at"), entry("single", "one target for all"));
+}
+
+function told({ now, then, requests, changed, moves }) {
+  if (requests === 0) return [el("p", { class: "soft" }, "Nothing can be told without recorded requests.")];
+  const versus = (before, after) => (before === after ? after : `${before} → ${after}`);
+  const facts = pairs([
+    ["Expected accuracy", versus(percent(now.accuracy), percent(then.accuracy))],
+    ["Expected cost of 1,000", versus(dollars(now.cost), dollars(then.cost))],
+    ["Another target", `${count(changed)} of ${count(requests)} recent requests`],
+  ]);
+  const shown = moves.slice(0, MOST_MOVES).map((move) => el("li", null, `${move.origin} → ${move.to} `, el("strong", null, count(move.requests))));
+  const rest = moves.slice(MOST_MOVES).reduce((sum, move) => sum + move.requests, 0);
+  if (rest > 0) shown.push(el("li", { class: "soft" }, `and ${count(rest)} more`));
+  return shown.length ? [facts, el("ul", { class: "moves", "aria-label": "From whom to whom" }, shown)] : [facts];
+}

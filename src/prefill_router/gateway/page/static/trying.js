@@ -1,0 +1,122 @@
+// A box to try a prompt: the decision alone, or the answer too. Answers are shown as text.
+
+import { call, json, told } from "./api.js";
+import { byId, el, notice, pairs, table } from "./dom.js";
+import { dollars, number } from "./format.js";
+
+const OWN = "x-prefill-router-";
+
+export class Trying {
+  #stop = null;
+  #explain;
+
+  /** @param {(id: string) => void} explain Shows a decision. */
+  constructor(explain) {
+    this.#explain = explain;
+    byId("try-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#send();
+    });
+    byId("try-prompt").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("try-form").requestSubmit();
+    });
+    byId("try-stop").addEventListener("click", () => this.#stop?.abort());
+  }
+
+  async #send() {
+    if (this.#stop !== null) return;
+    this.#stop = new AbortController();
+    this.#busy(true);
+    notice(byId("try-said"), "Waiting for the gateway.");
+    byId("try-answer").replaceChildren();
+    try {
+      const ask = document.querySelector('input[name="try"]:checked').value === "ask";
+      notice(byId("try-said"), await (ask ? this.#ask() : this.#route()));
+    } catch (error) {
+      notice(byId("try-said"), error.name === "AbortError" ? "Stopped." : error.message);
+    } finally {
+      this.#stop = null;
+      this.#busy(false);
+    }
+  }
+
+  #busy(busy) {
+    byId("try-send").disabled = busy;
+    byId("try-stop").hidden = !busy;
+    byId("try-answer").setAttribute("aria-busy", String(busy));
+  }
+
+  async #post(path, more) {
+    const lam = byId("try-lam").value;
+    const body = { model: "auto", messages: [{ role: "user", content: byId("try-prompt").value }], ...more };
+    const options = json(body);
+    if (lam !== "") options.headers[`${OWN}lam`] = lam;
+    const reply = await call(path, { ...options, signal: this.#stop.signal });
+    if (!reply.ok) throw new Error(await told(reply));
+    return reply;
+  }
+
+  async #route() {
+    const reply = await this.#post("/v1/route");
+    const decision = await reply.json();
+    byId("try-answer").replaceChildren(this.#headers(reply), ...routed(decision));
+    return `It would go to ${decision.target}. No target was asked.`;
+  }
+
+  async #ask() {
+    const reply = await this.#post("/v1/chat/completions", { stream: true });
+    const text = document.createTextNode("");
+    const thought = document.createTextNode("");
+    const thinking = el("details", { hidden: true }, el("summary", null, "Reasoning"), el("div", { class: "answer" }, thought));
+    byId("try-answer").replaceChildren(this.#headers(reply), thinking,
+      el("div", { class: "answer", role: "region", "aria-label": "Answer", tabindex: "0" }, text));
+    const target = reply.headers.get(`${OWN}target`);
+    notice(byId("try-said"), `${target ?? "A target"} is answering.`);
+    for await (const event of events(reply.body)) {
+      if (event.error) throw new Error(String(event.error.message ?? "The answer broke off."));
+      const delta = event.choices?.[0]?.delta ?? {};
+      text.data += delta.content ?? delta.refusal ?? "";
+      thought.data += delta.reasoning_content ?? delta.reasoning ?? "";
+      thinking.hidden = thought.data === "";
+    }
+    return `${target ?? "A target"} has answered.`;
+  }
+
+  #headers(reply) {
+    const own = [...reply.headers].filter(([name]) => name.startsWith(OWN));
+    const id = own.map(([, value]) => value).find((value) => /^pr_[0-9a-f]{32}$/.test(value));
+    const said = pairs(own.map(([name, value]) => [name.slice(OWN.length).replaceAll("-", " "), value]));
+    // A decision that nobody was asked on leaves no receipt to explain.
+    if (!id || !reply.url.endsWith("/chat/completions")) return said;
+    return el("div", null, said, el("div", { class: "buttons" },
+      el("button", { type: "button", click: () => this.#explain(id) }, "Why this target")));
+  }
+}
+
+function routed(decision) {
+  const all = decision.targets ?? {};
+  const names = (decision.order ?? Object.keys(all)).filter((name) => name in all);
+  if (names.length === 0) return [];
+  const rows = names.map((name) => [name, number(all[name].correctness, 3), dollars(all[name].estimated_cost), number(all[name].score, 3)]);
+  return [table("Every target that could answer, best first",
+    [{ name: "Target" }, { name: "Probability", num: true }, { name: "Estimate", num: true }, { name: "Score", num: true }], rows)];
+}
+
+/** The JSON of each server-sent event, until [DONE]. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    held += value ?? "";
+    const lines = held.split(/\r\n|\n|\r(?!$)/);
+    held = done ? "" : lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data:")) continue;
+      const data = line.slice(5).trim();
+      if (data === "[DONE]") return;
+      yield JSON.parse(data);
+    }
+    if (done) return;
+  }
+}

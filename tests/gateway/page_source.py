@@ -1,0 +1,373 @@
+"""Made-up traffic of nine targets, for the page to show; the decisions in it are real ones."""
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from prefill_router.cost import CostScale
+from prefill_router.errors import StoreError
+from prefill_router.gateway.page.shapes import (
+    Curve,
+    Decision,
+    DecisionDetail,
+    Decisions,
+    Drift,
+    LamSet,
+    Overview,
+    Spend,
+    SpendWindow,
+    TargetHealth,
+    Targets,
+    WhatIf,
+)
+from prefill_router.policy import Lambda
+from prefill_router.router.decision import decide
+
+INPUT = (0.05, 0.1, 0.2, 0.4, 0.6, 1.0, 1.25, 3.0, 5.0)
+OUTPUT = (0.1, 0.3, 0.8, 1.6, 2.4, 5.0, 10.0, 15.0, 25.0)
+SKILL = (-0.6, 0.1, 0.5, 0.9, 1.1, 1.4, 1.8, 2.2, 2.4)
+NAMES = (
+    *("wren-1b", "wren-8b", "heron-32b", "heron-70b", "kestrel-mini"),
+    *("kestrel-code", "kestrel-large", "condor", "condor-thinking"),
+)
+SCALE = CostScale(low=2e-5, high=0.03)
+DOWN = "heron-32b"
+
+
+@dataclass(frozen=True)
+class Kept:
+    detail: DecisionDetail
+    ended: int
+
+
+class FakeSource:
+    """Answers as a gateway would after some hours of traffic; `arrive` makes more of it."""
+
+    def __init__(self, *, seed: int = 7, requests: int = 412, ready: bool = False) -> None:
+        self.random = random.Random(seed)
+        self.rng = np.random.default_rng(seed)
+        self.lam = self.configured = 0.62
+        self.ready = ready
+        self.broken = False
+        self.calls: list[str] = []
+        self.kept: list[Kept] = []
+        self.started = time.time() - 19 * 3600 - 1380
+        now = time.time()
+        for i in range(requests):
+            self.arrive(at=now - 6 * (requests - i) - self.random.random())
+
+    def arrive(self, *, at: float | None = None) -> str:
+        """One request more; its id."""
+        given = int(self.rng.lognormal(6.2, 0.9))
+        hard = self.rng.normal(0.4, 1.1)
+        p = 1 / (1 + np.exp(-(np.array(SKILL) * 1.3 - hard + self.rng.normal(0, 0.35, 9))))
+        wrote = np.array([220, 240, 260, 280, 300, 420, 480, 560, 1900])
+        cost = (given * np.array(INPUT) + wrote * np.array(OUTPUT)) / 1e6
+        decision = decide(
+            NAMES,
+            p,
+            cost,
+            SCALE,
+            policy=Lambda(),
+            lam=self.lam,
+            input_tokens=given,
+            truncated=False,
+        )
+        number = len(self.kept)
+        detail = self._detail(number, decision.to_dict(), given, at or time.time())
+        self.kept.append(Kept(detail, number + 1))
+        return detail["decision"]["id"]
+
+    def _detail(self, number: int, told: dict[str, Any], given: int, at: float) -> DecisionDetail:
+        kind = number % 14
+        order = [name for name in told["order"] if name != DOWN]
+        asked = order[0]
+        failed = kind == 5
+        target = order[1] if failed else asked
+        named, plain = kind == 9, kind in (3, 12)
+        wrote = int(self.random.gauss(340, 90)) + 40
+        place = NAMES.index(target)
+        cost = (given * INPUT[place] + wrote * OUTPUT[place]) / 1e6
+        row: Decision = {
+            "id": f"pr_{int(1000 * at):012x}{number:020x}",
+            "at": at,
+            "requested": target if named else ("auto", "auto", "prefill-router:0.62")[number % 3],
+            "target": target,
+            "reason": "named"
+            if named
+            else "fallback"
+            if plain
+            else "session"
+            if kind in (6, 7)
+            else "policy",
+            "fallback": "deadline" if plain else None,
+            "lam": None if named else self.lam,
+            "probability": None if named or plain else told["targets"][target]["correctness"],
+            "estimated_cost": told["targets"][target]["estimated_cost"],
+            "cost": cost,
+            "cost_is_estimated": kind == 11,
+            "decision_seconds": 0.0008 if named else self.random.uniform(0.011, 0.028),
+            "total_seconds": self.random.uniform(0.6, 9.5),
+            "outcome": "disconnected" if kind == 11 else "cut" if kind == 13 else "answered",
+            "status": 200,
+            "endpoint": ("chat", "chat", "responses")[number % 3],
+            "stream": number % 4 != 0,
+        }
+        attempts: list[Any] = [
+            {"target": asked, "end": "overloaded", "status": 503, "seconds": 0.21},
+            {"target": asked, "end": "first_token_timeout", "status": None, "seconds": 4.0},
+        ]
+        answer = {"target": target, "end": "answered", "status": 200, "seconds": 2.4}
+        shown = not (named or plain)
+        return {
+            "decision": row,
+            "targets": [
+                *(
+                    {
+                        "target": name,
+                        "probability": told["targets"][name]["correctness"] if shown else None,
+                        "estimated_cost": told["targets"][name]["estimated_cost"],
+                        "score": told["targets"][name]["score"] if shown else None,
+                        "place": i + 1,
+                        "excluded": None,
+                    }
+                    for i, name in enumerate(order)
+                ),
+                {
+                    "target": DOWN,
+                    "probability": told["targets"][DOWN]["correctness"] if shown else None,
+                    "estimated_cost": told["targets"][DOWN]["estimated_cost"],
+                    "score": None,
+                    "place": None,
+                    "excluded": "its breaker is open",
+                },
+            ],
+            "attempts": [*attempts, answer] if failed else [answer],
+            "path": told["path"] if shown else [],
+            "below": _turn(told["changes_below"]) if shown else None,
+            "above": _turn(told["changes_above"]) if shown else None,
+            "tokens": {
+                "input": given,
+                "cached": given // 2 if kind == 6 else 0,
+                "output": wrote,
+                "reasoning": None,
+                "estimated": kind == 11,
+            },
+            "timings": {
+                "decision": row["decision_seconds"],
+                "forecast": 0.01 if shown else None,
+                "first_byte": 0.42,
+                "total": row["total_seconds"],
+            },
+            "router": "9f3c1ab27d5e4c60b8aa",
+            "policy": "lambda",
+            "policy_target": order[0] if shown else None,
+            "lam_asked": row["lam"],
+            "novelty": 0.44 if shown else None,
+            "scored": "last_user",
+            "input_tokens": given,
+            "in_session": kind in (6, 7),
+            "key": "web",
+        }
+
+    def _check(self, name: str) -> None:
+        self.calls.append(name)
+        if self.broken:
+            raise StoreError("the receipts can't be read; see whether the database runs")
+
+    def _tables(self) -> tuple[Any, Any, list[int]]:
+        known = [k.detail for k in self.kept if k.detail["path"]]
+        rows = [{each["target"]: each for each in detail["targets"]} for detail in known]
+        p = np.array([[row[n]["probability"] for n in NAMES] for row in rows]).reshape(-1, 9)
+        cost = np.array([[row[n]["estimated_cost"] for n in NAMES] for row in rows]).reshape(-1, 9)
+        return p, cost, list(range(len(known)))
+
+    def _at(self, lam: float) -> tuple[dict[str, float], Any]:
+        p, cost, rows = self._tables()
+        chosen = np.argmax(lam * p - (1 - lam) * SCALE.normalise(cost), axis=1)
+        point = {"lam": lam, "accuracy": 0.0, "cost": 0.0}
+        if rows:
+            point["accuracy"] = float(p[rows, chosen].mean())
+            point["cost"] = 1000 * float(cost[rows, chosen].mean())
+        return point, chosen
+
+    async def overview(self) -> Overview:
+        self._check("overview")
+        down = [f"{DOWN}: its breaker is open after 5 failures in a row"]
+        return {
+            "state": "ready" if self.ready else "degraded",
+            "problems": [] if self.ready else down,
+            "router": "9f3c1ab27d5e4c60b8aa",
+            "policy": "lambda",
+            "encoder": "minilm",
+            "lam": self.lam,
+            "lam_set": self.lam,
+            "lam_configured": self.configured,
+            "requests_last_hour": min(len(self.kept), 600),
+            "uptime_seconds": time.time() - self.started,
+            "version": "0.1.0",
+        }
+
+    async def decisions(self, *, after: str | None, limit: int) -> Decisions:
+        self._check("decisions")
+        seen = int(after) if after is not None and after.isdigit() else 0
+        new = [kept.detail["decision"] for kept in self.kept if kept.ended > seen]
+        return {"cursor": str(len(self.kept)), "decisions": new[::-1][:limit]}
+
+    async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
+        self._check("decision")
+        return next((k.detail for k in self.kept if k.detail["decision"]["id"] == id), None)
+
+    async def spend(self) -> Spend:
+        self._check("spend")
+        now = time.time()
+        day = self._window(now - now % 86_400, [kept.detail for kept in self.kept])
+        return {
+            "hour": self._window(
+                now - 3600, [k.detail for k in self.kept if k.detail["decision"]["at"] > now - 3600]
+            ),
+            "day": day,
+            "budgets": [
+                {
+                    "key": None,
+                    "per": "day",
+                    "dollars": 5.0,
+                    "spent": day["cost"],
+                    "soften_from": 0.5,
+                    "stop": False,
+                    "resets_at": now - now % 86_400 + 86_400,
+                },
+                {
+                    "key": "web",
+                    "per": "hour",
+                    "dollars": 0.8,
+                    "spent": 0.61,
+                    "soften_from": 0.6,
+                    "stop": True,
+                    "resets_at": now - now % 3600 + 3600,
+                },
+            ],
+        }
+
+    def _window(self, since: float, details: list[DecisionDetail]) -> SpendWindow:
+        taken: dict[str, list[float]] = {}
+        for detail in details:
+            row = detail["decision"]
+            taken.setdefault(str(row["target"]), []).append(row["cost"] or 0.0)
+        alone = {
+            name: sum(
+                each["estimated_cost"] or 0.0
+                for detail in details
+                for each in detail["targets"]
+                if each["target"] == name
+            )
+            for name in NAMES
+        }
+        spent = sorted(
+            (
+                {"target": name, "requests": len(costs), "cost": sum(costs)}
+                for name, costs in taken.items()
+            ),
+            key=lambda each: -float(str(each["cost"])),
+        )
+        return {
+            "since": since,
+            "requests": len(details),
+            "cost": sum(sum(costs) for costs in taken.values()),
+            "by_target": spent,  # type: ignore[typeddict-item]
+            "at_best": {"target": NAMES[7], "cost": alone[NAMES[7]]} if details else None,
+            "at_dearest": {"target": NAMES[8], "cost": alone[NAMES[8]]} if details else None,
+        }
+
+    async def curve(self) -> Curve:
+        self._check("curve")
+        p, cost, rows = self._tables()
+        first = self.kept[0].detail["decision"]["at"] if self.kept else None
+        return {
+            "since": first,
+            "requests": len(rows),
+            "points": [self._at(i / 100)[0] for i in range(101)] if rows else [],  # type: ignore[misc]
+            "singles": [
+                {
+                    "target": name,
+                    "accuracy": float(p[:, i].mean()),
+                    "cost": 1000 * float(cost[:, i].mean()),
+                }
+                for i, name in enumerate(NAMES)
+                if rows
+            ],
+        }
+
+    async def whatif(self, lam: float) -> WhatIf:
+        self._check("whatif")
+        (now, before), (then, chosen) = self._at(self.lam), self._at(lam)
+        moves: dict[tuple[str, str], int] = {}
+        for a, b in zip(before, chosen, strict=True):
+            if a != b:
+                moves[NAMES[a], NAMES[b]] = moves.get((NAMES[a], NAMES[b]), 0) + 1
+        return {
+            "now": now,  # type: ignore[typeddict-item]
+            "then": then,  # type: ignore[typeddict-item]
+            "requests": len(before),
+            "changed": int((before != chosen).sum()),
+            "moves": [
+                {"origin": a, "to": b, "requests": n}
+                for (a, b), n in sorted(moves.items(), key=lambda item: -item[1])
+            ],
+        }
+
+    async def targets(self) -> Targets:
+        self._check("targets")
+        return {"prices_date": "2026-11-20", "targets": [_health(i) for i in range(9)]}
+
+    async def drift(self) -> Drift:
+        self._check("drift")
+        psi = {
+            "component 3": 0.31,
+            "component 1": 0.14,
+            "prompt tokens": 0.112,
+            "component 7": 0.06,
+            "component 2": 0.041,
+            "component 5": 0.018,
+        }
+        return {
+            "watched": True,
+            "requests": len(self.kept),
+            "needed": 200,
+            "mean": 0.1135 if self.kept else None,
+            "features": [{"feature": k, "psi": v} for k, v in psi.items() if self.kept],
+        }
+
+    async def set_lam(self, lam: float) -> LamSet:
+        self._check("set_lam")
+        before, self.lam = self.lam, lam
+        return {"lam": lam, "before": before}
+
+
+def _turn(change: dict[str, Any] | None) -> Any:
+    return None if change is None else {"lam": change["lam"], "target": change["to"]}
+
+
+def _health(i: int) -> TargetHealth:
+    down = NAMES[i] == DOWN
+    return {
+        "target": NAMES[i],
+        "provider": ("local", "local", "lab", "lab", "kestrel")[i] if i < 5 else NAMES[i][:6],
+        "breaker": "open" if down else "half_open" if i == 6 else "closed",
+        "retry_in": 9.2 if down else None,
+        "requests": (4, 71, 12, 96, 118, 44, 51, 14, 2)[i],
+        "failures": (0, 0, 7, 1, 0, 2, 3, 0, 0)[i],
+        "first_byte_p50": None if i == 0 else 0.08 * (i + 1),
+        "first_byte_p95": None if i == 0 else 0.31 * (i + 1),
+        "input_price": INPUT[i],
+        "cached_input_price": INPUT[i] / 10 if i > 4 else None,
+        "output_price": OUTPUT[i],
+        "context_tokens": None if i == 0 else (8, 32, 32, 128, 128, 256, 400, 200, 200)[i] * 1000,
+        "accepts": [["tools"], ["tools", "json_schema"], ["tools", "json_schema", "images"]][i // 3]  # type: ignore[typeddict-item]
+        if i
+        else [],
+        "serves": ["chat", "messages"] if i > 6 else ["chat", "completions", "responses"],
+    }
