@@ -9,6 +9,7 @@ its median recorded cost. The cost that is reported afterwards is always the obs
 `RoutingDataset.observed_cost`.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -133,17 +134,19 @@ class CostEstimator:
         encoder_tokens: Real[NDArray[Any], " query"],
         *,
         input_tokens: Float[NDArray[np.float64], "query target"] | None = None,
+        most_output: float | None = None,
     ) -> Float[NDArray[np.float64], "query target"]:
         """Estimated cost of every target, in US dollars (Equation 1).
 
         Args:
             encoder_tokens: How many tokens the encoder reads of each query, before truncation.
             input_tokens: Each target's own count where known, else NaN.
+            most_output: Output tokens that no answer exceeds; a median above it counts as it.
         """
         counts = np.asarray(encoder_tokens, dtype=np.float64)[:, None] * self.token_ratio
         if input_tokens is not None:
             counts = np.where(np.isnan(input_tokens), counts, input_tokens)
-        return self._cost(counts)
+        return self._cost(counts, most_output=math.inf if most_output is None else most_output)
 
     @property
     def scale(self) -> CostScale:
@@ -170,12 +173,13 @@ class CostEstimator:
         ]
 
     def _cost(
-        self, inputs: Float[NDArray[np.float64], "row target"]
+        self, inputs: Float[NDArray[np.float64], "row target"], *, most_output: float = math.inf
     ) -> Float[NDArray[np.float64], "row target"]:
         if self.is_free:
             return np.zeros_like(inputs)
         prices = np.array([(t.input_price, t.output_price) for t in self.pool], dtype=np.float64)
-        output = np.where(prices[:, 1] == 0, 0, self.median_output * prices[:, 1])
+        written = np.minimum(self.median_output, most_output)
+        output = np.where(prices[:, 1] == 0, 0, written * prices[:, 1])
         cost = (inputs * prices[:, 0] + output) / _MILLION
         return np.where(np.isnan(cost), self.fixed, cost)
 

@@ -1,1 +1,21 @@
 """Deciding: which targets may answer, which of them does, and why."""
+
+from prefill_router.gateway.deciding.budgets import Allowance, Budgets, BudgetState
+from prefill_router.gateway.deciding.decider import Decider, RouterParts
+from prefill_router.gateway.deciding.ids import decision_id
+from prefill_router.gateway.deciding.question import Question
+from prefill_router.gateway.deciding.sessions import Row, Seat, Sessions, session_name
+
+__all__ = [
+    "Allowance",
+    "BudgetState",
+    "Budgets",
+    "Decider",
+    "Question",
+    "RouterParts",
+    "Row",
+    "Seat",
+    "Sessions",
+    "decision_id",
+    "session_name",
+]

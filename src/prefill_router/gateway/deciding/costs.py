@@ -1,0 +1,83 @@
+"""What answering a request would cost each target's way."""
+
+import math
+from typing import final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.cost import CostEstimator
+from prefill_router.gateway.deciding.question import Question
+from prefill_router.policy import score
+
+PerTarget = Float[NDArray[np.float64], " target"]
+_BYTES_PER_TOKEN = 4
+_MILLION = 1e6
+
+
+def request_tokens(question: Question, read: int | None) -> int:
+    """Estimated input tokens of the whole request, in the encoder's own tokens.
+
+    Args:
+        question: The request.
+        read: What the encoder read; its tokens per byte are taken for the rest too. None where it
+            read nothing: then a token is 4 bytes.
+    """
+    if read is None or not question.scored_bytes:
+        return max(read or 0, -(-question.text_bytes // _BYTES_PER_TOKEN))
+    return math.ceil(read * max(1.0, question.text_bytes / question.scored_bytes))
+
+
+@final
+class Costs:
+    """Equation 1 for one request, with the provider's cache, and the score of Equation 2."""
+
+    def __init__(self, estimator: CostEstimator) -> None:
+        self._estimator = estimator
+        self._scale = estimator.scale
+        self.known = not estimator.is_free
+        recorded = set(estimator.recorded)
+        self._saved = np.array(
+            [
+                0.0
+                if t.input_price is None or t.cached_input_price is None or t.name in recorded
+                else (t.input_price - t.cached_input_price) / _MILLION
+                for t in estimator.pool
+            ]
+        )
+
+    def estimate(self, question: Question, tokens: int) -> PerTarget:
+        """Every target's estimated cost, US dollars, with nothing cached.
+
+        An answer is expected to be as long as the target's median on the train rows, or as the
+        client's limit, where that is less.
+        """
+        most = 0 if question.endpoint == "embeddings" else question.max_tokens
+        counts = np.array([tokens], dtype=np.float64)
+        cost: PerTarget = self._estimator.estimate(counts, most_output=most)[0]
+        return cost
+
+    def with_cache(self, cost: PerTarget, column: int, *, tokens: int, cached: int) -> PerTarget:
+        """The same costs where one target has some of the request in its cache.
+
+        Args:
+            cost: With nothing cached, US dollars.
+            column: Who has it.
+            tokens: The request's, in the encoder's tokens.
+            cached: How many it has, in its own tokens; the request has no more than all of its own.
+        """
+        own = tokens * float(self._estimator.token_ratio[column])
+        less = cost.copy()
+        less[column] -= min(float(cached), own) * self._saved[column]
+        return less
+
+    def normalise(self, cost: PerTarget) -> PerTarget:
+        """Costs on the scale of the train rows."""
+        return self._scale.normalise(cost)
+
+    def scores(self, correctness: PerTarget, cost: PerTarget, lam: float) -> PerTarget:
+        """Every target's score (Equation 2) at these costs, US dollars."""
+        p, c = correctness[None, :], self._scale.normalise(cost)[None, :]
+        scores: PerTarget = score(p, c, lam)[0]
+        return scores

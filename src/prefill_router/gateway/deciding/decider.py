@@ -1,0 +1,275 @@
+"""The decision about one request.
+
+In this order: the target that the client named; the one that keeps the response it goes on from;
+in a tool loop the one that called the tools; outside the routed share the one that is set; the one
+that holds the conversation, unless a switch pays; and else the policy's winner, or the fallback's.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.cost import CostEstimator
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.choice import Choice
+from prefill_router.gateway.deciding.budgets import Allowance, Budgets
+from prefill_router.gateway.deciding.choosing import Chooser, Chosen
+from prefill_router.gateway.deciding.costs import Costs, PerTarget, request_tokens
+from prefill_router.gateway.deciding.eligible import Candidates, Excluded
+from prefill_router.gateway.deciding.fallback import check_fallback
+from prefill_router.gateway.deciding.held import Holders
+from prefill_router.gateway.deciding.ids import decision_id
+from prefill_router.gateway.deciding.known import Known, known_of
+from prefill_router.gateway.deciding.question import Question
+from prefill_router.gateway.deciding.refusing import (
+    named_cannot,
+    no_eligible_target,
+    several_embeddings,
+    unknown_target,
+)
+from prefill_router.gateway.deciding.sessions import Sessions
+from prefill_router.gateway.outcome import Outcome
+from prefill_router.gateway.settings import Settings
+from prefill_router.gateway.words import FallbackReason, Reason
+from prefill_router.policy import Policy
+from prefill_router.router import Forecast
+from prefill_router.router.decision import refuse_cascade
+from prefill_router.targets import Pool
+
+
+@runtime_checkable
+class RouterParts(Protocol):
+    """What deciding needs of a router, such as a `router.light.LightRouter`."""
+
+    @property
+    def pool(self) -> Pool:
+        """The targets and their prices."""
+
+    @property
+    def costs(self) -> CostEstimator:
+        """Equation 1."""
+
+    @property
+    def policy(self) -> Policy:
+        """Who answers, given probabilities and costs."""
+
+    @property
+    def reference_accuracy(self) -> Float[NDArray[np.float64], " target"] | None:
+        """Every target's share of correct answers on the train rows; None where unknown."""
+
+
+@final
+class Decider:
+    """Decides about requests, by one router and one set of settings.
+
+    After a reload there is a new one; what was remembered and spent is handed on to it.
+
+    Args:
+        router: What was fitted.
+        settings: The gateway's.
+        sessions: What is remembered of conversations.
+        budgets: What was spent.
+        breaker_open: Whether a target failed too often just now.
+        told: Gets what the log is to say of budgets.
+
+    Raises:
+        ConfigError: The policy decides by answers, or the settings name no target of the pool.
+    """
+
+    def __init__(
+        self,
+        router: RouterParts,
+        settings: Settings,
+        *,
+        sessions: Sessions,
+        budgets: Budgets,
+        breaker_open: Callable[[str], bool],
+        told: Callable[[str], None] | None = None,
+    ) -> None:
+        self._names = router.pool.names
+        _check(router, settings)
+        self._routing = settings.routing
+        self._costs = Costs(router.costs)
+        self._candidates = Candidates(router.pool)
+        self._holders = Holders(self._names, self._candidates, sessions)
+        self._chooser = Chooser(
+            self._names,
+            router.policy,
+            self._costs,
+            _finite(router.reference_accuracy),
+            settings=settings,
+            sessions=sessions,
+        )
+        self._sessions = sessions
+        self._budgets = budgets
+        self._breaker_open = breaker_open
+        self._told = told
+
+    def needs_forecast(self, question: Question) -> bool:
+        """Whether a forecast would matter: not where a name, a tool loop or a rule settles it."""
+        if question.named or question.previous_response_id or question.endpoint == "embeddings":
+            return False
+        tokens = request_tokens(question, None)
+        cannot = self._candidates.cannot(question, tokens)
+        if self._holders.holder(question, cannot) is not None:
+            return False
+        cost = None
+        if question.max_cost is not None:
+            cost = self._priced(self._costs.estimate(question, tokens))
+        wanted = self._candidates.unwanted(question, cost, cannot)
+        return len(self._candidates.left(wanted)) > 1
+
+    def decide(self, question: Question, forecast: Forecast | FallbackReason | None) -> Choice:
+        """Choose the target for one request.
+
+        Args:
+            question: The request.
+            forecast: What the router expects of it; why there is no forecast; or None where
+                `needs_forecast` says that none is needed.
+
+        Raises:
+            RefusalError: No target may answer, or a budget is spent; it says what would do.
+        """
+        decision = decision_id(question.at)
+        allowance = self._allowance(question)
+        known = self._known(question, forecast)
+        if question.named is not None:
+            return self._choice(decision, question, known, self._named(question, known), None, {})
+        cannot = self._candidates.cannot(question, known.tokens)
+        holder = self._holders.holder(question, cannot)
+        if holder is not None:
+            chosen = self._alone(*holder, known)
+            return self._choice(decision, question, known, chosen, allowance, cannot)
+        excluded = self._excluded(question, known, cannot)
+        among = self._candidates.left(excluded)
+        if forecast is None and len(among) > 1:
+            known = replace(known, fallback="no_text")  # nobody read any
+        chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
+        return self._choice(decision, question, known, chosen, allowance, excluded)
+
+    def started(self, choice: Choice, *, key: str | None) -> None:
+        """Set aside what the chosen target is expected to cost, until `answered`.
+
+        Args:
+            choice: What was decided.
+            key: The name of the client's key; None where none is asked for.
+        """
+        self._budgets.reserve(choice.id, key, choice.estimated_cost.get(choice.target, 0.0))
+
+    def answered(self, choice: Choice, outcome: Outcome, *, cost: float | None, at: float) -> None:
+        """Remember how a request that was `started` ended, and count its cost.
+
+        Args:
+            choice: What was decided.
+            outcome: How it ended.
+            cost: What it cost, US dollars; None where unknown.
+            at: When it ended, seconds since 1970.
+        """
+        key = self._budgets.release(choice.id)
+        if cost:
+            self._budgets.spend(key, cost, at)
+        if outcome.target is None or outcome.kind not in ("answered", "disconnected"):
+            return
+        usage = outcome.usage
+        counts = () if usage is None else (usage.input_tokens, usage.output_tokens)
+        self._sessions.answered(
+            choice.session,
+            target=outcome.target,
+            tokens=sum(n for n in counts if n is not None) or choice.input_tokens,
+            at=at,
+            tool_calls=outcome.tool_calls,
+            response_id=outcome.response_id,
+        )
+
+    def _known(self, question: Question, forecast: Forecast | FallbackReason | None) -> Known:
+        return known_of(
+            question,
+            forecast,
+            costs=self._costs,
+            targets=len(self._names),
+            novelty=self._routing.novelty,
+        )
+
+    def _priced(self, cost: PerTarget) -> PerTarget | None:
+        return cost if self._costs.known else None
+
+    def _asked(self, question: Question) -> float:
+        return self._routing.lam if question.lam_asked is None else question.lam_asked
+
+    def _allowance(self, question: Question) -> Allowance:
+        allowance = self._budgets.lam(self._asked(question), question.key, question.at)
+        if allowance.note is not None and self._told is not None:
+            self._told(allowance.note)
+        return allowance
+
+    def _named(self, question: Question, known: Known) -> Chosen:
+        name = question.named or ""
+        if name not in self._names:
+            raise unknown_target(name, self._names)
+        why = self._candidates.unusable(question, self._priced(known.cost), name)
+        if why is not None:
+            raise named_cannot(question, name, why)
+        return self._alone(name, "named", known)
+
+    def _alone(self, name: str, reason: Reason, known: Known) -> Chosen:
+        return Chosen([self._names.index(name)], reason, None, known.cost)
+
+    def _excluded(
+        self, question: Question, known: Known, cannot: Mapping[str, Excluded]
+    ) -> dict[str, Excluded]:
+        wanted = self._candidates.unwanted(question, self._priced(known.cost), cannot)
+        left = self._candidates.left(wanted)
+        if not left:
+            raise no_eligible_target(question, wanted)
+        if question.endpoint == "embeddings" and len(left) > 1:
+            raise several_embeddings([self._names[k] for k in left])
+        return self._candidates.broken(wanted, self._breaker_open)
+
+    def _choice(
+        self,
+        decision: str,
+        question: Question,
+        known: Known,
+        chosen: Chosen,
+        allowance: Allowance | None,
+        excluded: Mapping[str, Excluded],
+    ) -> Choice:
+        p = known.correctness
+        return Choice(
+            id=decision,
+            order=tuple(self._names[k] for k in chosen.order),
+            reason=chosen.reason,
+            fallback=known.fallback,
+            lam=None if allowance is None else allowance.lam,
+            lam_asked=None if allowance is None else self._asked(question),
+            correctness={} if p is None else self._by_name(p),
+            estimated_cost=self._by_name(chosen.cost) if self._costs.known else {},
+            excluded={name: why.words for name, why in excluded.items()},
+            policy_target=None if chosen.winner is None else self._names[chosen.winner],
+            novelty=known.novelty,
+            input_tokens=known.tokens,
+            session=question.session,
+            tool_loop=question.in_tool_loop and len(chosen.order) == 1,
+        )
+
+    def _by_name(self, values: PerTarget) -> dict[str, float]:
+        return dict(zip(self._names, values.tolist(), strict=True))
+
+
+def _check(router: RouterParts, settings: Settings) -> None:
+    refuse_cascade(router.policy)
+    names = router.pool.names
+    if router.costs.pool.names != names:
+        raise ConfigError(f"the router prices {router.costs.pool.names}; the pool has {names}")
+    check_fallback(settings.routing.fallback, names)
+    otherwise = settings.traffic.otherwise
+    if otherwise is not None and otherwise not in names:
+        raise ConfigError(f"traffic.otherwise is {otherwise!r}; the pool has {list(names)}")
+
+
+def _finite(accuracy: PerTarget | None) -> PerTarget | None:
+    return accuracy if accuracy is not None and np.isfinite(accuracy).all() else None

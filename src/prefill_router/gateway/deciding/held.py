@@ -1,0 +1,68 @@
+"""Requests whose target is settled by what went before, whatever anybody expects or wishes."""
+
+from collections.abc import Mapping
+from typing import final
+
+from prefill_router.gateway.deciding.eligible import Candidates, Excluded
+from prefill_router.gateway.deciding.question import Question
+from prefill_router.gateway.deciding.refusing import (
+    no_eligible_target,
+    response_lost,
+    unknown_response,
+)
+from prefill_router.gateway.deciding.sessions import Sessions
+from prefill_router.gateway.words import Reason
+
+
+@final
+class Holders:
+    """Who must answer: the target that keeps a stored response, or that called tools.
+
+    Args:
+        names: The pool's targets.
+        candidates: The same, with what they can do.
+        sessions: What is remembered of conversations.
+    """
+
+    def __init__(self, names: tuple[str, ...], candidates: Candidates, sessions: Sessions) -> None:
+        self._names = names
+        self._candidates = candidates
+        self._sessions = sessions
+
+    def holder(
+        self, question: Question, cannot: Mapping[str, Excluded]
+    ) -> tuple[str, Reason] | None:
+        """Who must answer, and why; None for nobody.
+
+        Args:
+            question: The request.
+            cannot: The targets that can't answer, or that the client's key may not use.
+
+        Raises:
+            RefusalError: Who keeps the response isn't known, or can't answer.
+        """
+        if question.previous_response_id is not None:
+            return self._keeper(question, question.previous_response_id, cannot), "stored"
+        caller = self._caller(question, cannot) if question.in_tool_loop else None
+        return None if caller is None else (caller, "tool_loop")
+
+    def _keeper(self, question: Question, response: str, cannot: Mapping[str, Excluded]) -> str:
+        keeper = self._sessions.keeper(response)
+        if keeper is not None:
+            if keeper in self._names and keeper not in cannot:
+                return keeper
+            why = cannot[keeper].words if keeper in cannot else "it isn't in the pool any more"
+            raise response_lost(keeper, why)
+        serving = [self._names[k] for k in self._candidates.left(cannot)]
+        if not serving:
+            raise no_eligible_target(question, cannot)
+        if len(serving) > 1:
+            raise unknown_response(serving)
+        return serving[0]
+
+    def _caller(self, question: Question, cannot: Mapping[str, Excluded]) -> str | None:
+        caller = self._sessions.caller(question.tool_call_ids)
+        if caller is None:
+            seat = self._sessions.seat(question.session, question.at)
+            caller = None if seat is None else seat.target
+        return caller if caller in self._names and caller not in cannot else None

@@ -1,0 +1,172 @@
+"""What is remembered of conversations: who answered last, and who called which tools."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, final
+
+from prefill_router.data import Message
+from prefill_router.gateway.settings import Sessions as SessionSettings
+
+_DIGITS = 32
+_MOST_CALLS = 128
+"""Tool calls of one answer that are remembered; the conversation itself is known besides."""
+Kept = TypeVar("Kept")
+Row = tuple[str | None, str, int, float, Sequence[str], str | None]
+"""What a receipt says of an answer: the session, who answered, its tokens in and out, when it
+ended (seconds since 1970), the ids of its tool calls, and its own id."""
+
+
+def session_name(
+    settings: SessionSettings,
+    *,
+    header: str | None,
+    hint: str | None,
+    key_turns: Iterable[Message],
+    key: str | None,
+) -> str | None:
+    """What names a request's conversation: 32 hexadecimal digits, the same after a restart.
+
+    The header alone names it. Without one its first turns do, together with the hint: clients send
+    one `prompt_cache_key` for all that begins alike, so it can't stand alone.
+
+    Args:
+        settings: By what conversations are known.
+        header: The session header.
+        hint: What the body says of its session.
+        key_turns: The turns up to the first user turn, which all later requests repeat.
+        key: The name of the client's key: clients don't share conversations.
+    """
+    if settings.known_by == "none" or (settings.known_by == "header" and header is None):
+        return None
+    parts = ["header", header] if header is not None else ["turns", hint or ""]
+    turns = [] if header is not None else [(turn.role, turn.content) for turn in key_turns]
+    if header is None and not turns:
+        return None
+    digest = hashlib.sha256()
+    for text in (key or "", *parts, *(text for turn in turns for text in turn)):
+        read = text.encode("utf-8", "surrogatepass")
+        digest.update(len(read).to_bytes(8, "big"))
+        digest.update(read)
+    return digest.hexdigest()[:_DIGITS]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Who holds a conversation.
+
+    Attributes:
+        target: Who answered last.
+        tokens: Tokens of that turn, in and out, in the target's own: what its cache may hold.
+        at: When, seconds since 1970.
+    """
+
+    target: str
+    tokens: int
+    at: float
+
+
+@final
+class _Recent(Generic[Kept]):
+    """The last entries that were put in, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.entries: OrderedDict[str, Kept] = OrderedDict()
+
+    def put(self, name: str, value: Kept) -> None:
+        self.entries[name] = value
+        self.entries.move_to_end(name)
+        self.shrink()
+
+    def shrink(self) -> None:
+        while len(self.entries) > self.most:
+            self.entries.popitem(last=False)
+
+
+@final
+class Sessions:
+    """What is remembered of conversations, in the memory of the gateway's process.
+
+    It outlives reloads. A conversation that was silent for longer than the settings say counts as
+    forgotten. Tool calls and stored responses don't go by time, since somebody may be asked before
+    a tool runs, and providers keep responses for weeks; of them too, only so many are remembered.
+    """
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self._settings = settings
+        self._seats: _Recent[Seat] = _Recent(settings.most)
+        self._calls: _Recent[str] = _Recent(settings.most)
+        self._responses: _Recent[str] = _Recent(settings.most)
+
+    def __len__(self) -> int:
+        return len(self._seats.entries)
+
+    def use(self, settings: SessionSettings) -> None:
+        """Go on with other settings, after a reload."""
+        self._settings = settings
+        for recent in (self._seats, self._calls, self._responses):
+            recent.most = settings.most
+            recent.shrink()
+
+    def seat(self, session: str | None, at: float) -> Seat | None:
+        """Who holds a conversation, at a time; None where nobody is remembered."""
+        seat = None if session is None else self._seats.entries.get(session)
+        return None if seat is None or at - seat.at > self._settings.seconds else seat
+
+    def caller(self, tool_call_ids: Iterable[str]) -> str | None:
+        """The target that called tools; None where that isn't remembered."""
+        known = (self._calls.entries.get(call) for call in tool_call_ids)
+        return next((target for target in known if target is not None), None)
+
+    def keeper(self, response_id: str) -> str | None:
+        """The target that keeps a stored response; None where that isn't remembered."""
+        return self._responses.entries.get(response_id)
+
+    def answered(
+        self,
+        session: str | None,
+        *,
+        target: str,
+        tokens: int,
+        at: float,
+        tool_calls: Sequence[str] = (),
+        response_id: str | None = None,
+    ) -> None:
+        """Remember an answer.
+
+        Args:
+            session: What names the conversation; None where nothing does.
+            target: Who answered.
+            tokens: Of the turn, in and out, in the target's own.
+            at: When the answer ended, seconds since 1970.
+            tool_calls: The ids of the answer's tool calls.
+            response_id: The answer's own id.
+        """
+        if session is not None:
+            self._seats.put(session, Seat(target, tokens, at))
+            self._forget(at)
+        for call in tool_calls[:_MOST_CALLS]:
+            self._calls.put(call, target)
+        if response_id is not None:
+            self._responses.put(response_id, target)
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Remember what receipts tell, oldest first."""
+        for session, target, tokens, at, tool_calls, response_id in rows:
+            self.answered(
+                session,
+                target=target,
+                tokens=tokens,
+                at=at,
+                tool_calls=tool_calls,
+                response_id=response_id,
+            )
+
+    def _forget(self, at: float) -> None:
+        """Drop the oldest conversation, if it is forgotten: for one that comes, one goes."""
+        oldest = next(iter(self._seats.entries))
+        if at - self._seats.entries[oldest].at > self._settings.seconds:
+            del self._seats.entries[oldest]
