@@ -42,6 +42,8 @@ _NEVER_PASSED = HOP_BY_HOP | {
     b"authorization",
     b"x-api-key",
     b"api-key",
+    b"openai-organization",  # of the client's account, not of the one whose key the target gets
+    b"openai-project",
     b"cookie",
     b"host",
     b"content-length",
@@ -105,7 +107,9 @@ class Passing:
         found = [
             (name, value)
             for name, value in headers
-            if (name in names or name.startswith(_PASSED_PREFIXES)) and name not in dropped
+            if (name in names or name.startswith(_PASSED_PREFIXES))
+            and name not in _NEVER_PASSED
+            and name not in dropped
         ]
         return found + _SET
 

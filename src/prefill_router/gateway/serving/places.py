@@ -21,6 +21,7 @@ class Places:
         pool: The pool file; None for the pool in the router.
         config: The settings' file; None for defaults and the environment's.
         overrides: Settings that come before both, by part: `{"routing": {"lam": 0.7}}`.
+        keys: The file of clients' keys, in place of the settings'; None for theirs.
         encoder_folders: Folders of local encoders.
         device: Where the encoder runs; None to choose.
         threads: Processor threads of the encoder; None for all.
@@ -30,6 +31,7 @@ class Places:
     pool: Path | None = None
     config: Path | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    keys: Path | None = None
     encoder_folders: tuple[Path, ...] = ()
     device: str | None = None
     threads: int | None = None
@@ -50,7 +52,8 @@ class Places:
         except ValidationError as error:
             told = "; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())
             raise ConfigError(f"the options: {told}") from None
-        return read.model_copy(update=parts)
+        named = {} if self.keys is None else {"keys": self.keys}
+        return read.model_copy(update={**parts, **named})
 
 
 def _changed(part: BaseModel, values: Mapping[str, Any]) -> BaseModel:

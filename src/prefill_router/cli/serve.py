@@ -1,0 +1,82 @@
+"""`prefill-router serve`: the gateway, in front of real traffic."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prefill_router.cli.app import app, out
+
+
+@app.command()
+def serve(
+    router: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    pool: Annotated[
+        Path | None, typer.Option(help="Who serves the targets; else as at the fit.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="8080 by default; 0 takes a free one.", min=0, max=65535)
+    ] = None,
+    lam: Annotated[
+        float | None, typer.Option(help="0 is cheapest, 1 most probably correct.", min=0, max=1)
+    ] = None,
+    receipts: Annotated[
+        str | None, typer.Option(help="sqlite:///FILE or postgresql://...", metavar="URL")
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="The file of clients' keys; none are asked for without.")
+    ] = None,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where the encoder runs, such as cuda.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Processor threads of the encoder.", min=1)
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check everything that it is made of, and end.")
+    ] = False,
+) -> None:
+    """Serve the OpenAI protocol, and send each request to the target that the router picks.
+
+    It listens on this machine alone, unless --host says otherwise; then --keys is needed. Every
+    setting has a name in the file of --config, and PREFILL_ROUTER_PART__NAME in the environment.
+    Ctrl-C ends it, once requests under way are answered; SIGHUP has it read everything again.
+
+    Example: prefill-router serve router --pool pool.yaml --lam 0.7
+    """
+    from prefill_router.gateway.serving.loading import load
+    from prefill_router.gateway.serving.places import Places
+
+    places = Places(
+        router=router,
+        pool=pool,
+        config=config,
+        overrides={
+            "listen": _given(host=host, port=port),
+            "routing": _given(lam=lam),
+            "receipts": _given(url=receipts),
+        },
+        keys=keys,
+        encoder_folders=tuple(encoder_folder or ()),
+        device=device,
+        threads=threads,
+    )
+    loaded = load(places)
+    if check:
+        names = ", ".join(loaded.pool.names)
+        out.print(f"all is well: the router {loaded.light.fingerprint}, in front of {names}")
+        return
+    from prefill_router.gateway.serving.running import run
+
+    run(places, loaded, told=lambda address: out.print(f"serving at {address}", soft_wrap=True))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

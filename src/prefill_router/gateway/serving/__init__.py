@@ -1,0 +1,1 @@
+"""Serving: the pieces joined, one request after another, until the process is asked to end."""

@@ -1,0 +1,147 @@
+"""The forwarding endpoints: a request is read, decided on, forwarded and recorded (ASGI)."""
+
+import time
+from typing import final
+
+from starlette.types import Receive, Scope, Send
+
+from prefill_router.gateway.choice import Choice
+from prefill_router.gateway.forecasting import NoForecastError
+from prefill_router.gateway.forwarding import Call
+from prefill_router.gateway.guarding import KEY
+from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.serving.gateway import Gateway
+from prefill_router.gateway.serving.incoming import Headers, Incoming, read_incoming
+from prefill_router.gateway.serving.live import Live
+from prefill_router.gateway.serving.recording import Recording
+from prefill_router.gateway.telemetry import Trace
+from prefill_router.gateway.words import Endpoint, FallbackReason
+from prefill_router.router import Forecast
+
+
+@final
+class Answering:
+    """One forwarding endpoint. What it refuses, it raises: the guard replies.
+
+    Args:
+        gateway: The gateway.
+        endpoint: Which call.
+    """
+
+    def __init__(self, gateway: Gateway, endpoint: Endpoint) -> None:
+        self._gateway, self._endpoint = gateway, endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; the guard has read its body."""
+        at, began = time.time(), time.perf_counter()
+        body: bytes = (await receive()).get("body", b"")
+        gateway, headers = self._gateway, scope["headers"]
+        trace = None if gateway.traces is None else gateway.traces.begin(headers, at=at)
+        live = gateway.enter()
+        try:
+            incoming = read_incoming(
+                self._endpoint,
+                body,
+                headers,
+                key=scope.get(KEY),
+                settings=live.settings,
+                pool=live.loaded.pool,
+                lam=gateway.lam_set,
+                at=at,
+            )
+            decided = await decide(gateway, live, incoming)
+            seconds = time.perf_counter() - began
+            recording = Recording(
+                gateway,
+                live,
+                incoming,
+                decided.choice,
+                decision_seconds=seconds,
+                forecast_seconds=decided.waited,
+                trace=trace,
+            )
+            call = _call(live, incoming, decided.choice, recording, headers, trace)
+            live.decider.started(decided.choice, key=incoming.question.key)
+            await self._forward(live, call, receive, send)
+        except RefusalError as refusal:
+            if trace is not None:
+                trace.end_refused(refusal.status, at=time.time())
+            raise
+        finally:
+            live.leave()
+
+    async def _forward(self, live: Live, call: Call, receive: Receive, send: Send) -> None:
+        gateway = self._gateway
+        gateway.under_way += 1
+        gateway.streams += call.stream
+        try:
+            await live.forwarder.forward(call, receive, send)
+        finally:
+            gateway.under_way -= 1
+            gateway.streams -= call.stream
+
+
+@final
+class Decided:
+    """A decision, and how long its forecast was waited for; None where it wasn't."""
+
+    __slots__ = ("choice", "waited")
+
+    def __init__(self, choice: Choice, waited: float | None) -> None:
+        self.choice, self.waited = choice, waited
+
+
+async def decide(gateway: Gateway, live: Live, incoming: Incoming) -> Decided:
+    """Decide about a request.
+
+    Raises:
+        RefusalError: No target may answer it, or a budget is spent.
+    """
+    if not live.decider.needs_forecast(incoming.question):
+        return Decided(live.decider.decide(incoming.question, None), None)
+    began = time.perf_counter()
+    found = await _forecast(live, incoming)
+    waited = time.perf_counter() - began
+    if isinstance(found, Forecast):
+        gateway.drift.add(found.bins)
+    return Decided(live.decider.decide(incoming.question, found), waited)
+
+
+async def _forecast(live: Live, incoming: Incoming) -> Forecast | FallbackReason:
+    if incoming.prompt is None:
+        return "no_text"
+    try:
+        return await live.forecaster.forecast(
+            incoming.prompt, seconds=live.settings.routing.deadline_seconds
+        )
+    except NoForecastError as error:
+        return error.reason
+
+
+def _call(
+    live: Live,
+    incoming: Incoming,
+    choice: Choice,
+    recording: Recording,
+    headers: Headers,
+    trace: Trace | None,
+) -> Call:
+    envelope, models = incoming.envelope, live.models
+    ask_usage = live.settings.streams.usage == "ask" and envelope.can_ask_usage
+    passed = live.passing.to_target(headers)
+    if trace is not None:
+        carried = trace.headers()
+        names = {name for name, _ in carried}
+        passed = [header for header in passed if header[0] not in names] + carried
+    return Call(
+        endpoint=envelope.endpoint,
+        bodies=lambda target: envelope.body_for(models[target], ask_usage=ask_usage),
+        order=choice.order,
+        finished=recording.finished,
+        reply_headers=recording.reply_headers,
+        stream=envelope.stream,
+        usage_added=ask_usage,
+        headers=passed,
+        stay=choice.tool_loop or choice.reason in ("named", "stored"),
+        input_tokens=choice.input_tokens,
+    )

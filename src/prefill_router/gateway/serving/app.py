@@ -1,0 +1,86 @@
+"""The application: every route, its description, and the guard before it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from prefill_router import __version__
+from prefill_router.gateway.guarding import Guard, error_handlers
+from prefill_router.gateway.page import page_routes
+from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.serving.answering import Answering
+from prefill_router.gateway.serving.gateway import Gateway
+from prefill_router.gateway.serving.loading import Loaded
+from prefill_router.gateway.serving.operations import operations
+from prefill_router.gateway.serving.page_numbers import PageNumbers
+from prefill_router.gateway.serving.schema import PATHS, operation
+
+_TOLD = "An OpenAI-compatible server that sends each request to the target a router picks."
+
+
+def guarded_app(gateway: Gateway, loaded: Loaded) -> Guard:
+    """The whole application (ASGI).
+
+    Args:
+        gateway: Started before the first request comes.
+        loaded: What it begins with.
+    """
+    settings = loaded.settings
+    guard = Guard(
+        application(gateway),
+        listen=settings.listen,
+        limits=settings.limits,
+        keys=loaded.keys,
+        key_limits=gateway.key_limits,
+        refused=gateway.metrics.refused,
+    )
+    gateway.on_reload.append(
+        lambda new: guard.use(listen=settings.listen, limits=new.settings.limits, keys=new.keys)
+    )
+    return guard
+
+
+def application(gateway: Gateway) -> FastAPI:
+    """Every route, without the guard."""
+    handlers: dict[Any, Any] = {**error_handlers(), RequestValidationError: _invalid}
+    app = FastAPI(
+        title="prefill-router",
+        version=__version__,
+        description=_TOLD,
+        docs_url=None,  # its page would be fetched from elsewhere
+        redoc_url=None,
+        exception_handlers=handlers,
+    )
+    forwarded = [
+        Route(path, Answering(gateway, endpoint), methods=["POST"])
+        for endpoint, path in PATHS.items()
+    ]
+    app.router.routes.extend(forwarded)
+    app.include_router(operations(gateway))
+    app.router.routes.extend(page_routes(PageNumbers(gateway)))
+    app.openapi = _described(app.openapi)  # type: ignore[method-assign]
+    return app
+
+
+def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """FastAPI's own description, and that of the routes which it doesn't see."""
+
+    def describe() -> dict[str, Any]:
+        document = openapi()
+        for endpoint, path in PATHS.items():
+            document["paths"].setdefault(path, {"post": operation(endpoint)})
+        return document
+
+    return describe
+
+
+async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    """What a body lacks, without quoting it."""
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    told = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in found)
+    refusal = RefusalError(told or "the request can't be read", status=400)
+    return JSONResponse(refusal.body(), status_code=refusal.status)

@@ -1,0 +1,282 @@
+"""The gateway: what lasts as long as its process, and the present `Live` in the middle of it."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import final
+
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.deciding import Budgets, Decider, Sessions
+from prefill_router.gateway.deciding.sessions import Row
+from prefill_router.gateway.forecasting import Forecaster
+from prefill_router.gateway.forwarding import Breakers, Forwarder
+from prefill_router.gateway.guarding import KeyLimits, key_budgets
+from prefill_router.gateway.protocol import to_client
+from prefill_router.gateway.receipts import (
+    Receipt,
+    Turn,
+    Writer,
+    open_store,
+    recent,
+    sessions_since,
+    spend_since,
+)
+from prefill_router.gateway.serving.live import Live
+from prefill_router.gateway.serving.loading import Loaded, load
+from prefill_router.gateway.serving.places import Places
+from prefill_router.gateway.serving.readings import readings
+from prefill_router.gateway.serving.recent import Recent
+from prefill_router.gateway.settings import Budget, Settings
+from prefill_router.gateway.telemetry import DriftWatch, Metrics, Pulse, Traces, log_request
+from prefill_router.router import EncoderSources
+
+_log = logging.getLogger(__name__)
+_DAY = 86_400
+_SHOWN = 500
+
+
+@final
+class Gateway:
+    """All of a gateway but its HTTP.
+
+    Args:
+        places: What it is made of.
+        loaded: The same, read.
+        environment: Where the providers' keys are; the process's if not given.
+
+    Attributes:
+        began: When it was made, seconds since 1970.
+        lam_set: The lam of requests that name none, where somebody applied one.
+        metrics: For Prometheus.
+        drift: Of the requests, from the router's train rows.
+        traces: Where they are sent; None for nowhere.
+        pulse: Whether the event loop is held up.
+        key_limits: What is known of each key's requests.
+        recent: The requests that ended lately.
+        under_way: Requests under way.
+        streams: Those of them that are streamed.
+        on_reload: Told of what was read anew.
+    """
+
+    def __init__(
+        self, places: Places, loaded: Loaded, *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        settings = loaded.settings
+        self._places, self._first = places, loaded
+        self._environment = os.environ if environment is None else environment
+        self.began = time.time()
+        self.lam_set: float | None = None
+        self.breakers = Breakers(
+            failures=settings.failures.breaker_failures, seconds=settings.failures.breaker_seconds
+        )
+        self.sessions = Sessions(settings.sessions)
+        self.budgets = Budgets(_budgets(loaded))
+        self.metrics = Metrics(loaded.pool.names, readings=readings(self))
+        self.under_way = self.streams = 0
+        self.on_reload: list[Callable[[Loaded], None]] = []
+        self.drift = _drift(loaded)
+        self.traces = None if settings.traces is None else Traces(settings.traces)
+        self.pulse = Pulse()
+        self.key_limits = KeyLimits()
+        self.recent = Recent()
+        self._writer: Writer | None = None
+        self._live: Live | None = None
+        self._old: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self._reloading = asyncio.Lock()
+
+    @property
+    def live(self) -> Live:
+        """What answers now.
+
+        Raises:
+            ConfigError: It wasn't started.
+        """
+        if self._live is None:
+            raise ConfigError("the gateway isn't started; await its start() first")
+        return self._live
+
+    @property
+    def writer(self) -> Writer:
+        """What keeps receipts.
+
+        Raises:
+            ConfigError: It wasn't started.
+        """
+        if self._writer is None:
+            raise ConfigError("the gateway isn't started; await its start() first")
+        return self._writer
+
+    @property
+    def settings(self) -> Settings:
+        """The present settings."""
+        return self.live.settings
+
+    @property
+    def lam(self) -> float:
+        """The trade-off of a request that names none, before budgets."""
+        return self.settings.routing.lam if self.lam_set is None else self.lam_set
+
+    @property
+    def lam_left(self) -> float:
+        """The same after the whole gateway's budgets."""
+        states = self.budgets.states(time.time())
+        return self.lam * min((s.factor for s in states if s.budget.key is None), default=1.0)
+
+    def enter(self) -> Live:
+        """What a request begins with, and ends with; `leave` of it must follow."""
+        return self.live.enter()
+
+    async def start(self) -> None:
+        """Open the receipts, remember what they tell, and start the encoder.
+
+        Raises:
+            ConfigError: The encoder can't be started.
+            StoreError: The receipts can't be opened.
+        """
+        settings = self._first.settings
+        store = await asyncio.to_thread(open_store, settings.receipts.url)
+        self._writer = Writer(
+            store,
+            wait_seconds=settings.receipts.wait_seconds,
+            max_queue=settings.receipts.max_queue,
+        )
+        await asyncio.to_thread(self._restore, settings)
+        self._live = await self._made(self._first, None)
+        self._beating = asyncio.create_task(self.pulse.run())
+        _log.info("ready, with the router %s", self._first.light.fingerprint)
+
+    async def reload(self) -> Loaded:
+        """Read everything again, and go on with it; requests under way end with what they had.
+
+        Where it listens, its receipts and its traces stay what they were.
+
+        Raises:
+            ConfigError: Something can't be used; all stays as it was.
+        """
+        async with self._reloading:
+            loaded = await asyncio.to_thread(load, self._places, environment=self._environment)
+            before = self.live
+            self._live = await self._made(loaded, before)
+            settings = loaded.settings
+            self.breakers.set(
+                failures=settings.failures.breaker_failures,
+                seconds=settings.failures.breaker_seconds,
+            )
+            self.sessions.use(settings.sessions)
+            self.budgets.use(_budgets(loaded))
+            self.metrics.use_targets(loaded.pool.names)
+            if loaded.light.fingerprint != before.loaded.light.fingerprint:
+                self.drift = _drift(loaded)
+            ending = asyncio.create_task(before.close(keep=self._live.forecaster))
+            self._old.add(ending)
+            ending.add_done_callback(self._old.discard)
+            for tell in self.on_reload:
+                tell(loaded)
+            _log.info("reloaded, with the router %s", loaded.light.fingerprint)
+            return loaded
+
+    async def keep(self, receipt: Receipt) -> None:
+        """Count a request that ended, and keep its receipt."""
+        self.metrics.observe(receipt)
+        self.recent.add(receipt)
+        log_request(receipt)
+        await self.writer.keep(receipt)
+
+    async def close(self) -> None:
+        """End what was started; receipts that wait are written first."""
+        if self._beating is not None:
+            self._beating.cancel()
+        if self._live is not None:
+            await self._live.close(seconds=1.0)
+        for task in list(self._old):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._writer is not None:
+            left = await self._writer.close()
+            if left:
+                _log.error("%d receipts couldn't be written", left)
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
+
+    async def _made(self, loaded: Loaded, before: Live | None) -> Live:
+        """What answers from now on; its parts are made before anything is replaced."""
+        decider = Decider(
+            loaded.light,
+            loaded.settings,
+            sessions=self.sessions,
+            budgets=self.budgets,
+            breaker_open=lambda target: self.breakers.state(target) == "open",
+            told=_log.warning,
+        )
+        forwarder = Forwarder(
+            loaded.pool,
+            failures=loaded.settings.failures,
+            breakers=self.breakers,
+            passing=lambda headers: to_client(headers, reframed=True),
+            environment=self._environment,
+        )
+        forecaster = await self._forecaster(loaded, before)
+        return Live(loaded, forecaster=forecaster, forwarder=forwarder, decider=decider)
+
+    async def _forecaster(self, loaded: Loaded, before: Live | None) -> Forecaster:
+        """The present one where it is of the same router, so that a reload of prices is cheap."""
+        routing = loaded.settings.routing
+        if before is not None:
+            had = before.loaded
+            same = had.light.fingerprint == loaded.light.fingerprint
+            if same and _sizes(had.settings) == _sizes(loaded.settings):
+                return before.forecaster
+        places = self._places
+        forecaster = Forecaster(
+            places.router,
+            sources=EncoderSources(
+                folders={path.resolve().name: path for path in places.encoder_folders},
+                device=places.device,
+            ),
+            max_queue=routing.max_queue,
+            max_batch=routing.max_batch,
+            cache_entries=routing.cache_entries,
+            threads=places.threads,
+        )
+        await forecaster.start()
+        return forecaster
+
+    def _restore(self, settings: Settings) -> None:
+        """What receipts tell of this day's spending and of conversations that go on."""
+        url, now = settings.receipts.url, time.time()
+        spent = spend_since(url, now - now % _DAY)
+        self.budgets.restore((one.key, one.at, one.cost) for one in spent)
+        self.recent.fill(reversed(recent(url, _SHOWN)))
+        self.sessions.restore(map(_row, sessions_since(url, now - settings.sessions.seconds)))
+
+
+def _row(turn: Turn) -> Row:
+    return (
+        turn.session,
+        turn.target,
+        turn.tokens or 0,
+        turn.at,
+        turn.tool_calls,
+        turn.response_id,
+    )
+
+
+def _budgets(loaded: Loaded) -> tuple[Budget, ...]:
+    return (*loaded.settings.budgets, *key_budgets(loaded.keys or ()))
+
+
+def _drift(loaded: Loaded) -> DriftWatch:
+    shares = loaded.light.reference_shares
+    return DriftWatch(
+        [f"feature {n}" for n in range(1, 1 + (0 if shares is None else len(shares)))]
+    )
+
+
+def _sizes(settings: Settings) -> tuple[int, int, int]:
+    routing = settings.routing
+    return routing.max_queue, routing.max_batch, routing.cache_entries

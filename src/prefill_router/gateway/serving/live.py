@@ -1,0 +1,72 @@
+"""What a reload replaces, all at once; requests that began with one end with it."""
+
+import asyncio
+from typing import final
+
+from prefill_router.gateway.deciding import Decider
+from prefill_router.gateway.forecasting import Forecaster
+from prefill_router.gateway.forwarding import Forwarder
+from prefill_router.gateway.protocol import Passing
+from prefill_router.gateway.receipts import scale_details
+from prefill_router.gateway.serving.loading import Loaded
+from prefill_router.gateway.settings import Settings
+
+
+@final
+class Live:
+    """A router, a pool and settings, and what was made of them.
+
+    Attributes:
+        loaded: What was read.
+        forecaster: The encoder's process.
+        forwarder: The connections to the targets.
+        decider: Who chooses.
+        passing: Which headers go on to targets.
+        details: What every receipt says of the router's scale of costs and its policy.
+        users: Requests that go on with it.
+    """
+
+    def __init__(
+        self, loaded: Loaded, *, forecaster: Forecaster, forwarder: Forwarder, decider: Decider
+    ) -> None:
+        self.loaded = loaded
+        self.forecaster, self.forwarder, self.decider = forecaster, forwarder, decider
+        self.passing = Passing(loaded.settings.forward_headers)
+        self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
+        self.models = {target.name: target.model or target.name for target in loaded.pool}
+        self.users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        return self.loaded.settings
+
+    def enter(self) -> "Live":
+        """One more request goes on with it; `leave` must follow."""
+        self.users += 1
+        self._unused.clear()
+        return self
+
+    def leave(self) -> None:
+        """A request has ended."""
+        self.users -= 1
+        if not self.users:
+            self._unused.set()
+
+    async def close(self, *, keep: Forecaster | None = None, seconds: float | None = None) -> None:
+        """Wait until nobody uses it, and close what it has.
+
+        Args:
+            keep: The forecaster that goes on, where it is the same.
+            seconds: It isn't waited for longer; None for as long as it takes.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._unused.wait()
+        except TimeoutError:
+            pass
+        await self.forwarder.close()
+        if self.forecaster is not keep:
+            await self.forecaster.close()

@@ -1,0 +1,168 @@
+"""The page's numbers, from what the gateway remembers and from its receipts."""
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, final
+
+from prefill_router import __version__
+from prefill_router.gateway.page.shapes import (
+    BudgetState,
+    Curve,
+    DecisionDetail,
+    Decisions,
+    Drift,
+    FeatureDrift,
+    LamSet,
+    Overview,
+    Spend,
+    SpendWindow,
+    Targets,
+    WhatIf,
+)
+from prefill_router.gateway.receipts import ReceiptsSummary, Recorded, read_receipts, summary
+from prefill_router.gateway.serving import page_rows, page_tradeoff
+from prefill_router.gateway.serving.soundness import soundness
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.serving.gateway import Gateway
+
+_log = logging.getLogger(__name__)
+_HOUR, _DAY = 3600.0, 86_400.0
+_KEPT_SECONDS = 2.0  # of sums over the receipts, which several pages may ask for
+_NEEDED = 200
+
+
+@final
+class PageNumbers:
+    """Answers what the page asks (`page.PageSource`)."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._health = soundness(gateway)
+        self._spend: tuple[float, Spend] | None = None
+        self._summing = asyncio.Lock()
+
+    async def overview(self) -> Overview:
+        """The state of the gateway."""
+        gateway, report = self._gateway, self._health.ready()
+        light = gateway.live.loaded.light
+        checks = report.value["checks"]
+        return Overview(
+            state=report.value["state"],
+            problems=[check["note"] for check in checks.values() if "note" in check],
+            router=light.fingerprint,
+            policy=light.policy.kind,
+            encoder=", ".join(light.encoders) or None,
+            lam=gateway.lam_left,
+            lam_set=gateway.lam,
+            lam_configured=gateway.settings.routing.lam,
+            requests_last_hour=gateway.recent.requests_last_hour(),
+            uptime_seconds=time.time() - gateway.began,
+            version=__version__,
+        )
+
+    async def decisions(self, *, after: str | None, limit: int) -> Decisions:
+        """The requests that ended lately."""
+        recent = self._gateway.recent
+        rows = [page_rows.row(receipt) for receipt in recent.since(after, limit)]
+        return Decisions(cursor=recent.cursor, decisions=rows)
+
+    async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
+        """All of one decision; None if there is none of this name."""
+        receipt = self._gateway.recent.find(id)
+        if receipt is None:
+            url = self._gateway.settings.receipts.url
+            found = await asyncio.to_thread(lambda: list(read_receipts(url, ids=[id])))
+            if not found:
+                return None
+            receipt = found[0]
+        return page_rows.detail(receipt)
+
+    async def spend(self) -> Spend:
+        """What was spent, and what is left of the budgets."""
+        async with self._summing:
+            now = time.time()
+            if self._spend is None or now - self._spend[0] > _KEPT_SECONDS:
+                self._spend = (now, await self._summed(now))
+            return self._spend[1]
+
+    async def _summed(self, now: float) -> Spend:
+        url = self._gateway.settings.receipts.url
+        hour, day = now - _HOUR, now - now % _DAY
+        return Spend(
+            hour=_window(hour, await asyncio.to_thread(summary, url, hour)),
+            day=_window(day, await asyncio.to_thread(summary, url, day)),
+            budgets=[
+                BudgetState(
+                    key=state.budget.key,
+                    per=state.budget.per,
+                    dollars=state.budget.dollars,
+                    spent=state.spent,
+                    soften_from=state.budget.soften_from,
+                    stop=state.budget.stop,
+                    resets_at=now + state.seconds_left,
+                )
+                for state in self._gateway.budgets.states(now)
+            ],
+        )
+
+    async def curve(self) -> Curve:
+        """The accuracy-cost curve of the requests that are remembered."""
+        receipts = self._gateway.recent.all()
+        recorded = await asyncio.to_thread(Recorded.of, receipts)
+        return await asyncio.to_thread(page_tradeoff.curve, recorded, receipts)
+
+    async def whatif(self, lam: float) -> WhatIf:
+        """What another lam would have changed; it changes nothing."""
+        recorded = await asyncio.to_thread(Recorded.of, self._gateway.recent.all())
+        return await asyncio.to_thread(
+            page_tradeoff.whatif, recorded, now=self._gateway.lam, then=lam
+        )
+
+    async def targets(self) -> Targets:
+        """How the targets do."""
+        gateway = self._gateway
+        pool = gateway.live.loaded.pool
+        ended = gateway.recent.last_hour()
+        return Targets(
+            prices_date=pool.prices_date,
+            targets=[
+                page_rows.health(pool, name, gateway.breakers.state(name), ended)
+                for name in pool.names
+            ],
+        )
+
+    async def drift(self) -> Drift:
+        """How far the requests have moved from the train rows."""
+        watch = self._gateway.drift
+        report = watch.report()
+        found = {} if report is None else report.by_feature
+        return Drift(
+            watched=bool(watch.features),
+            requests=watch.requests,
+            needed=_NEEDED,
+            mean=None if report is None else report.mean,
+            features=[
+                FeatureDrift(feature=name, psi=psi)
+                for name, psi in sorted(found.items(), key=lambda pair: -pair[1])
+            ],
+        )
+
+    async def set_lam(self, lam: float) -> LamSet:
+        """Make `lam` the trade-off of requests that name none, until the gateway ends."""
+        before = self._gateway.lam
+        self._gateway.lam_set = lam
+        _log.warning("lam is %g from now on; it was %g", lam, before)
+        return LamSet(lam=lam, before=before)
+
+
+def _window(since: float, found: ReceiptsSummary) -> SpendWindow:
+    return SpendWindow(
+        since=since,
+        requests=found.requests,
+        cost=found.cost,
+        by_target=page_rows.spends(found),
+        at_best=page_rows.instead(found, found.instead.best),
+        at_dearest=page_rows.instead(found, found.instead.dearest),
+    )

@@ -1,0 +1,164 @@
+"""Receipts and targets as the page's rows."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from prefill_router.gateway.forwarding import BreakerState
+from prefill_router.gateway.page.shapes import (
+    AttemptView,
+    Decision,
+    DecisionDetail,
+    Instead,
+    Stretch,
+    TargetHealth,
+    TargetSpend,
+    TargetView,
+    Timings,
+    Tokens,
+    Turn,
+)
+from prefill_router.gateway.receipts import Explanation, Receipt, ReceiptsSummary, explain
+from prefill_router.router import Segment
+from prefill_router.targets import Pool
+
+_GOOD = ("answered", "refused", "disconnected")
+
+
+def row(receipt: Receipt) -> Decision:
+    """A row of the live decisions."""
+    choice, outcome = receipt.choice, receipt.outcome
+    target = outcome.target or choice.target
+    return Decision(
+        id=choice.id,
+        at=receipt.at,
+        requested=receipt.requested,
+        target=target,
+        reason=choice.reason,
+        fallback=choice.fallback,
+        lam=choice.lam,
+        probability=choice.correctness.get(target),
+        estimated_cost=choice.estimated_cost.get(target),
+        cost=receipt.cost,
+        cost_is_estimated=receipt.cost_is_estimated,
+        decision_seconds=receipt.decision_seconds,
+        total_seconds=outcome.total_seconds,
+        outcome=outcome.kind,
+        status=outcome.status,
+        endpoint=receipt.endpoint,
+        stream=receipt.stream,
+    )
+
+
+def detail(receipt: Receipt) -> DecisionDetail:
+    """All that is known of one decision."""
+    choice, outcome = receipt.choice, receipt.outcome
+    explanation = explain(receipt)
+    below, above = _turns(explanation)
+    again = explanation.decision
+    return DecisionDetail(
+        decision=row(receipt),
+        targets=[
+            TargetView(
+                target=line.target,
+                probability=line.probability,
+                estimated_cost=line.estimated_cost,
+                score=line.score,
+                place=line.place,
+                excluded=line.excluded,
+            )
+            for line in explanation.targets
+        ],
+        attempts=[
+            AttemptView(target=a.target, end=a.end, status=a.status, seconds=a.seconds)
+            for a in outcome.attempts
+        ],
+        path=[] if again is None else [_stretch(segment) for segment in again.path],
+        below=below,
+        above=above,
+        tokens=_tokens(receipt),
+        timings=Timings(
+            decision=receipt.decision_seconds,
+            forecast=receipt.forecast_seconds,
+            first_byte=outcome.first_byte_seconds,
+            total=outcome.total_seconds,
+        ),
+        router=receipt.router,
+        policy=receipt.policy,
+        policy_target=choice.policy_target,
+        lam_asked=choice.lam_asked,
+        novelty=choice.novelty,
+        scored=receipt.scored,
+        input_tokens=choice.input_tokens,
+        in_session=choice.session is not None,
+        key=receipt.key,
+    )
+
+
+def _turns(explanation: Explanation) -> tuple[Turn | None, Turn | None]:
+    """Who would win at the next lower and the next higher lam."""
+    if explanation.decision is None:
+        return None, None
+    below, above = explanation.decision.changes_below, explanation.decision.changes_above
+    return (
+        None if below is None else Turn(lam=below.lam_to, target=below.target),
+        None if above is None else Turn(lam=above.lam_from, target=above.target),
+    )
+
+
+def _stretch(segment: Segment) -> Stretch:
+    return Stretch(lam_from=segment.lam_from, lam_to=segment.lam_to, target=segment.target)
+
+
+def _tokens(receipt: Receipt) -> Tokens:
+    usage = receipt.outcome.usage
+    return Tokens(
+        input=None if usage is None else usage.input_tokens,
+        cached=None if usage is None else usage.cached_tokens,
+        output=None if usage is None else usage.output_tokens,
+        reasoning=None if usage is None else usage.reasoning_tokens,
+        estimated=receipt.outcome.usage_is_estimated,
+    )
+
+
+def health(pool: Pool, name: str, breaker: BreakerState, ended: Sequence[Receipt]) -> TargetHealth:
+    """How a target does, by the requests of the last hour that are remembered."""
+    target = pool[name]
+    calls = [a for r in ended for a in r.outcome.attempts if a.target == name]
+    first = [
+        r.outcome.first_byte_seconds
+        for r in ended
+        if r.outcome.target == name and r.outcome.first_byte_seconds is not None
+    ]
+    middle, most = np.quantile(first, [0.5, 0.95]).tolist() if first else (None, None)
+    return TargetHealth(
+        target=name,
+        provider=pool.provider_of(name).name,
+        breaker=breaker,
+        retry_in=None,
+        requests=len(calls),
+        failures=sum(call.end not in _GOOD for call in calls),
+        first_byte_p50=middle,
+        first_byte_p95=most,
+        input_price=target.input_price,
+        cached_input_price=target.cached_input_price,
+        output_price=target.output_price,
+        context_tokens=target.context_tokens,
+        accepts=list(target.accepts),
+        serves=list(pool.serves(name)),
+    )
+
+
+def spends(found: ReceiptsSummary) -> list[TargetSpend]:
+    """What each target took."""
+    return [
+        TargetSpend(target=name, requests=total.requests, cost=total.cost)
+        for name, total in found.by_target.items()
+    ]
+
+
+def instead(found: ReceiptsSummary, target: str | None) -> Instead | None:
+    """What one target alone would have cost; None where that isn't known."""
+    if target is None or target not in found.instead.at:
+        return None
+    return Instead(target=target, cost=found.instead.at[target])

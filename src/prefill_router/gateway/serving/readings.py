@@ -1,0 +1,71 @@
+"""What metrics read of the gateway's parts when they are asked for."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from prefill_router.gateway.forwarding import BreakerState
+from prefill_router.gateway.telemetry import BudgetLeft, Readings
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.serving.gateway import Gateway
+
+
+def breakers_of(gateway: "Gateway") -> dict[str, BreakerState]:
+    """The state of every target's breaker."""
+    return {name: gateway.breakers.state(name) for name in gateway.live.loaded.pool.names}
+
+
+def readings(gateway: "Gateway") -> Readings:
+    """Where metrics read what isn't counted request by request; asked once it is started."""
+    return Readings(
+        in_flight=lambda: gateway.under_way,
+        streams=lambda: gateway.streams,
+        queue=lambda: gateway.live.forecaster.stats().waiting,
+        lam=lambda: gateway.lam_left,
+        breakers=lambda: breakers_of(gateway),
+        forecasts=lambda: _forecasts(gateway),
+        receipts=lambda: _receipts(gateway),
+        receipts_waiting=lambda: gateway.writer.stats().waiting,
+        budgets=lambda: _budgets(gateway),
+        drift=lambda: gateway.drift.report(),
+        router=lambda: _router(gateway),
+    )
+
+
+def _forecasts(gateway: "Gateway") -> Mapping[str, float]:
+    stats = gateway.live.forecaster.stats()
+    return {
+        "batches": stats.batches,
+        "encoded": stats.encoded,
+        "cache_hits": stats.cache_hits,
+        "shared": stats.shared,
+        "restarts": stats.restarts,
+        "busy_seconds": stats.busy_seconds,
+    }
+
+
+def _receipts(gateway: "Gateway") -> Mapping[str, float]:
+    stats = gateway.writer.stats()
+    return {"kept": stats.kept, "lost": stats.lost, "failures": stats.failures}
+
+
+def _budgets(gateway: "Gateway") -> Sequence[BudgetLeft]:
+    return [
+        BudgetLeft(
+            key=state.budget.key or "",
+            per=state.budget.per,
+            dollars=state.budget.dollars,
+            left=state.left,
+        )
+        for state in gateway.budgets.states(time.time())
+    ]
+
+
+def _router(gateway: "Gateway") -> Mapping[str, str]:
+    light = gateway.live.loaded.light
+    return {
+        "fingerprint": light.fingerprint,
+        "policy": light.policy.kind,
+        "encoder": ", ".join(light.encoders),
+    }

@@ -1,0 +1,124 @@
+"""What is recorded of one request: its receipt, and through it metrics, log and traces."""
+
+import time
+from typing import TYPE_CHECKING, final
+
+from prefill_router.data import Prompt
+from prefill_router.gateway.choice import Choice
+from prefill_router.gateway.outcome import Attempt, Outcome
+from prefill_router.gateway.receipts import Receipt
+from prefill_router.gateway.serving.incoming import Incoming
+from prefill_router.gateway.serving.live import Live
+from prefill_router.gateway.telemetry import Trace
+from prefill_router.gateway.words import HEADER
+from prefill_router.upstream import cost_of, reported_cost
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.serving.gateway import Gateway
+
+Header = tuple[bytes, bytes]
+_PREFIX = HEADER.encode()
+_TARGET, _ID, _REASON = _PREFIX + b"target", _PREFIX + b"decision-id", _PREFIX + b"reason"
+_LAM, _MS, _FALLBACK = _PREFIX + b"lam", _PREFIX + b"decision-ms", _PREFIX + b"fallback"
+_PROBABILITY, _COST = _PREFIX + b"probability", _PREFIX + b"estimated-cost"
+_RETRIES = _PREFIX + b"retries"
+
+
+@final
+class Recording:
+    """What is recorded of one request that was decided on.
+
+    Args:
+        gateway: Keeps the receipt.
+        live: By what it was decided.
+        incoming: The request.
+        choice: The decision.
+        decision_seconds: How long it took.
+        forecast_seconds: How long the forecast was waited for; None where it wasn't.
+        trace: The request's span; None for none.
+    """
+
+    def __init__(
+        self,
+        gateway: "Gateway",
+        live: Live,
+        incoming: Incoming,
+        choice: Choice,
+        *,
+        decision_seconds: float,
+        forecast_seconds: float | None,
+        trace: Trace | None = None,
+    ) -> None:
+        self._gateway, self._live, self._incoming, self._choice = gateway, live, incoming, choice
+        self._decision_seconds, self._forecast_seconds = decision_seconds, forecast_seconds
+        self._trace = trace
+
+    def reply_headers(self, target: str | None, attempts: tuple[Attempt, ...]) -> list[Header]:
+        """The gateway's own headers of the answer.
+
+        Args:
+            target: Who answers; None for nobody.
+            attempts: What was tried.
+        """
+        choice = self._choice
+        headers = [
+            (_ID, choice.id.encode()),
+            (_REASON, choice.reason.encode()),
+            (_MS, b"%.2f" % (1e3 * self._decision_seconds)),
+            (_RETRIES, b"%d" % sum(a.end not in ("answered", "refused") for a in attempts)),
+        ]
+        if choice.lam is not None:
+            headers.append((_LAM, b"%g" % choice.lam))
+        if choice.fallback is not None:
+            headers.append((_FALLBACK, choice.fallback.encode()))
+        if target is not None:
+            headers.append((_TARGET, target.encode()))
+            if target in choice.correctness:
+                headers.append((_PROBABILITY, b"%.4f" % choice.correctness[target]))
+            if target in choice.estimated_cost:
+                headers.append((_COST, b"%.3g" % choice.estimated_cost[target]))
+        return headers
+
+    async def finished(self, outcome: Outcome) -> None:
+        """Record how it ended; the receipt is kept when this returns, or it took too long."""
+        receipt = self._receipt(outcome)
+        self._live.decider.answered(self._choice, outcome, cost=receipt.cost, at=time.time())
+        if self._trace is not None:
+            self._trace.end(receipt)
+        await self._gateway.keep(receipt)
+
+    def _receipt(self, outcome: Outcome) -> Receipt:
+        incoming, loaded = self._incoming, self._live.loaded
+        decided = self._choice.reason != "named"
+        return Receipt(
+            choice=self._choice,
+            outcome=outcome,
+            at=incoming.question.at,
+            router=loaded.light.fingerprint if decided else "",
+            policy=loaded.light.policy.kind if decided else "",
+            endpoint=incoming.question.endpoint,
+            requested=incoming.envelope.model,
+            stream=incoming.envelope.stream,
+            key=incoming.question.key,
+            scored=incoming.scored,
+            cost=self._cost(outcome),
+            cost_is_estimated=outcome.usage_is_estimated,
+            decision_seconds=self._decision_seconds,
+            forecast_seconds=self._forecast_seconds,
+            prompt=_plain(incoming.prompt) if loaded.settings.receipts.prompts else None,
+            details=self._live.details if decided else {},
+        )
+
+    def _cost(self, outcome: Outcome) -> float | None:
+        """Observed cost: what the provider says, or else what its counts cost, US dollars."""
+        usage, target = outcome.usage, outcome.target
+        if usage is None or target is None:
+            return None
+        said = reported_cost(usage)
+        return cost_of(usage, self._live.loaded.pool[target]) if said is None else said
+
+
+def _plain(prompt: Prompt | None) -> str | list[dict[str, str]] | None:
+    if prompt is None or isinstance(prompt, str):
+        return prompt
+    return [{"role": turn.role, "content": turn.content} for turn in prompt]

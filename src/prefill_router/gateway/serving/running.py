@@ -1,0 +1,142 @@
+"""Running a gateway: its event loop, its server, and the signals that end or reload it."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import final
+
+import uvicorn
+
+from prefill_router.errors import PrefillRouterError
+from prefill_router.gateway.guarding import Guard
+from prefill_router.gateway.guarding.connection import guarded_protocol
+from prefill_router.gateway.serving.app import guarded_app
+from prefill_router.gateway.serving.gateway import Gateway
+from prefill_router.gateway.serving.loading import Loaded
+from prefill_router.gateway.serving.places import Places
+from prefill_router.gateway.settings import Listen, Settings
+from prefill_router.gateway.telemetry import logging_to
+from prefill_router.upstream import NO_KEY, provider_keys
+
+_log = logging.getLogger(__name__)
+_BACKLOG = 4096
+_KEEP_ALIVE_SECONDS = 75
+_DRAIN_SECONDS = 30
+
+
+def run(places: Places, loaded: Loaded, *, told: Callable[[str], None]) -> None:
+    """Serve until the process is asked to end; requests under way have half a minute.
+
+    Args:
+        places: What the gateway is made of.
+        loaded: The same, read.
+        told: Given the gateway's address once it answers.
+
+    Raises:
+        ConfigError: The encoder can't be started.
+        StoreError: The receipts can't be opened.
+        OSError: The address can't be listened on.
+    """
+    keys = provider_keys(loaded.pool, os.environ).values()
+    with (
+        logging_to(loaded.settings.logs, secrets=[key for key in keys if key != NO_KEY]),
+        listening(loaded.settings.listen) as place,
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
+        runner.run(_serve(places, loaded, place, told))
+
+
+def listening(listen: Listen) -> socket.socket:
+    """A socket that is bound, before anything that takes long.
+
+    Raises:
+        OSError: The address is taken, or isn't this machine's.
+    """
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    place = socket.socket(family, socket.SOCK_STREAM)
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        place.bind((listen.host, listen.port))
+    except OSError:
+        place.close()
+        raise
+    return place
+
+
+async def _serve(
+    places: Places, loaded: Loaded, place: socket.socket, told: Callable[[str], None]
+) -> None:
+    gateway = Gateway(places, loaded)
+    try:
+        await gateway.start()
+        server = _Server(_config(guarded_app(gateway, loaded), loaded.settings))
+        server.told = lambda: told(_address(loaded.settings.listen, place))
+        _reload_on_hangup(gateway)
+        await server.serve(sockets=[place])
+    finally:
+        await gateway.close()
+
+
+@final
+class _Server(uvicorn.Server):
+    """Says when it answers."""
+
+    told: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.told()
+
+
+def _config(app: Guard, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=guarded_protocol(header_bytes=settings.limits.header_bytes),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=settings.limits.connections,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+
+
+def _reload_on_hangup(gateway: Gateway) -> None:
+    """SIGHUP reads everything again; what can't be used is logged, and all stays as it was."""
+    going: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        try:
+            await gateway.reload()
+        except (PrefillRouterError, OSError) as error:
+            _log.error("not reloaded, all stays as it was: %s", error)
+
+    def begin() -> None:
+        task = asyncio.create_task(reload())
+        going.add(task)
+        task.add_done_callback(going.discard)
+
+    if sys.platform != "win32":
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
+
+
+def _address(listen: Listen, place: socket.socket) -> str:
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    return f"http://{host}:{place.getsockname()[1]}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not made for every platform
+        return None
+    return uvloop.new_event_loop
