@@ -2,7 +2,7 @@
 
 import pytest
 from deciding_world import AT, THREE, forecast, outcome, parts, world
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from test_gateway_deciding_eligible import refusal
 
 from prefill_router.gateway.deciding import Budgets
@@ -30,6 +30,7 @@ def test_lam_falls_in_a_straight_line(spent: float, lam: float) -> None:
     assert got.exhausted is (spent >= 10)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(0, 5), max_size=8),
     st.floats(0, 0.99),
@@ -68,6 +69,7 @@ def test_a_new_hour_or_day_begins_at_nothing() -> None:
     budgets.spend(None, 2.0, midnight)
     budgets.spend(None, 4.0, midnight - 1)  # it ended before, and is told late
     assert [s.spent for s in budgets.states(midnight)] == [2, 2]
+    assert [s.spent for s in budgets.states(midnight - 1)] == [2, 2]  # the clock was set back
 
 
 def test_keys_have_their_own_and_the_least_counts() -> None:
