@@ -8,7 +8,7 @@ Every one says what was got, what would do, and how to mend it.
     ├── DataError          queries, labels or files of labels that can't be used
     │   ├── FormatError    a file isn't what its format says (carries the file and the line)
     │   └── PromptError    one prompt can't be encoded (carries the query's id, never its text)
-    ├── StoreError         a store of activations can't be used
+    ├── StoreError         a store of activations, or of the gateway's receipts, can't be used
     │   ├── CorruptError   what is on disk isn't what was written (also used for routers)
     │   └── ProvenanceError     states of another encoder, template, revision, layer or pooling
     ├── FitError           fitting has nothing to learn from, or didn't converge
@@ -88,7 +88,7 @@ class PromptError(DataError):
 
 
 class StoreError(PrefillRouterError):
-    """A store of activations can't be used."""
+    """A store of activations, or of the gateway's receipts, can't be used."""
 
 
 class CorruptError(StoreError):

@@ -1,7 +1,9 @@
 """Receipts: one row for each request, in SQLite or PostgreSQL."""
 
 from prefill_router.gateway.receipts.explain import Explanation, TargetLine, decide_again, explain
+from prefill_router.gateway.receipts.export import Export, export
 from prefill_router.gateway.receipts.feedback import Feedback
+from prefill_router.gateway.receipts.kept import as_kept, prompt_of
 from prefill_router.gateway.receipts.opening import open_store
 from prefill_router.gateway.receipts.reading import (
     Spending,
@@ -14,6 +16,7 @@ from prefill_router.gateway.receipts.reading import (
 )
 from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.receipts.recorded import ExpectedCurve, Point, Recorded
+from prefill_router.gateway.receipts.replay import Replay, Setting, at_prices, by_router, replay
 from prefill_router.gateway.receipts.scaled import scale_details
 from prefill_router.gateway.receipts.store import DownError, RowError, Store
 from prefill_router.gateway.receipts.summary import (
@@ -28,13 +31,16 @@ __all__ = [
     "DownError",
     "ExpectedCurve",
     "Explanation",
+    "Export",
     "Feedback",
     "Instead",
     "Point",
     "Receipt",
     "ReceiptsSummary",
     "Recorded",
+    "Replay",
     "RowError",
+    "Setting",
     "Spending",
     "Store",
     "TargetLine",
@@ -42,12 +48,18 @@ __all__ = [
     "Turn",
     "Writer",
     "WriterStats",
+    "as_kept",
+    "at_prices",
+    "by_router",
     "decide_again",
     "explain",
+    "export",
     "latest_feedback",
     "open_store",
+    "prompt_of",
     "read_receipts",
     "recent",
+    "replay",
     "scale_details",
     "sessions_since",
     "spend_since",

@@ -174,14 +174,19 @@ class Recorded:
         """Whom the policies choose at one lam: columns of `targets`."""
         return self.path.at(lam)
 
+    def at_own_lam(self) -> Who:
+        """Whom the policies choose at each request's own lam."""
+        path, lam = self.path, np.repeat(self.lam, np.diff(self.path.start))
+        begun = (path.lam < lam) | (path.lam == 0) | (lam == 1)
+        before = np.concatenate([[0], np.cumsum(begun)])
+        count = before[path.start[1:]] - before[path.start[:-1]]
+        who: Who = path.target[path.start[:-1] + count - 1]
+        return who
+
     def point(self, who: Who) -> Point:
-        """What a choice gives, expected; NaN where there is no request."""
+        """What a choice gives, expected, over those whose target is known; NaN where none is."""
         rows = np.arange(len(self))
-        if not len(self):
-            return Point(float("nan"), float("nan"))
-        return Point(
-            float(self.correctness[rows, who].mean()), float(self.estimated_cost[rows, who].mean())
-        )
+        return Point(_mean(self.correctness[rows, who]), _mean(self.estimated_cost[rows, who]))
 
     def moves(self, before: Who, after: Who) -> list[tuple[str, str, int]]:
         """How many requests go from which target to which other one, the most frequent first."""

@@ -1,0 +1,124 @@
+"""`prefill-router explain`: why the gateway sent a request where it went."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from prefill_router.cli.amounts import counted, dollars
+from prefill_router.cli.app import app, out, print_json
+from prefill_router.errors import DataError
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.receipts import Explanation, Receipt
+
+RECEIPTS = "sqlite:///receipts.sqlite"
+"""Where a gateway keeps its receipts, unless it is told otherwise."""
+URL = "A file of SQLite, sqlite:///FILE, or postgresql://..., whose password comes from PGPASSWORD."
+VARIABLE = "PREFILL_ROUTER_RECEIPTS__URL"
+"""The environment variable that the gateway's setting has."""
+
+
+@app.command()
+def explain(
+    decision: Annotated[
+        str, typer.Argument(metavar="ID", help="The decision's id, or last for the latest.")
+    ],
+    receipts: Annotated[str, typer.Option(help=URL, envvar=VARIABLE, show_envvar=True)] = RECEIPTS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say why the gateway sent a request where it went, from its receipt.
+
+    The id is in the reply's header x-prefill-router-decision-id.
+
+    Example: prefill-router explain last --receipts receipts.sqlite
+    """
+    from prefill_router.gateway.receipts import explain as work_out, latest_feedback
+
+    receipt = _find(receipts, decision)
+    scores = latest_feedback(receipts, [receipt.choice.id])
+    found = work_out(receipt, scores.get(receipt.choice.id, []))
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found)
+
+
+def _find(url: str, decision: str) -> "Receipt":
+    from prefill_router.gateway.receipts import read_receipts, recent
+
+    last = decision == "last"
+    found = recent(url, 1) if last else list(read_receipts(url, ids=[decision]))
+    if not found:
+        raise DataError(
+            "there are no receipts yet; ask the gateway something first"
+            if last
+            else f"there is no receipt {decision!r}; its id is in the reply's header "
+            "x-prefill-router-decision-id"
+        )
+    return found[0]
+
+
+def _show(found: "Explanation") -> None:
+    first, *sentences = found.sentences()
+    out.print(Text(first, style="bold"), soft_wrap=True)
+    for sentence in sentences:
+        out.print(sentence, soft_wrap=True)
+    out.print()
+    out.print(_targets(found))
+    out.print()
+    _show_calls(found)
+    _show_amounts(found)
+
+
+def _targets(found: "Explanation") -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("target", overflow="fold")
+    for title in ("place", "P(correct)", "estimated cost", "score"):
+        table.add_column(title, justify="right")
+    table.add_column("why not", overflow="fold")
+    for line in found.targets:
+        table.add_row(
+            line.target,
+            "-" if line.place is None else str(line.place),
+            "?" if line.probability is None else f"{line.probability:.3f}",
+            "?" if line.estimated_cost is None else f"${line.estimated_cost:.6f}",
+            "?" if line.score is None else f"{line.score:+.4f}",
+            line.excluded or "",
+        )
+    return table
+
+
+def _show_calls(found: "Explanation") -> None:
+    for attempt in found.receipt.outcome.attempts:
+        status = "" if attempt.status is None else f", status {attempt.status}"
+        end = attempt.end.replace("_", " ")
+        out.print(f"asked {attempt.target}: {end}{status}, {attempt.seconds:.3f} s")
+
+
+def _show_amounts(found: "Explanation") -> None:
+    receipt, outcome = found.receipt, found.receipt.outcome
+    forecast = receipt.forecast_seconds
+    reading = "" if forecast is None else f" ({1000 * forecast:.1f} ms for the forecast)"
+    first = outcome.first_byte_seconds
+    begun = "" if first is None else f", first byte after {first:.3f} s"
+    out.print(
+        f"decided in {1000 * receipt.decision_seconds:.1f} ms{reading}{begun}, "
+        f"{outcome.total_seconds:.3f} s in all"
+    )
+    usage = outcome.usage
+    if usage is not None:
+        parts = (
+            (usage.input_tokens, "in"),
+            (usage.cached_tokens, "of them cached"),
+            (usage.output_tokens, "out"),
+            (usage.reasoning_tokens, "of them reasoning"),
+        )
+        told = ", ".join(f"{n:,} {what}" for n, what in parts if n is not None)
+        about = ", estimated" if outcome.usage_is_estimated else ""
+        out.print(f"tokens: {told or 'unknown'}{about}")
+    estimated = counted(receipt.choice.input_tokens, "input token")
+    cost = "unknown" if receipt.cost is None else dollars(receipt.cost)
+    about = ", by estimated token counts" if receipt.cost_is_estimated else ""
+    out.print(f"cost: {cost}{about}; {estimated} had been estimated")

@@ -1,0 +1,58 @@
+"""`prefill-router export`: a dataset of receipts and feedback."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from prefill_router.cli.app import app, out, print_json
+from prefill_router.cli.explain import URL
+from prefill_router.cli.moments import HELP, moment
+from prefill_router.data.storage import check_replaceable, write_dataset
+from prefill_router.targets import read_pool
+
+
+@app.command()
+def export(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    to: Annotated[Path, typer.Option("--out", metavar="DIR", help="The dataset folder to write.")],
+    pool: Annotated[
+        Path | None, typer.Option(help="The pool file; without it, targets have no prices.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Make a dataset for the next fit: requests with their prompts, and the feedback on answers.
+
+    Example: prefill-router export receipts.sqlite --out traffic --pool pool.yaml --since 30d
+    """
+    from prefill_router.gateway.receipts import export as make, latest_feedback, read_receipts
+
+    check_replaceable(to)
+    prices = None if pool is None else read_pool(pool)
+    scores = latest_feedback(receipts)
+    found = make(read_receipts(receipts, since=moment(since)), scores, pool=prices)
+    write_dataset(found.dataset, to)
+    labels = int((~np.isnan(found.dataset.correct)).sum())
+    if as_json:
+        print_json(
+            {
+                "receipts": found.receipts,
+                "queries": len(found.dataset),
+                "targets": list(found.dataset.pool.names),
+                "labels": labels,
+                "left_out": dict(found.left_out),
+                "notes": list(found.notes),
+            }
+        )
+        return
+    out.print(
+        f"{to}: {len(found.dataset):,} queries and {labels:,} labels, "
+        f"of {found.receipts:,} receipts",
+        soft_wrap=True,
+    )
+    for why, count in found.left_out.items():
+        out.print(f"left out: {count:,} {why}", soft_wrap=True)
+    for note in found.notes:
+        out.print(f"note: {note}", soft_wrap=True)

@@ -1,0 +1,128 @@
+"""`prefill-router replay`: what another lam, other prices or another router would have chosen."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from prefill_router.cli.amounts import counted, dollars, needed
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.explain import URL
+from prefill_router.cli.moments import HELP, moment
+from prefill_router.files import check_place
+from prefill_router.progress import BarProgress
+from prefill_router.targets import Pool, read_pool
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.receipts import Receipt, Replay
+
+_LAMS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_MOVES = 3
+
+
+@app.command()
+def replay(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    lam: Annotated[
+        list[float] | None,
+        typer.Option(help="A trade-off to try; may be given again. By default 0 to 1 in quarters."),
+    ] = None,
+    router: Annotated[
+        Path | None,
+        typer.Option(help="Another router; it reads the prompts, which must have been kept."),
+    ] = None,
+    pool: Annotated[Path | None, typer.Option(help="A pool file with other prices.")] = None,
+    since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Draw the curve into this folder.")
+    ] = None,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Decide recorded requests again: at another lam, at other prices, or by another router.
+
+    Each request is decided on its own: conversations that keep their target play no part.
+
+    Example: prefill-router replay receipts.sqlite --lam 0.3 --lam 0.9 --since 7d
+    """
+    from prefill_router.gateway.receipts import read_receipts
+
+    if to is not None:
+        check_place(to)
+    prices = None if pool is None else read_pool(pool)
+    rows = list(read_receipts(receipts, since=moment(since)))
+    found = _decide(rows, lam or _LAMS, router, prices, encoder_folder)
+    if as_json:
+        print_json(
+            {
+                "requests": len(found.recorded),
+                "left_out": dict(found.recorded.left_out),
+                "notes": list(found.notes),
+                "settings": [one.to_dict() for one in found.settings],
+            }
+        )
+    else:
+        _show(found)
+    if to is not None:
+        from prefill_router.gateway.receipts.picture import write_picture
+
+        for path in write_picture(found, to / "replay"):
+            err.print(f"wrote {path}", soft_wrap=True)
+
+
+def _decide(
+    receipts: "Sequence[Receipt]",
+    lams: Sequence[float],
+    router: Path | None,
+    pool: Pool | None,
+    encoders: Sequence[Path] | None,
+) -> "Replay":
+    from prefill_router.gateway.receipts import Recorded, at_prices, by_router, replay as again
+
+    recorded, notes = Recorded.of(receipts), []
+    if router is not None and len(recorded):
+        from prefill_router.cli.sources import sources
+        from prefill_router.router import Router
+
+        other = Router.load(router, sources=sources(encoders))
+        other = other if pool is None else other.with_pool(pool.select(other.pool.names))
+        progress = BarProgress(console=err)
+        recorded, lacking = by_router(recorded, receipts, other, progress=progress)
+        if lacking:
+            notes.append(f"{counted(lacking, 'request')} without a prompt left out")
+    elif pool is not None and len(recorded):
+        recorded = at_prices(recorded, receipts, pool)
+        notes.append("the scale of costs is the range of these requests' estimates")
+    return again(recorded, lams, notes=notes)
+
+
+def _show(found: "Replay") -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("setting")
+    for title in ("changed", "expected\naccuracy", "estimated\ncost", "observed cost\nof the same"):
+        table.add_column(title, justify="right")
+    costs = [one.estimated_cost for one in found.settings if one.estimated_cost > 0]
+    digits = needed(min(costs, default=1.0))
+    for one in found.settings:
+        table.add_row(
+            one.name,
+            f"{one.changed:,} ({100 * one.changed / one.requests:.1f} %)",
+            f"{one.accuracy:.3f}",
+            dollars(one.estimated_cost, digits=digits),
+            f"{dollars(one.observed_cost, digits=digits)} ({one.observed:,})",
+        )
+    out.print(f"{counted(len(found.recorded), 'request')} decided again\n")
+    out.print(table)
+    out.print()
+    for one in found.settings[1:]:
+        moves = ", ".join(f"{n:,} {a} -> {b}" for a, b, n in one.moves[:_MOVES])
+        if moves:
+            out.print(f"{one.name}: {moves}", soft_wrap=True)
+    for why, count in found.recorded.left_out.items():
+        out.print(f"left out: {count:,} {why}", soft_wrap=True)
+    for note in found.notes:
+        out.print(f"note: {note}", soft_wrap=True)

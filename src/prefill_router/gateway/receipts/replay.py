@@ -1,0 +1,227 @@
+"""What another lam, other prices or another router would have chosen, and cost."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router.cost import CostScale
+from prefill_router.data import Prompt, Query, RoutingDataset, prompt_key
+from prefill_router.errors import DataError
+from prefill_router.gateway.receipts.kept import prompt_of
+from prefill_router.gateway.receipts.receipt import Receipt
+from prefill_router.gateway.receipts.recorded import PerCell, Recorded, Who
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.targets import Pool
+
+if TYPE_CHECKING:
+    from prefill_router.router import Router
+
+_MILLION = 1e6
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What one setting would have done.
+
+    Attributes:
+        name: Of the setting.
+        requests: How many were decided again.
+        changed: How many of them would have had another target than they had.
+        accuracy: Mean probability of the chosen targets; NaN where unknown.
+        estimated_cost: Of all requests, US dollars; NaN where unknown.
+        observed_cost: Of those whose target is the same and whose cost is known, US dollars.
+        observed: How many these are.
+        moves: From whom to whom requests go, and how many, the most frequent first.
+    """
+
+    name: str
+    requests: int
+    changed: int
+    accuracy: float
+    estimated_cost: float
+    observed_cost: float
+    observed: int
+    moves: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        unknown = {n: None for n in ("accuracy", "estimated_cost") if math.isnan(getattr(self, n))}
+        return asdict(self) | unknown
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """Recorded requests, decided again.
+
+    Attributes:
+        recorded: Them, as they are decided now.
+        settings: What was, then what would have been.
+        notes: What to know about the figures.
+    """
+
+    recorded: Recorded
+    settings: tuple[Setting, ...]
+    notes: tuple[str, ...] = ()
+
+
+def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = ()) -> Replay:
+    """Decide recorded requests again.
+
+    Args:
+        recorded: The requests, with what they are decided by.
+        lams: The trade-offs; besides, each request's own is tried.
+        notes: What to know about the figures.
+
+    Raises:
+        DataError: No request can be decided again; the message says why.
+        ConfigError: A lam is outside [0, 1].
+    """
+    if not len(recorded):
+        why = "; ".join(f"{count} {reason}" for reason, count in recorded.left_out.items())
+        raise DataError(
+            f"no request can be decided again: {why or 'there are no receipts'}; receipts of "
+            "routed requests with a forecast are needed"
+        )
+    own = recorded.at_own_lam()
+    settings = [
+        setting(recorded, "as it was", recorded.chosen),
+        setting(recorded, "at its own lam", own),
+        *(setting(recorded, f"lam = {lam:g}", recorded.at(lam)) for lam in lams),
+    ]
+    return Replay(recorded, tuple(settings), tuple(notes))
+
+
+def setting(recorded: Recorded, name: str, who: Who) -> Setting:
+    """What a choice of targets would have given."""
+    point = recorded.point(who)
+    same = (who == recorded.chosen) & ~np.isnan(recorded.observed)
+    return Setting(
+        name=name,
+        requests=len(recorded),
+        changed=int((who != recorded.chosen).sum()),
+        accuracy=point.accuracy,
+        estimated_cost=point.cost * len(recorded),
+        observed_cost=float(recorded.observed[same].sum()),
+        observed=int(same.sum()),
+        moves=recorded.moves(recorded.chosen, who),
+    )
+
+
+def at_prices(recorded: Recorded, receipts: Iterable[Receipt], pool: Pool) -> Recorded:
+    """The same requests at a pool's prices.
+
+    Receipts don't hold what Equation 1 was fitted on, so it is done anew: each target's median
+    output tokens, and its input tokens for each one that was estimated, are those of the receipts
+    that it answered. The scale of costs is the range of the new estimates.
+
+    Raises:
+        ConfigError: The pool lacks a target.
+        DataError: A target has no prices, or no receipt tells how much it writes.
+    """
+    prices = [pool[name] for name in recorded.targets]
+    outputs, ratios = _habits(receipts, recorded.targets)
+    cost = np.empty_like(recorded.estimated_cost)
+    for k, target in enumerate(prices):
+        if target.input_price is None or target.output_price is None:
+            raise DataError(f"target {target.name!r} has no prices in the pool; give it both")
+        if np.isnan(outputs[k]) and target.output_price:
+            raise DataError(
+                f"no receipt tells how many tokens target {target.name!r} writes, so its cost at "
+                "other prices isn't known; replay with --router, which learned that"
+            )
+        written = 0.0 if not target.output_price else outputs[k] * target.output_price
+        given = recorded.input_tokens * ratios[k] * target.input_price
+        cost[:, k] = (given + written) / _MILLION
+    return recorded.again(
+        estimated_cost=np.where(np.isnan(recorded.estimated_cost), np.nan, cost),
+        scale=CostScale(float(cost.min()), float(cost.max())) if cost.size else None,
+    )
+
+
+def by_router(
+    recorded: Recorded,
+    receipts: Iterable[Receipt],
+    router: "Router",
+    *,
+    progress: Progress | None = None,
+) -> tuple[Recorded, int]:
+    """The same requests, as another router sees them; it reads the prompts that were kept.
+
+    Returns:
+        The requests whose prompts were kept, and how many others there are. Targets that the router
+        doesn't know aren't chosen among.
+
+    Raises:
+        DataError: No prompt was kept, or the router knows none of the targets.
+        PromptError: A prompt can't be encoded.
+    """
+    prompts = {r.choice.id: prompt_of(r.prompt) for r in receipts if r.prompt is not None}
+    rows = np.array([i for i, name in enumerate(recorded.ids) if name in prompts], dtype=np.int64)
+    lacking = len(recorded) - len(rows)
+    if not len(rows):
+        raise DataError(
+            "no receipt holds its prompt, which another router must read; have the gateway keep "
+            "them: receipts: {prompts: true}"
+        )
+    part = recorded.select(rows)
+    shared = [name for name in part.targets if name in router.pool.names]
+    if not shared:
+        raise DataError(
+            f"the router chooses among {list(router.pool.names)}; the receipts have "
+            f"{list(part.targets)}"
+        )
+    correctness, cost = _forecasts(part, [prompts[i] for i in part.ids], router, progress)
+    again = part.again(
+        correctness=correctness, estimated_cost=cost, scale=router.costs.scale, policy=router.policy
+    )
+    return again, lacking
+
+
+def _forecasts(
+    part: Recorded, prompts: Sequence[Prompt], router: "Router", progress: Progress | None
+) -> tuple[PerCell, PerCell]:
+    """Probabilities and estimated costs in the columns of the receipts; NaN where unknown."""
+    keys = [prompt_key(prompt) for prompt in prompts]
+    distinct = {key: Query(key, prompt) for key, prompt in zip(keys, prompts, strict=True)}
+    nothing = np.full((len(distinct), len(router.pool)), np.nan)
+    dataset = RoutingDataset.of(tuple(distinct.values()), router.pool, nothing)
+    found = router.predict(dataset, progress=progress or SilentProgress())
+    place = {key: row for row, key in enumerate(distinct)}
+    rows = [place[key] for key in keys]
+    # What was asked is more than what the encoder reads, so its own count of tokens is used.
+    known = part.input_tokens[:, None] > 0
+    cost = np.where(known, router.costs.estimate(part.input_tokens), found.estimated_cost[rows])
+    return _columns(found.correctness[rows], router, part), _columns(cost, router, part)
+
+
+def _columns(table: NDArray[np.float64], router: "Router", part: Recorded) -> PerCell:
+    """A table of the router's targets in the columns of the receipts."""
+    named = {name: k for k, name in enumerate(router.pool.names)}
+    missing = np.full(len(part), np.nan)
+    return np.stack([table[:, named[n]] if n in named else missing for n in part.targets], axis=1)
+
+
+def _habits(
+    receipts: Iterable[Receipt], targets: Sequence[str]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Each target's median output tokens, and median input tokens for each estimated one."""
+    outputs: dict[str, list[float]] = {name: [] for name in targets}
+    ratios: dict[str, list[float]] = {name: [] for name in targets}
+    for receipt in receipts:
+        usage, name = receipt.outcome.usage, receipt.outcome.target
+        if usage is None or name not in outputs or receipt.outcome.kind != "answered":
+            continue
+        if usage.output_tokens is not None:
+            outputs[name].append(usage.output_tokens)
+        if usage.input_tokens is not None and receipt.choice.input_tokens > 0:
+            ratios[name].append(usage.input_tokens / receipt.choice.input_tokens)
+    return (
+        np.array([np.median(outputs[n]) if outputs[n] else np.nan for n in targets]),
+        np.array([np.median(ratios[n]) if ratios[n] else 1.0 for n in targets]),
+    )
