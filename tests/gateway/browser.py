@@ -77,6 +77,15 @@ class Watch:
         return [url for url in self.urls if not url.startswith((base, "data:"))]
 
 
+def until(page: Any, condition: str, arg: Any = None) -> None:
+    """Wait for a condition in JavaScript; Playwright's own wait would need the page's `eval`."""
+    for _ in range(PATIENCE_MS // 25):
+        if page.evaluate(condition, arg):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(f"it never came true that {condition}")
+
+
 CONTROLS = frozenset(
     {"button", "link", "textbox", "slider", "spinbutton", "radio", "checkbox", "combobox", "region"}
 )

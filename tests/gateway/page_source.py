@@ -53,6 +53,7 @@ class FakeSource:
         self.ready = ready
         self.broken = False
         self.calls: list[str] = []
+        self.tables: tuple[int, Any, Any] = (-1, None, None)
         self.kept: list[Kept] = []
         self.started = time.time() - 19 * 3600 - 1380
         now = time.time()
@@ -179,11 +180,16 @@ class FakeSource:
             raise StoreError("the receipts can't be read; see whether the database runs")
 
     def _tables(self) -> tuple[Any, Any, list[int]]:
+        if self.tables[0] != len(self.kept):
+            self.tables = (len(self.kept), *self._read())
+        return *self.tables[1:], list(range(len(self.tables[1])))
+
+    def _read(self) -> tuple[Any, Any]:
         known = [k.detail for k in self.kept if k.detail["path"]]
         rows = [{each["target"]: each for each in detail["targets"]} for detail in known]
         p = np.array([[row[n]["probability"] for n in NAMES] for row in rows]).reshape(-1, 9)
         cost = np.array([[row[n]["estimated_cost"] for n in NAMES] for row in rows]).reshape(-1, 9)
-        return p, cost, list(range(len(known)))
+        return p, cost
 
     def _at(self, lam: float) -> tuple[dict[str, float], Any]:
         p, cost, rows = self._tables()

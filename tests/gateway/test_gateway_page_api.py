@@ -53,6 +53,13 @@ def test_every_file_is_served_with_its_type_and_known_again() -> None:
         assert reply.content == file.body
 
 
+def test_the_page_says_beforehand_which_modules_it_loads(source: FakeSource) -> None:
+    page = ask(source, "/").text
+    for file in read_page_files():
+        if file.name not in ("index.html", "page.css"):
+            assert f'"/page/{file.name}"' in page
+
+
 @pytest.mark.parametrize("known", ["{}", "W/{}", '"other", {}', "*"])
 def test_a_file_that_is_known_is_not_sent_again(source: FakeSource, known: str) -> None:
     etag = ask(source, "/page/page.css").headers["etag"]

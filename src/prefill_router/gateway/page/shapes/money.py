@@ -119,7 +119,7 @@ class WhatIf(TypedDict):
     """What another lam would have changed for the recorded requests.
 
     Attributes:
-        now: At the lam in force.
+        now: At the lam that is set, before budgets.
         then: At the lam that is asked about.
         requests: How many count.
         changed: How many of them would have had another target.

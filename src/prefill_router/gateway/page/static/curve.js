@@ -11,20 +11,21 @@ const BOTTOM = 40;
 const HEIGHT = 280;
 export const COLUMNS = [{ name: "At" }, { name: "Accuracy", num: true }, { name: "Dollars per 1,000", num: true }];
 
-/** The curve, every target alone, the lam in force and the one that is looked at. */
+/** The curve, every target alone, the lam that is set and the one that is looked at. */
 export function drawCurve({ curve, now, then }, width) {
   const all = [...curve.points, ...curve.singles];
   const scale = scales(all, width);
   const line = curve.points.map((p, i) => `${i ? "L" : "M"}${scale.x(p.cost).toFixed(1)} ${scale.y(p.accuracy).toFixed(1)}`).join("");
   const parts = [...axes(scale, width), shape("path", { class: "curve", d: line }),
     ...singles(curve.singles, [now, then].filter(Boolean), scale, width)];
-  const marks = [[now, "now", 5, "in force"], [then, "then", 6, "looked at"]];
+  const marks = [[now, "now", 5, "set now"], [then, "then", 6, "looked at"]];
   for (const [point, kind, size, what] of marks) {
     if (!point) continue;
     parts.push(shape("circle", { class: kind, cx: scale.x(point.cost), cy: scale.y(point.accuracy), r: size },
       shape("title", null, `lam ${number(point.lam)}, ${what}`)));
   }
   const rows = [
+    ...marks.filter(([point]) => point).map(([p, , , what]) => [`lam ${number(p.lam)}, ${what}`, percent(p.accuracy), dollars(p.cost)]),
     ...sample(curve.points).map((p) => [`lam ${number(p.lam)}`, percent(p.accuracy), dollars(p.cost)]),
     ...curve.singles.map((s) => [`all ${s.target}`, percent(s.accuracy), dollars(s.cost)]),
   ];
@@ -34,7 +35,7 @@ export function drawCurve({ curve, now, then }, width) {
 function described(curve, now) {
   const [first, last] = [curve.points[0], curve.points[curve.points.length - 1]];
   const ends = `From ${percent(first.accuracy)} at ${dollars(first.cost)} per 1,000 requests with lam 0, to ${percent(last.accuracy)} at ${dollars(last.cost)} with lam 1.`;
-  return now ? `${ends} In force: lam ${number(now.lam)}, ${percent(now.accuracy)} at ${dollars(now.cost)}.` : ends;
+  return now ? `${ends} Set now: lam ${number(now.lam)}, ${percent(now.accuracy)} at ${dollars(now.cost)}.` : ends;
 }
 
 /** Some twenty rows, evenly over lam. */

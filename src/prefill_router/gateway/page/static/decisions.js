@@ -16,7 +16,7 @@ export class Decisions {
   #cursor = null;
   #chosen = null;
   #unsaid = 0;
-  #saidAt = 0;
+  #saidAt = -Infinity;
   #open;
 
   /** @param {(id: string, focus: boolean) => void} open Shows why. */

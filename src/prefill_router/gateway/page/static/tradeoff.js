@@ -21,7 +21,7 @@ export class TradeOff {
   #whatif = null;
   #changed;
 
-  /** @param {() => void} changed Hears that another lam is in force. */
+  /** @param {() => void} changed Hears that another lam is set. */
   constructor(changed) {
     this.#changed = changed;
     byId("curve").append(this.#empty, this.#chart.node);
@@ -68,7 +68,7 @@ export class TradeOff {
 
   #label() {
     const same = this.#set === null || Math.abs(this.#value() - this.#set) < 0.005;
-    const text = same ? `${number(this.#value())}, in force` : number(this.#value());
+    const text = same ? `${number(this.#value())}, as set` : number(this.#value());
     byId("lam-value").textContent = text;
     this.#slider.setAttribute("aria-valuetext", `lam ${text}`);
     byId("apply").disabled = same;
@@ -141,7 +141,7 @@ export class TradeOff {
 function legend() {
   const entry = (kind, text) => el("li", null,
     shape("svg", { width: 10, height: 10, "aria-hidden": "true" }, shape("circle", { class: kind, cx: 5, cy: 5, r: 4.5 })), text);
-  return el("ul", { class: "legend" }, entry("now", "in force"), entry("then", "looked at"), entry("single", "one target for all"));
+  return el("ul", { class: "legend" }, entry("now", "set now"), entry("then", "looked at"), entry("single", "one target for all"));
 }
 
 function told({ now, then, requests, changed, moves }) {

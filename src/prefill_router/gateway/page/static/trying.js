@@ -86,8 +86,7 @@ export class Trying {
     const own = [...reply.headers].filter(([name]) => name.startsWith(OWN));
     const id = own.map(([, value]) => value).find((value) => /^pr_[0-9a-f]{32}$/.test(value));
     const said = pairs(own.map(([name, value]) => [name.slice(OWN.length).replaceAll("-", " "), value]));
-    // A decision that nobody was asked on leaves no receipt to explain.
-    if (!id || !reply.url.endsWith("/chat/completions")) return said;
+    if (!id) return said;
     return el("div", null, said, el("div", { class: "buttons" },
       el("button", { type: "button", click: () => this.#explain(id) }, "Why this target")));
   }

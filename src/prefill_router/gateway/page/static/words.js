@@ -35,6 +35,7 @@ export const OUTCOMES = {
   failed: ["failed", "bad"],
   cut: ["cut off", "bad"],
   disconnected: ["client left", "warn"],
+  routed: ["only routed", "good"],
 };
 
 export const ENDS = {

@@ -1,0 +1,42 @@
+"""Draws the guide's pictures of the page: `python tests/gateway/page_pictures.py docs/images`."""
+
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+from browser import chromium, served
+from page_app import PageApp
+from page_source import FakeSource
+from PIL import Image
+
+
+def draw(folder: Path) -> None:
+    """The page of made-up traffic, as `gateway-light.png` and `gateway-dark.png`."""
+    app = PageApp(FakeSource())
+    with (
+        served(app) as url,
+        tempfile.TemporaryDirectory() as scratch,
+        chromium(Path(scratch)) as browser,
+    ):
+        for theme in ("light", "dark"):
+            page = browser.new_page(
+                viewport={"width": 1280, "height": 1190},
+                color_scheme=theme,
+                reduced_motion="reduce",
+            )
+            page.goto(url)
+            page.locator("#rows tbody tr").nth(3).click()
+            page.wait_for_selector("#detail:not([hidden])")
+            page.locator("#lam").fill("0.8")
+            page.wait_for_selector("#whatif .moves")
+            drawn = Image.open(io.BytesIO(page.screenshot()))
+            small = drawn.convert("RGB").quantize(
+                256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+            )
+            small.save(folder / f"gateway-{theme}.png", optimize=True)
+            page.close()
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]))
