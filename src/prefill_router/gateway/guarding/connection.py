@@ -40,7 +40,7 @@ class _Connection(HttpToolsProtocol):
         self._in_headers = True
         self._waiting: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:  # uvloop's are no asyncio.Transport
         super().connection_made(transport)
         self._wait()
 

@@ -9,6 +9,7 @@ from prefill_router.gateway.guarding.keys import ClientKey
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.settings import Budget
 
+_ROUNDING = 1e-6  # of requests, and of seconds
 _SOON = 1  # seconds until a request that found no room may come again
 
 
@@ -69,11 +70,11 @@ class KeyLimits:
         now = self._clock()
         state.filled = min(float(most), state.filled + (now - state.at) * most / 60)
         state.at = now
-        if state.filled < 1:
+        if state.filled < 1 - _ROUNDING:
             raise _too_many(
                 f"the key {name!r} may ask {most} times a minute, and has done so",
                 code="rate_limit_exceeded",
-                seconds=math.ceil((1 - state.filled) * 60 / most),
+                seconds=math.ceil((1 - state.filled) * 60 / most - _ROUNDING),
             )
         state.filled -= 1
 

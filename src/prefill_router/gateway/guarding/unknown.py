@@ -23,8 +23,8 @@ def error_handlers() -> dict[int | type[Exception], Handler]:
 
 
 async def _of_starlette(request: Request, error: HTTPException) -> Response:
-    told = {
-        404: f"no such path as {request.method} {_short(request.url.path)}; see /openapi.json",
+    told = {  # without the path, which may hold anything
+        404: "no such path; /openapi.json lists those that there are",
         405: f"the path doesn't take {request.method}; it takes what the header allow says",
     }
     text = told.get(error.status_code, HTTPStatus(error.status_code).phrase)
@@ -52,6 +52,3 @@ def _reply(request: Request, refusal: RefusalError) -> Response:
         media_type="application/json",
     )
 
-
-def _short(path: str) -> str:
-    return path if len(path) <= 100 else f"{path[:100]}..."

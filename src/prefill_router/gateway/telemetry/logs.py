@@ -3,10 +3,12 @@
 import logging
 import queue
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from logging.handlers import QueueHandler, QueueListener
-from typing import Any, TextIO, final
+from io import TextIOBase
+from logging.handlers import QueueHandler
+from typing import Any, final
 
 from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.settings import Logs
@@ -14,6 +16,7 @@ from prefill_router.gateway.telemetry.lines import FIELDS, JsonLines, TextLines
 from prefill_router.gateway.telemetry.redaction import Redaction
 
 _MOST_WAITING = 10_000  # lines; what comes then is lost, and counted
+_PATIENCE = 5.0  # seconds, for what still waits at the end
 _OURS = ("prefill_router", "uvicorn")
 _FORMS: dict[str, Callable[[Redaction], logging.Formatter]] = {
     "json": JsonLines,
@@ -42,7 +45,7 @@ class Log:
 
 @contextmanager
 def logging_to(
-    settings: Logs, *, secrets: Iterable[str] = (), stream: TextIO | None = None
+    settings: Logs, *, secrets: Iterable[str] = (), stream: TextIOBase | None = None
 ) -> Iterator[Log]:
     """Write all that is logged, uvicorn's lines too, until the block ends.
 
@@ -60,15 +63,15 @@ def logging_to(
     for name in _OURS:
         _take_over(logging.getLogger(name), settings.level)
     root.addHandler(handler)
-    listener = QueueListener(waiting, writer)
-    listener.start()
+    thread = threading.Thread(target=_write, args=(waiting, writer), name="log", daemon=True)
+    thread.start()
     try:
         yield Log(handler)
     finally:
         root.removeHandler(handler)
         for name, state in before.items():
             _restore(logging.getLogger(name), state)
-        listener.stop()  # writes what still waits
+        _end(waiting, thread)
 
 
 def log_request(receipt: Receipt) -> None:
@@ -99,6 +102,20 @@ class _Handler(QueueHandler):
             self.queue.put_nowait(record)
         except queue.Full:
             self.lost += 1
+
+
+def _write(waiting: "queue.Queue[Any]", writer: logging.Handler) -> None:
+    while (record := waiting.get()) is not None:
+        writer.handle(record)
+
+
+def _end(waiting: "queue.Queue[Any]", thread: threading.Thread) -> None:
+    """Have what still waits written, unless nobody takes it."""
+    try:
+        waiting.put(None, timeout=_PATIENCE)
+    except queue.Full:
+        return
+    thread.join(_PATIENCE)
 
 
 _State = tuple[int, bool, list[logging.Handler]]
