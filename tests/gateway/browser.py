@@ -63,10 +63,6 @@ class Watch:
         page.on("console", lambda said: self._hear(said.type, said.text))
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("request", lambda request: self.urls.append(request.url))
-        page.add_init_script(
-            "document.addEventListener('securitypolicyviolation', (e) =>"
-            " console.error('policy violated: ' + e.violatedDirective + ' ' + e.blockedURI));"
-        )
 
     def _hear(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):

@@ -93,18 +93,20 @@ def texts(page: Any, selector: str) -> list[str]:
 
 
 def test_what_a_page_must_not_do_is_noticed(browser: Any, address: str) -> None:
-    with tab(browser, address, quiet=False) as page:
-        watch = Watch(page)
-        page.evaluate(
-            "document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.2:9/x.png'}))"
-        )
-        page.evaluate("fetch('http://127.0.0.2:9/x').catch(() => {})")
-        for _ in range(PATIENCE_MS // 25):
-            said = " ".join(watch.complaints)
-            if "img-src" in said and "connect-src" in said:
-                return
-            page.wait_for_timeout(25)
-        pytest.fail(f"the browser complained only of {watch.complaints}")
+    page = browser.new_page()
+    watch = Watch(page)
+    page.goto(address)
+    page.evaluate("document.body.append(Object.assign(new Image(), {src: '//127.0.0.2:9/x.png'}))")
+    page.evaluate("fetch('http://127.0.0.2:9/x').catch(() => {})")
+    for _ in range(PATIENCE_MS // 25):
+        said = " ".join(watch.complaints)
+        if "img-src" in said and "connect-src" in said:
+            break
+        page.wait_for_timeout(25)
+    page.close()
+    assert "img-src" in said
+    assert "connect-src" in said
+    assert watch.elsewhere(address)
 
 
 def test_decisions_appear_newest_first_and_go_on(browser: Any) -> None:
