@@ -2,6 +2,7 @@
 itself."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.fitting import RouterFit
 from prefill_router.router import Router
+from prefill_router.router.light import read_light
 from prefill_router.router.reference import WATCHED, WIDEST, Reference, outline
 
 Rows = np.ndarray
@@ -194,3 +196,16 @@ def test_a_reference_of_other_features_or_targets_is_refused(fitted: RouterFit) 
     for reference in (of(correlated(30)), other):
         with pytest.raises(ConfigError, match="reference is of"):
             dataclasses.replace(fitted.router, reference=reference)
+
+
+def test_the_light_part_knows_accuracy_and_shares(router: Router, tmp_path: Path) -> None:
+    assert router.reference is not None
+    router.save(tmp_path / "router")
+    light = read_light(tmp_path / "router")
+    np.testing.assert_array_equal(light.reference_accuracy, router.reference.accuracy)
+    np.testing.assert_array_equal(light.reference_shares, router.reference.shares)
+    dataclasses.replace(router, reference=None).save(tmp_path / "older")
+    older = read_light(tmp_path / "older")
+    assert (older.reference_accuracy, older.reference_shares) == (None, None)
+    with pytest.raises(CorruptError, match="of 3 targets, not 2"):
+        outline(router.reference.to_dict(), targets=2)
