@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from gateway import receipts_made
 from harness import collecting, graded_runs, price_lists, task_files
 from importers import samples
 from prefill_router import ActivationStore, Router, read_dataset
@@ -131,6 +132,14 @@ def a_router(folder: Path) -> dict[str, object]:
     return {"router": Router.load(folder / "router"), **predictions(folder)}
 
 
+def receipts(folder: Path) -> None:
+    """What a gateway kept, and a recipe that needs no encoder."""
+    receipts_made.write_traffic(folder / "receipts.sqlite", read_dataset(folder / "answers"))
+    (folder / "recipe.yaml").write_text(
+        "features: {kind: complexity}\npredictor: {kind: logistic}\n"
+    )
+
+
 def recipes(folder: Path) -> None:
     """The routers of the guide, and a recipe alone."""
     page = (ROOT / "docs" / "guides" / "comparing.md").read_text(encoding="utf-8")
@@ -158,6 +167,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "data.md": data,
     "grading.md": a_run_to_grade,
     "layers.md": two_stores,
+    "receipts.md": receipts,
     "studies.md": routers_to_study,
     "search.md": a_space,
     "tasks.md": tasks,

@@ -1,13 +1,21 @@
 """Receipts as a gateway would write them, made up from a number."""
 
 import json
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prefill_router.cost import CostScale
+from prefill_router.data import RoutingDataset
 from prefill_router.gateway.choice import Choice
 from prefill_router.gateway.outcome import Attempt, Outcome
-from prefill_router.gateway.receipts import Receipt, scale_details
+from prefill_router.gateway.receipts import Feedback, Receipt, open_store, scale_details
+from prefill_router.gateway.receipts.rows import to_row
 from prefill_router.policy import Lambda
+from prefill_router.router.decision import decide
 from prefill_router.upstream import Usage
 
 START = 1_790_000_000.0
@@ -94,3 +102,43 @@ def made_receipt(
 def plain(receipt: Receipt) -> Any:
     """What a receipt holds, as JSON would have it."""
     return json.loads(json.dumps(receipt, default=vars))
+
+
+def write(file: Path, receipts: Sequence[Receipt], feedback: Sequence[Feedback] = ()) -> Path:
+    with closing(open_store(str(file))) as store:
+        store.insert([to_row(r) for r in receipts], [f.row() for f in feedback])
+    return file
+
+
+def write_traffic(file: Path, dataset: RoutingDataset, *, lam: float = 0.7) -> None:
+    """A dataset's queries, each asked once, decided by made-up probabilities, and scored."""
+    random = np.random.default_rng(0)
+    names = dataset.pool.names
+    receipts, feedback = [], []
+    for number, query in enumerate(dataset.queries):
+        chances = np.sort(random.random(len(names))).round(3)
+        costs = 0.0002 * 4.0 ** np.arange(len(names)) * (1 + number % 5)
+        decision = decide(
+            names,
+            chances,
+            costs,
+            SCALE,
+            policy=Lambda(),
+            lam=lam,
+            input_tokens=100 + number,
+            truncated=False,
+        )
+        target = decision.target
+        choice = {
+            "order": decision.order,
+            "policy_target": target,
+            "lam": lam,
+            "lam_asked": lam,
+            "correctness": decision.correctness,
+            "estimated_cost": decision.estimated_cost,
+        }
+        cost = 1.1 * decision.estimated_cost[target]
+        receipts.append(made_receipt(number, choice=choice, prompt=query.prompt, cost=cost))
+        label = float(dataset.correct[number, names.index(target)])
+        feedback.append(Feedback(id=name_of(number), score=label, at=START + number))
+    write(file, receipts, feedback)

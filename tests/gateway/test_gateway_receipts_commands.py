@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from receipts_made import made_receipt, name_of
+from receipts_made import made_receipt, name_of, write
 
 from commands import refused, succeeded
 from prefill_router import Router, read_dataset
@@ -19,10 +18,8 @@ from prefill_router.gateway.receipts import (
     Recorded,
     by_router,
     export,
-    open_store,
     prompt_of,
 )
-from prefill_router.gateway.receipts.rows import to_row
 from prefill_router.targets import Pool, Target, write_pool
 from prefill_router.testing import make_routing_dataset
 
@@ -57,12 +54,6 @@ def scored(asked: RoutingDataset, receipts: Sequence[Receipt]) -> list[Feedback]
         Feedback(id=receipt.choice.id, score=float(asked.correct[row, column]), at=1)
         for row, (receipt, column) in enumerate(zip(receipts, columns, strict=True))
     ]
-
-
-def write(file: Path, receipts: Sequence[Receipt], feedback: Sequence[Feedback] = ()) -> Path:
-    with closing(open_store(str(file))) as store:
-        store.insert([to_row(r) for r in receipts], [f.row() for f in feedback])
-    return file
 
 
 @pytest.fixture(scope="module")

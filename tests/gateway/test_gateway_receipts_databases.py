@@ -122,6 +122,8 @@ def test_receipts_are_found_by_what_is_asked_for(url: str) -> None:
     assert found(newest_first=True) == list(range(1199, -1, -1))
     assert found(limit=700) == list(range(700))
     assert found(since=START + 10, until=START + 13) == [10, 11, 12]
+    assert found(since=START + 100) == list(range(100, 1200))
+    assert found(until=START + 1100, newest_first=True) == list(range(1099, -1, -1))
     assert found(ids=[name_of(5), name_of(3), "pr_none"]) == [3, 5]
     assert found(ids=[]) == []
     assert found(target="large", limit=2) == [1, 3]

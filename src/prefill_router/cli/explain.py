@@ -105,7 +105,8 @@ def _show_amounts(found: "Explanation") -> None:
     begun = "" if first is None else f", first byte after {first:.3f} s"
     out.print(
         f"decided in {1000 * receipt.decision_seconds:.1f} ms{reading}{begun}, "
-        f"{outcome.total_seconds:.3f} s in all"
+        f"{outcome.total_seconds:.3f} s in all",
+        soft_wrap=True,
     )
     usage = outcome.usage
     if usage is not None:

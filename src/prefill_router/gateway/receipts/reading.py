@@ -160,12 +160,10 @@ def pages(
 ) -> Iterator[tuple[Any, ...]]:
     """Rows by (time, id), page after page; `columns` hold both."""
     time, identity = columns.index("at"), columns.index("id")
-    sign, direction = ("<", "DESC") if newest_first else (">", "ASC")
-    behind: list[tuple[str, list[Any]]] = []
-    left = limit
+    sign, direction, begin = ("<", "DESC", "at < ?") if newest_first else (">", "ASC", "at >= ?")
+    clauses, left = list(given), limit
     while left is None or left > 0:
         size = _PAGE if left is None else min(_PAGE, left)
-        clauses = [*given, *behind]
         where = " AND ".join(clause for clause, _ in clauses) or "1 = 1"
         rows = store.select(
             f"SELECT {', '.join(columns)} FROM {RECEIPTS} WHERE {where} "
@@ -176,4 +174,6 @@ def pages(
         if len(rows) < size:
             return
         left = None if left is None else left - size
-        behind = [(f"(at, id) {sign} (?, ?)", [rows[-1][time], rows[-1][identity]])]
+        # Instead of the first bound, not beside it: SQLite would go on from there on every page.
+        clauses = [clause for clause in given if clause[0] != begin]
+        clauses.append((f"(at, id) {sign} (?, ?)", [rows[-1][time], rows[-1][identity]]))
