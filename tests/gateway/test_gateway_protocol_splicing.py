@@ -225,3 +225,10 @@ def test_bodies_of_odd_values_are_read_or_refused() -> None:
 @given(endpoint=st.sampled_from(ENDPOINTS), body=st.binary(max_size=60) | JSON.map(packed))
 def test_anything_is_read_or_refused(endpoint: Endpoint, body: bytes) -> None:
     read_or_refused(endpoint, body)
+
+
+def test_further_fields_come_behind_the_model_unless_the_client_sent_them() -> None:
+    body = b'{"model": "auto", "seed": 1, "messages": [{"role": "user", "content": "x"}]}'
+    further = {"reasoning_effort": b'"high"', "seed": b"7"}
+    made = read_envelope("chat", body).body_for("m", ask_usage=False, further=further)
+    assert made == body.replace(b'"auto"', b'"m","reasoning_effort":"high"')

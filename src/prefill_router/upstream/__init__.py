@@ -5,7 +5,7 @@ async with Upstream(pool) as upstream:
 """
 
 from prefill_router.upstream.client import Upstream, ask_once
-from prefill_router.upstream.dialects import request_parameters
+from prefill_router.upstream.dialects import identity_parameters, request_parameters
 from prefill_router.upstream.failures import RETRIABLE, ErrorBody, kind_of, read_error
 from prefill_router.upstream.keys import NO_KEY, provider_keys
 from prefill_router.upstream.pricing import (
@@ -32,6 +32,7 @@ __all__ = [
     "bound",
     "cost_of",
     "estimated_usage",
+    "identity_parameters",
     "kind_of",
     "plausible",
     "provider_keys",

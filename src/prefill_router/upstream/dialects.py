@@ -92,6 +92,19 @@ def request_parameters(target: Target, dialect: Dialect) -> Fields:
     return _merged(found, options.extra_body)
 
 
+def identity_parameters(target: Target, dialect: Dialect) -> Fields:
+    """What makes a target another one than its model alone: how it reasons, and `extra_body`.
+
+    Sampling and limits aren't among it, nor the messages: these are whoever asks's to choose.
+
+    Raises:
+        ConfigError: As `request_parameters`.
+    """
+    found = {**_reasoning(_TABLE[dialect], target, dialect), **_TABLE[dialect].always}
+    merged = _merged(found, target.request.extra_body)
+    return {name: value for name, value in merged.items() if name not in MAX_TOKENS_FIELDS}
+
+
 def request_messages(target: Target, dialect: Dialect, prompt: Prompt) -> list[dict[str, str]]:
     """The messages of a request: a plain prompt is one message of the user.
 

@@ -1,5 +1,7 @@
 """A request's body, read once, and sent on as the bytes that it came as."""
 
+import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, final
 
@@ -48,15 +50,25 @@ class Envelope:
         """Whether `body_for` can ask for token counts that the client didn't ask for."""
         return _can_ask(self.endpoint, self.value)
 
-    def body_for(self, model: str, *, ask_usage: bool) -> bytes:
+    def body_for(
+        self, model: str, *, ask_usage: bool, further: Mapping[str, bytes] | None = None
+    ) -> bytes:
         """The client's bytes with another model's name in them, and nothing else changed.
 
         Args:
             model: What the target calls itself.
             ask_usage: Whether a stream of `chat` or `completions` is also to end with its token
                 counts; it changes nothing where `can_ask_usage` is False.
+            further: Fields, their values in JSON, that are added where the client sent none.
         """
-        return self._splicer.body_for(model, ask_usage=ask_usage)
+        if not further:
+            return self._splicer.body_for(model, ask_usage=ask_usage)
+        added = b"".join(
+            b"," + json.dumps(name).encode() + b":" + value
+            for name, value in further.items()
+            if name not in self.value
+        )
+        return self._splicer.body_for(model, ask_usage=ask_usage, further=added)
 
     @cached_property
     def turns(self) -> tuple[Message, ...]:

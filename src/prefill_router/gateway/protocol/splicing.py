@@ -30,12 +30,14 @@ class Splicer:
             span, put = _usage_edit(text, fields)
             self._usage = (*_in_bytes(body, text, span), put)
 
-    def body_for(self, model: str, *, ask_usage: bool) -> bytes:
+    def body_for(self, model: str, *, ask_usage: bool, further: bytes = b"") -> bytes:
         """The body with this model; `ask_usage` has it ask for the token counts of a stream.
 
-        Every byte but those of the model's name and of `stream_options` stays as it came.
+        Every byte but those of the model's name and of `stream_options` stays as it came;
+        `further` comes behind the name: fields that the body hasn't, each after a comma.
         """
-        body, start, end, name = self._body, self._start, self._end, json.dumps(model).encode()
+        body, start, end = self._body, self._start, self._end
+        name = json.dumps(model).encode() + further
         if self._usage is None or not ask_usage:
             return b"".join((body[:start], name, body[end:]))
         first, last, put = self._usage

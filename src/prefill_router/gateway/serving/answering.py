@@ -126,7 +126,7 @@ def _call(
     headers: Headers,
     trace: Trace | None,
 ) -> Call:
-    envelope, models = incoming.envelope, live.models
+    envelope = incoming.envelope
     ask_usage = live.settings.streams.usage == "ask" and envelope.can_ask_usage
     passed = live.passing.to_target(headers)
     if trace is not None:
@@ -135,7 +135,7 @@ def _call(
         passed = [header for header in passed if header[0] not in names] + carried
     return Call(
         endpoint=envelope.endpoint,
-        bodies=lambda target: envelope.body_for(models[target], ask_usage=ask_usage),
+        bodies=lambda target: live.body_for(target, envelope, ask_usage=ask_usage),
         order=choice.order,
         finished=recording.finished,
         reply_headers=recording.reply_headers,

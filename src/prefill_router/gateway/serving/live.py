@@ -1,15 +1,18 @@
 """What a reload replaces, all at once; requests that began with one end with it."""
 
 import asyncio
+import json
 from typing import final
 
 from prefill_router.gateway.deciding import Decider
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Forwarder
-from prefill_router.gateway.protocol import Passing
+from prefill_router.gateway.protocol import Envelope, Passing
 from prefill_router.gateway.receipts import scale_details
 from prefill_router.gateway.serving.loading import Loaded
 from prefill_router.gateway.settings import Settings
+from prefill_router.targets import Pool, Target
+from prefill_router.upstream import identity_parameters
 
 
 @final
@@ -34,6 +37,7 @@ class Live:
         self.passing = Passing(loaded.settings.forward_headers)
         self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
         self.models = {target.name: target.model or target.name for target in loaded.pool}
+        self._further = {t.name: _further(loaded.pool, t) for t in loaded.pool}
         self.users = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -42,6 +46,15 @@ class Live:
     def settings(self) -> Settings:
         """The settings."""
         return self.loaded.settings
+
+    def body_for(self, target: str, envelope: Envelope, *, ask_usage: bool) -> bytes:
+        """A request's body for a target: the client's bytes, with the target's name for its model.
+
+        What makes a target another one than its model, such as its reasoning effort, is added to
+        chats that don't say so themselves.
+        """
+        further = self._further[target] if envelope.endpoint == "chat" else None
+        return envelope.body_for(self.models[target], ask_usage=ask_usage, further=further)
 
     def enter(self) -> "Live":
         """One more request goes on with it; `leave` must follow."""
@@ -70,3 +83,8 @@ class Live:
         await self.forwarder.close()
         if self.forecaster is not keep:
             await self.forecaster.close()
+
+
+def _further(pool: Pool, target: Target) -> dict[str, bytes]:
+    fields = identity_parameters(target, pool.provider_of(target.name).dialect)
+    return {name: json.dumps(value).encode() for name, value in fields.items()}

@@ -7,9 +7,10 @@ from dataclasses import replace
 from prefill_router.minipool import NAMES, folder_of, pool
 from prefill_router.minipool.server.faults import Faults
 from prefill_router.minipool.server.running import LOOPBACK, Server, serve
-from prefill_router.targets import Pool, Provider, RequestOptions
+from prefill_router.targets import Endpoint, Pool, Provider, RequestOptions
 
 _CONCURRENCY = 64
+_SERVES: tuple[Endpoint, ...] = ("chat", "completions")
 _MOST_TOKENS = 64  # several times the longest right answer
 
 
@@ -68,7 +69,7 @@ def served_pool(
     )
     request = RequestOptions(max_tokens=_MOST_TOKENS, temperature=0.0)
     targets = tuple(
-        replace(target, provider=provider.name, request=request)
+        replace(target, provider=provider.name, request=request, serves=_SERVES)
         for target in priced.select(NAMES if names is None else names)
     )
     return Pool(targets, priced.prices_date, (provider,))
