@@ -73,7 +73,7 @@ async def _serve(
     gateway = Gateway(places, loaded)
     try:
         await gateway.start()
-        server = _Server(_config(guarded_app(gateway, loaded), loaded.settings))
+        server = _Server(server_config(guarded_app(gateway, loaded), loaded.settings))
         server.told = lambda: told(_address(loaded.settings.listen, place))
         _reload_on_hangup(gateway)
         await server.serve(sockets=[place])
@@ -93,7 +93,8 @@ class _Server(uvicorn.Server):
             self.told()
 
 
-def _config(app: Guard, settings: Settings) -> uvicorn.Config:
+def server_config(app: Guard, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves a gateway."""
     return uvicorn.Config(
         app,
         http=guarded_protocol(header_bytes=settings.limits.header_bytes),
