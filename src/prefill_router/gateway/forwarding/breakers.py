@@ -1,0 +1,100 @@
+"""Circuit breakers: a target that fails time and again is left alone for a while."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, final
+
+BreakerState = Literal["closed", "open", "half_open"]
+"""Closed: requests go through. Open: none does. Half open: one request tries."""
+
+
+@final
+@dataclass(slots=True)
+class _Breaker:
+    failures: int = 0
+    opened_at: float | None = None
+    tried_at: float | None = None
+    opened: int = 0
+
+
+@final
+class Breakers:
+    """One breaker for each target, by name; it outlives a pool that is read anew.
+
+    Args:
+        failures: So many in a row open a breaker.
+        seconds: So long it stays open; then one request tries.
+        clock: Seconds, from whatever moment.
+    """
+
+    def __init__(
+        self, *, failures: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most, self._seconds, self._clock = failures, seconds, clock
+        self._breakers: dict[str, _Breaker] = {}
+
+    @property
+    def opened(self) -> Mapping[str, int]:
+        """How often each target's breaker has opened."""
+        return {name: breaker.opened for name, breaker in self._breakers.items()}
+
+    def set(self, *, failures: int, seconds: float) -> None:
+        """Go on with other settings."""
+        self._most, self._seconds = failures, seconds
+
+    def allow(self, target: str) -> bool:
+        """Whether a target may be asked now; where its breaker is half open, the first one may.
+
+        Whoever was allowed tells how it went: `succeeded`, `failed` or `released`.
+        """
+        breaker = self._breakers.get(target)
+        if breaker is None or breaker.opened_at is None:
+            return True
+        now = self._clock()
+        waits_for = breaker.opened_at if breaker.tried_at is None else breaker.tried_at
+        if now - waits_for < self._seconds:
+            return False
+        breaker.tried_at = now
+        return True
+
+    def state(self, target: str) -> BreakerState:
+        """Of one target's breaker."""
+        breaker = self._breakers.get(target)
+        if breaker is None or breaker.opened_at is None:
+            return "closed"
+        waited = self._clock() - breaker.opened_at >= self._seconds
+        return "half_open" if waited else "open"
+
+    def failures(self, target: str) -> int:
+        """How many calls of a target failed in a row."""
+        breaker = self._breakers.get(target)
+        return 0 if breaker is None else breaker.failures
+
+    def succeeded(self, target: str) -> None:
+        """A call of it went well; its breaker closes."""
+        breaker = self._breakers.get(target)
+        if breaker is not None and breaker.failures:
+            breaker.failures, breaker.opened_at, breaker.tried_at = 0, None, None
+
+    def began(self, target: str) -> None:
+        """It has begun to answer: a breaker that let one call try closes, on probation."""
+        breaker = self._breakers.get(target)
+        if breaker is not None and breaker.opened_at is not None:
+            breaker.opened_at = breaker.tried_at = None
+            breaker.failures = self._most - 1
+
+    def failed(self, target: str) -> None:
+        """A call of it failed: enough in a row, or the one that was to try, open its breaker."""
+        breaker = self._breakers.setdefault(target, _Breaker())
+        breaker.failures += 1
+        tried = breaker.tried_at is not None
+        if breaker.failures >= self._most and (breaker.opened_at is None or tried):
+            breaker.opened_at, breaker.tried_at = self._clock(), None
+            breaker.opened += 1
+
+    def released(self, target: str) -> None:
+        """A call of it ended in a way that says nothing about it: another one may try."""
+        breaker = self._breakers.get(target)
+        if breaker is not None:
+            breaker.tried_at = None

@@ -1,0 +1,153 @@
+"""One connection to a target's endpoint: HTTP/1.1, one call at a time (RFC 9112).
+
+httptools reads the bytes, since it costs a tenth of what a client of many layers does.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast, final
+
+import httptools
+
+from prefill_router.gateway.forwarding.arrival import Arrival, Header
+
+_LONGEST_HEAD = 2**18  # bytes of a reply's headers
+_SWITCHING = 101
+_FIRST_FINAL = 200
+_FRAMED = (b"content-length", b"transfer-encoding")
+_WITHOUT_BODY = (204, 304)
+_AT_ONCE = 1.0  # seconds; a server that closes later has had the time to begin an answer
+
+
+@final
+class Connection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        freed: Called with it when a call is over and another may follow.
+
+    Attributes:
+        is_open: Whether it is.
+        calls: How many were made on it.
+    """
+
+    def __init__(self, *, freed: Callable[["Connection"], None]) -> None:
+        self._freed = freed
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = None
+        self._arrival: Arrival | None = None
+        self._headers: list[Header] = []
+        self._head_bytes = 0
+        self._to_the_close = False
+        self.is_open = False
+        self.calls = 0
+
+    def ask(self, head: bytes, body: bytes) -> Arrival:
+        """Send a request; its reply arrives."""
+        self.calls += 1
+        self._headers, self._head_bytes, self._to_the_close = [], 0, False
+        self._parser = httptools.HttpResponseParser(self)
+        self._arrival = Arrival(stop=self.leave, pause=self._pause)
+        transport = self._transport
+        if transport is None or not self.is_open:
+            self._arrival.fail("broken_off", unheard=True)
+        else:
+            transport.write(head + body if len(body) < _LONGEST_HEAD else head)
+            if len(body) >= _LONGEST_HEAD:
+                transport.write(body)
+        return self._arrival
+
+    def leave(self) -> None:
+        """Close it at once, whatever is under way."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a reply have come."""
+        arrival = self._arrival
+        if arrival is None:  # nobody asked
+            self.leave()
+            return
+        if not arrival.status:
+            self._head_bytes += len(data)
+        try:
+            if self._head_bytes > _LONGEST_HEAD and not arrival.status:
+                raise httptools.HttpParserError("headers without an end")
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            arrival.fail("broken_off" if arrival.status else "malformed")
+            self.leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is closed."""
+        self.is_open = False
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None and not arrival.over:
+            if self._to_the_close and exc is None:
+                arrival.end()
+            else:
+                arrival.fail("broken_off", unheard=self._was_idle(arrival))
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """A reply begins."""
+        if self._arrival is None:  # more than was asked for
+            self.leave()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header has come."""
+        if self._arrival is not None and not self._arrival.status:  # else a trailer
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """All headers have come."""
+        status = self._parser.get_status_code()
+        if status < _FIRST_FINAL and status != _SWITCHING:  # the real one is still to come
+            self._headers = []
+            return
+        if self._arrival is not None:
+            self._arrival.keep_alive = self._parser.should_keep_alive()
+            framed = any(name in _FRAMED for name, _ in self._headers)
+            self._to_the_close = not framed and status not in _WITHOUT_BODY
+            self._arrival.begin(status, self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body has come."""
+        if self._arrival is not None:
+            self._arrival.put(body)
+
+    def on_message_complete(self) -> None:
+        """A reply is complete."""
+        arrival = self._arrival
+        if arrival is None or not arrival.status:
+            return
+        self._arrival = None
+        arrival.end()
+        transport = self._transport
+        if not arrival.keep_alive or transport is None or transport.get_write_buffer_size():
+            self.leave()
+            return
+        transport.resume_reading()
+        self._freed(self)
+
+    def _was_idle(self, arrival: Arrival) -> bool:
+        soon = self._loop.time() - arrival.began < _AT_ONCE
+        return self.calls > 1 and not arrival.status and not self._head_bytes and soon
+
+    def _pause(self, on: bool) -> None:
+        if self._transport is None or not self.is_open:
+            return
+        if on:
+            self._transport.pause_reading()
+        elif self._arrival is not None:
+            self._transport.resume_reading()

@@ -1,0 +1,185 @@
+"""What is read of an answer in passing: its id, its token counts, its tool calls, its error."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, final
+
+from prefill_router.gateway.words import Endpoint
+from prefill_router.upstream import ErrorBody, Usage, read_error, read_usage
+
+_BYTES_PER_TOKEN = 4
+_DECODER = json.JSONDecoder()
+_STRING = rb'"\s*:\s*"((?:[^"\\]|\\.)*)'
+_TEXTS: dict[Endpoint, re.Pattern[bytes]] = {
+    "chat": re.compile(rb'"(?:content|reasoning_content|reasoning|arguments)' + _STRING),
+    "completions": re.compile(rb'"text' + _STRING),
+    "responses": re.compile(rb'"(?:delta|text|arguments)' + _STRING),
+    "messages": re.compile(rb'"(?:text|thinking|partial_json)' + _STRING),
+}
+_STILL_GOING = re.compile(rb'"type"\s*:\s*"[a-z_.]*\.delta"')
+_ENDED = {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
+_FAILED = {"response.failed", "response.cancelled"}
+
+
+@final
+class Facts:
+    """What is known of one answer so far.
+
+    Attributes:
+        response_id: Its id.
+        tool_calls: Ids of its tool calls.
+        error: The error that it holds.
+        done: Whether the mark that ends it has come.
+        has_reason: Whether the reason of its end has.
+        output_bytes: Roughly, those of its texts.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._texts = _TEXTS.get(endpoint)
+        self._reported: dict[str, Any] = {}
+        self.response_id: str | None = None
+        self.tool_calls: list[str] = []
+        self.error: ErrorBody | None = None
+        self.done = False
+        self.has_reason = False
+        self.output_bytes = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer has ended as answers do."""
+        return (self.done or self.has_reason) and self.error is None
+
+    @property
+    def has_usage(self) -> bool:
+        """Whether token counts were reported."""
+        return bool(self._reported)
+
+    def usage(self, *, input_tokens: int) -> tuple[Usage | None, bool]:
+        """Token counts, and whether they, or some of them, are estimates.
+
+        Args:
+            input_tokens: Of the request, estimated.
+        """
+        guess = -(-self.output_bytes // _BYTES_PER_TOKEN)
+        if not self._reported:
+            return Usage(input_tokens=input_tokens, output_tokens=guess), True
+        usage = read_usage(self._reported)
+        if self.is_complete or (usage.output_tokens or 0) >= guess:
+            return usage, False
+        known = input_tokens if usage.input_tokens is None else usage.input_tokens
+        return (
+            Usage(
+                input_tokens=known,
+                cached_tokens=usage.cached_tokens,
+                output_tokens=guess,
+                reported=usage.reported,
+            ),
+            True,
+        )
+
+    def count(self, data: bytes) -> None:
+        """Count the texts in a piece of JSON."""
+        if self._texts is not None:
+            self.output_bytes += sum(map(len, self._texts.findall(data)))
+
+    def count_event(self, data: bytes) -> None:
+        """The same for an event; those of Responses that repeat what has come don't count."""
+        if self._endpoint != "responses" or _STILL_GOING.search(data):
+            self.count(data)
+
+    def take(self, value: Mapping[str, Any], *, named: bytes = b"") -> bool:
+        """Read an answer, or an event of one.
+
+        Args:
+            value: Its JSON.
+            named: The name of the event.
+
+        Returns:
+            Whether it is an event that tells token counts and nothing else.
+        """
+        kind = value.get("type")
+        if value.get("error") or named == b"error" or kind == "error":
+            self.error = read_error(value)
+        if self._endpoint == "responses":
+            self._take_response(value, kind)
+        elif self._endpoint == "messages":
+            self._take_message(value, kind)
+        else:
+            return self._take_chunk(value)
+        return False
+
+    def take_end(self, body: bytes) -> None:
+        """Read the token counts of an answer that is too long to be parsed."""
+        _, _, last = body[body.rfind(b'"usage"') :].partition(b":")
+        try:
+            usage, _ = _DECODER.raw_decode(last.decode("utf-8", "replace").lstrip())
+        except (ValueError, RecursionError):
+            return
+        self._report(usage)
+
+    def _take_chunk(self, value: Mapping[str, Any]) -> bool:
+        self._identify(value)
+        choices = value.get("choices")
+        for choice in _objects(choices):
+            self.has_reason |= isinstance(choice.get("finish_reason"), str)
+            for said in (choice.get("delta"), choice.get("message")):
+                if isinstance(said, Mapping) and said.get("tool_calls"):
+                    self._call(call.get("id") for call in _objects(said["tool_calls"]))
+        return self._report(value.get("usage")) and choices == []
+
+    def _take_response(self, value: Mapping[str, Any], kind: object) -> None:
+        whole = value.get("response") if isinstance(kind, str) else value
+        if isinstance(whole, Mapping):
+            self._identify(whole)
+            self._report(whole.get("usage"))
+        if kind in _ENDED:
+            self.done = True
+        if kind in _FAILED:
+            self.error = read_error(whole)
+        for item in (value.get("item"), *_objects(value.get("output"))):
+            if isinstance(item, Mapping) and item.get("type") == "function_call":
+                self._call((item.get("call_id"),))
+
+    def _take_message(self, value: Mapping[str, Any], kind: object) -> None:
+        message = value.get("message") if kind == "message_start" else value
+        if isinstance(message, Mapping) and kind in ("message_start", "message"):
+            self._identify(message)
+        for place in (message, value):
+            if isinstance(place, Mapping):
+                self._report(place.get("usage"))
+        self.done |= kind == "message_stop"
+        for block in (value.get("content_block"), *_objects(value.get("content"))):
+            if isinstance(block, Mapping) and block.get("type") == "tool_use":
+                self._call((block.get("id"),))
+
+    def _identify(self, value: Mapping[str, Any]) -> None:
+        found = value.get("id")
+        if self.response_id is None and isinstance(found, str) and found:
+            self.response_id = found
+
+    def _report(self, usage: object) -> bool:
+        if not isinstance(usage, Mapping) or not usage:
+            return False
+        self._reported |= {name: count for name, count in usage.items() if count is not None}
+        return True
+
+    def _call(self, ids: Iterable[object]) -> None:
+        for found in ids:
+            if isinstance(found, str) and found and found not in self.tool_calls:
+                self.tool_calls.append(found)
+
+
+def parsed(data: bytes) -> dict[str, Any] | None:
+    """One JSON object; None where these bytes aren't one."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, Mapping))

@@ -1,0 +1,164 @@
+"""The way to each target: its provider's connections, its paths, and the headers that it needs."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import final
+
+import httpx2
+
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.forwarding.arrival import Arrival, BrokenError, Header
+from prefill_router.gateway.forwarding.client import Client
+from prefill_router.gateway.forwarding.connections import Connections
+from prefill_router.gateway.forwarding.proxied import ProxiedCalls, wants_proxy
+from prefill_router.gateway.settings import Failures
+from prefill_router.gateway.words import Endpoint
+from prefill_router.targets import Provider
+from prefill_router.upstream import NO_KEY
+
+_PATHS: dict[Endpoint, bytes] = {
+    "chat": b"/chat/completions",
+    "completions": b"/completions",
+    "responses": b"/responses",
+    "embeddings": b"/embeddings",
+    "messages": b"/messages",
+}
+_VERSION = b"anthropic-version"
+_DEFAULT_VERSION = b"2023-06-01"
+_OURS = frozenset(
+    (
+        *(b"host", b"content-length", b"content-type", b"accept-encoding", b"connection"),
+        *(b"transfer-encoding", b"authorization", b"x-api-key", b"expect"),
+    )
+)
+
+
+@final
+class Line:
+    """The way to one provider.
+
+    Args:
+        provider: Whom.
+        key: Its key.
+        failures: Its time limits, where they are set.
+
+    Attributes:
+        key: Its key; None where it needs none.
+        first_token_seconds: Until the first event of a stream.
+        silence_seconds: Between two pieces of a stream.
+        answer_seconds: For the whole answer.
+
+    Raises:
+        ConfigError: The environment's proxies or certificates are unfit.
+    """
+
+    def __init__(self, provider: Provider, key: str, *, failures: Failures) -> None:
+        url = httpx2.URL(provider.base_url)
+        connect = failures.connect_seconds or provider.connect_seconds
+        self._calls: Connections | ProxiedCalls = _calls(url, connect_seconds=connect)
+        self._is_anthropic = provider.dialect == "anthropic"
+        self._paths = _paths(url, anthropic=self._is_anthropic)
+        self.key = None if provider.api_key_env is None or key == NO_KEY else key
+        self._plain = [
+            (b"content-type", b"application/json"),
+            (b"accept-encoding", b"identity"),  # compression holds tokens back
+        ]
+        self._bearer, self._own = list(self._plain), list(self._plain)
+        if self.key is not None:
+            self._bearer.append((b"authorization", b"Bearer " + self.key.encode()))
+            self._own.append((b"x-api-key", self.key.encode()))
+        self.first_token_seconds = failures.first_token_seconds or provider.first_token_seconds
+        self.silence_seconds = failures.silence_seconds or provider.silence_seconds
+        self.answer_seconds = failures.answer_seconds or provider.answer_seconds
+
+    async def call(
+        self,
+        endpoint: Endpoint,
+        headers: list[Header],
+        body: bytes,
+        *,
+        client: Client,
+        stream: bool,
+    ) -> Arrival:
+        """Send a request; its reply arrives, and ends early where the client leaves.
+
+        Args:
+            endpoint: What is asked.
+            headers: The client's, as far as they go on.
+            body: What is sent.
+            client: Who asks.
+            stream: Whether a stream is asked for: only then there is a limit for its first token.
+
+        Raises:
+            BrokenError: There is none.
+            GoneError: The client has left.
+        """
+        theirs = self._headers(endpoint, headers)
+        for fresh in (False, True):
+            arrival = await self._calls.call(
+                self._paths[endpoint], theirs, body, client=client, fresh=fresh
+            )
+            self._limit(arrival, stream=stream)
+            try:
+                client.stop_with(arrival.leave)
+                await arrival.head()
+            except BrokenError as error:
+                if fresh or not error.unheard:
+                    raise
+            finally:
+                if not arrival.status:
+                    client.stop_with(None)
+                    arrival.close()
+            if arrival.status:
+                break
+        return arrival
+
+    def go_on(self, arrival: Arrival) -> None:
+        """A piece of a stream has come: from now on its next one is waited for."""
+        now = asyncio.get_running_loop().time()
+        last = arrival.began + self.answer_seconds
+        if now + self.silence_seconds < last:
+            arrival.limit(now + self.silence_seconds, "silence")
+        else:
+            arrival.limit(last, "answer_timeout")
+
+    async def close(self) -> None:
+        """Close what is idle, now and from now on."""
+        await self._calls.close()
+
+    def _limit(self, arrival: Arrival, *, stream: bool) -> None:
+        if stream and self.first_token_seconds < self.answer_seconds:
+            arrival.limit(arrival.began + self.first_token_seconds, "first_token_timeout")
+        else:
+            arrival.limit(arrival.began + self.answer_seconds, "answer_timeout")
+
+    def _headers(self, endpoint: Endpoint, headers: list[Header]) -> list[Header]:
+        native = self._is_anthropic and endpoint == "messages"
+        theirs = [h for h in headers if h[0] not in _OURS and b"\n" not in h[1]]
+        if native and all(name != _VERSION for name, _ in theirs):
+            theirs.append((_VERSION, _DEFAULT_VERSION))
+        return [*(self._own if native else self._bearer), *theirs]
+
+
+def _calls(url: httpx2.URL, *, connect_seconds: float) -> Connections | ProxiedCalls:
+    if wants_proxy(url):
+        return ProxiedCalls(url, connect_seconds=connect_seconds)
+    if url.scheme != "https":
+        return Connections(url, connect_seconds=connect_seconds, context=None)
+    try:
+        context = httpx2.create_ssl_context()
+    except (OSError, ValueError):
+        raise ConfigError(
+            "the certificates that the environment names can't be read; check SSL_CERT_FILE and "
+            "SSL_CERT_DIR"
+        ) from None
+    return Connections(url, connect_seconds=connect_seconds, context=context)
+
+
+def _paths(url: httpx2.URL, *, anthropic: bool) -> Mapping[Endpoint, bytes]:
+    """Each endpoint's path and query; Anthropic's base URL may come without its version."""
+    path, mark, query = url.raw_path.partition(b"?")
+    path = path.rstrip(b"/")
+    if anthropic and not path.endswith(b"/v1"):
+        path += b"/v1"
+    return {endpoint: path + last + mark + query for endpoint, last in _PATHS.items()}

@@ -1,0 +1,102 @@
+"""Calls of one provider by way of the proxy that the environment names, by httpx2."""
+
+import asyncio
+import urllib.request
+from typing import final
+
+import httpx2
+
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.forwarding.arrival import Arrival, Header
+from prefill_router.gateway.forwarding.client import Client
+from prefill_router.gateway.outcome import AttemptEnd
+
+_IDLE_SECONDS = 3.0  # as in `connections`
+
+
+def wants_proxy(url: httpx2.URL) -> bool:
+    """Whether the environment names a proxy for this URL (`HTTPS_PROXY`, `NO_PROXY`, ...)."""
+    named = urllib.request.getproxies()
+    if not (named.get(url.scheme) or named.get("all")):
+        return False
+    return not urllib.request.proxy_bypass(url.host)
+
+
+@final
+class ProxiedCalls:
+    """Calls one provider through a proxy.
+
+    Args:
+        url: The provider's.
+        connect_seconds: A connection that takes longer has failed.
+
+    Raises:
+        ConfigError: The environment's proxies or certificates are unfit.
+    """
+
+    def __init__(self, url: httpx2.URL, *, connect_seconds: float) -> None:
+        self._url = url
+        try:
+            self._client = httpx2.AsyncClient(
+                limits=httpx2.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=None,
+                    keepalive_expiry=_IDLE_SECONDS,
+                ),
+                timeout=httpx2.Timeout(None, connect=connect_seconds),
+            )
+        except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # which may quote a key
+            raise ConfigError(
+                "targets can't be asked by way of the proxies or certificates that the environment "
+                "names; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) and "
+                "SSL_CERT_FILE"
+            ) from None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def call(
+        self, path: bytes, headers: list[Header], body: bytes, *, client: Client, fresh: bool
+    ) -> Arrival:
+        """As `Connections.call`; what fails on the way is told by the arrival."""
+        del client, fresh
+        request = self._client.build_request(
+            "POST", self._url.copy_with(raw_path=path), headers=headers, content=body
+        )
+        arrival = Arrival(stop=lambda: task.cancel())
+        task = asyncio.get_running_loop().create_task(self._pass_on(request, arrival))
+        self._calls.add(task)
+        task.add_done_callback(self._over)
+        return arrival
+
+    async def close(self) -> None:
+        """Close what is idle, and the rest once the calls under way have ended."""
+        self._closed = True
+        if not self._calls:
+            await self._client.aclose()
+
+    async def _pass_on(self, request: httpx2.Request, arrival: Arrival) -> None:
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                headers = [(name.lower(), value) for name, value in response.headers.raw]
+                arrival.begin(response.status_code, headers)
+                async for piece in response.aiter_raw():
+                    arrival.put(piece)
+                arrival.end()
+            finally:
+                await response.aclose()
+        except httpx2.HTTPError as error:
+            arrival.fail(_end_of(error, started=bool(arrival.status)))
+        except (ValueError, httpx2.StreamError, httpx2.InvalidURL):
+            arrival.fail("malformed")
+
+    def _over(self, task: "asyncio.Task[None]") -> None:
+        self._calls.discard(task)
+        if self._closed and not self._calls:
+            self._closing = asyncio.get_running_loop().create_task(self._client.aclose())
+
+
+def _end_of(error: httpx2.HTTPError, *, started: bool) -> AttemptEnd:
+    unreached = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError)
+    return "connect" if isinstance(error, unreached) and not started else "broken_off"
