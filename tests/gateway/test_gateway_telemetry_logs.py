@@ -25,6 +25,7 @@ from prefill_router.gateway.telemetry import (
     logs,
     with_fields,
 )
+from prefill_router.gateway.telemetry.lines import FIELDS
 from prefill_router.gateway.telemetry.redaction import REDACTED
 
 SECRET = 'sé"cret/+key'
@@ -174,6 +175,16 @@ def test_a_stuck_error_stream_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -
         stream.go.set()
     assert lost in (9, 10)  # one may be being written already
     assert len(stream.getvalue().splitlines()) == 20 - lost
+
+
+def test_a_line_that_cant_be_written_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    with logging_to(Logs(), stream=stream) as written_to:
+        log.info("odd", extra={FIELDS: {("no", "name"): "a secret"}})
+        log.info("after it")
+    assert written_to.lost == 1
+    assert "after it" in stream.getvalue()
+    assert "secret" not in stream.getvalue() + capsys.readouterr().err
 
 
 def test_logging_is_as_before_afterwards() -> None:

@@ -28,19 +28,16 @@ REQUESTS = logging.getLogger("prefill_router.gateway.requests")
 
 @final
 class Log:
-    """A log that is being written.
+    """A log that is being written."""
 
-    Attributes:
-        lost: Lines that were lost since standard error took them too slowly.
-    """
-
-    def __init__(self, handler: "_Handler") -> None:
+    def __init__(self, handler: "_Handler", writer: "_Writer") -> None:
         self._handler = handler
+        self._writer = writer
 
     @property
     def lost(self) -> int:
-        """Lines that were lost since standard error took them too slowly."""
-        return self._handler.lost
+        """How many lines nobody will read: standard error took them too slowly, or not at all."""
+        return self._handler.lost + self._writer.lost
 
 
 @contextmanager
@@ -55,7 +52,7 @@ def logging_to(
         stream: Where to; None for standard error.
     """
     waiting: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
-    writer = logging.StreamHandler(stream or sys.stderr)
+    writer = _Writer(stream or sys.stderr)
     writer.setFormatter(_FORMS[settings.form](Redaction(secrets)))
     handler = _Handler(waiting)
     root = logging.getLogger()
@@ -66,7 +63,7 @@ def logging_to(
     thread = threading.Thread(target=_write, args=(waiting, writer), name="log", daemon=True)
     thread.start()
     try:
-        yield Log(handler)
+        yield Log(handler, writer)
     finally:
         root.removeHandler(handler)
         for name, state in before.items():
@@ -85,6 +82,17 @@ def log_request(receipt: Receipt) -> None:
 def with_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """What to give as `extra` to a logger, so that these plain values stand in its line."""
     return {FIELDS: fields}
+
+
+class _Writer(logging.StreamHandler[Any]):
+    """Writes lines; one that can't be written is counted, and not shown as it was before."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.lost = 0
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
+        self.lost += 1
 
 
 class _Handler(QueueHandler):
