@@ -193,6 +193,27 @@ def test_a_row_that_is_never_taken_is_lost_alone() -> None:
     assert store.batches == [names(0), names(1), names(1)]  # a receipt, and its score
 
 
+class BrokenStore(HeldStore):
+    def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
+        raise ZeroDivisionError(len(receipts), len(feedback))
+
+
+# That a thread ends with an error is what this is about.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_writer_that_broke_says_so_and_holds_nobody_up() -> None:
+    async def work() -> None:
+        writer = Writer(BrokenStore(), wait_seconds=0.001)
+        assert not await writer.keep(made_receipt(1))
+        while writer.healthy:
+            await asyncio.sleep(0.001)
+        assert not await writer.keep(made_receipt(2))
+        assert writer.stats().lost == 1
+        assert await writer.close() == 1
+        assert writer.stats().lost == 2
+
+    asyncio.run(work())
+
+
 def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/receipts.sqlite"
 

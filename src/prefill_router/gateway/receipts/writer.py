@@ -71,7 +71,8 @@ class Writer:
             Whether it is known to be in the database. If the wait was too long, it still waits to
             be written; if the queue is full or closed, it is lost.
         """
-        if self._closing or self._put - self._kept - self._dropped >= self._most:
+        full = self._put - self._kept - self._dropped >= self._most
+        if full or self._closing or not self._thread.is_alive():
             self._refused += 1
             return False
         loop = asyncio.get_running_loop()
