@@ -32,7 +32,7 @@ def draw(folder: Path) -> None:
             page.wait_for_selector("#whatif .moves")
             drawn = Image.open(io.BytesIO(page.screenshot()))
             small = drawn.convert("RGB").quantize(
-                256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+                256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
             )
             small.save(folder / f"gateway-{theme}.png", optimize=True)
             page.close()

@@ -37,9 +37,15 @@ export class Spend {
   }
 }
 
+/** The single targets that are compared with; one line where the best is the dearest. */
+function others({ at_best: best, at_dearest: dearest }) {
+  if (best && dearest && best.target === dearest.target) return [["best, and dearest", best]];
+  return [["best", best], ["dearest", dearest]].filter(([, other]) => other);
+}
+
 function figures(spent) {
   const figure = (name, value, more) => el("div", null, el("dt", null, name), el("dd", null, value, more ? el("small", null, more) : null));
-  const saved = (other) => (other && other.cost > 0 ? 1 - spent.cost / other.cost : null);
+  const saved = (other) => (other.cost > 0 ? 1 - spent.cost / other.cost : null);
   const against = (name, other) => {
     const share = saved(other);
     if (share === null) return null;
@@ -47,14 +53,13 @@ function figures(spent) {
   };
   return el("dl", { class: "figures" },
     figure("Spent", dollars(spent.cost), `${count(spent.requests)} requests since ${clock(spent.since)}`),
-    against("Against the best", spent.at_best), against("Against the dearest", spent.at_dearest));
+    others(spent).map(([what, other]) => against(`Against the ${what}`, other)));
 }
 
 function drawAlone(spent, width) {
   const rows = [{ label: "as routed", value: spent.cost, text: dollars(spent.cost), kind: "" }];
   const told = [["as routed", dollars(spent.cost), "observed"]];
-  for (const [what, other] of [["best", spent.at_best], ["dearest", spent.at_dearest]]) {
-    if (!other) continue;
+  for (const [what, other] of others(spent)) {
     rows.push({ label: `all ${other.target}`, value: other.cost, text: `≈ ${dollars(other.cost)}`, kind: "soft" });
     told.push([`all ${other.target}, the ${what} single target`, dollars(other.cost), "estimated"]);
   }
@@ -78,7 +83,7 @@ function budgets(all) {
     const kind = share >= 1 ? "bad" : share >= budget.soften_from ? "warn" : "";
     const does = share >= 1 ? (budget.stop ? "requests are refused" : "the cheapest target answers")
       : share >= budget.soften_from ? "lam is being lowered" : "no effect yet";
-    return [`${budget.key ?? "whole gateway"}, a ${budget.per}`, small(share, kind),
+    return [`${budget.key ?? "whole gateway"}, per ${budget.per}`, small(share, kind),
       `${dollars(Math.max(0, budget.dollars - budget.spent))} of ${dollars(budget.dollars)}`, does,
       el("span", { title: moment(budget.resets_at) }, clock(budget.resets_at))];
   });

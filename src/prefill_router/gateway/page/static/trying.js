@@ -96,9 +96,9 @@ function routed(decision) {
   const all = decision.targets ?? {};
   const names = (decision.order ?? Object.keys(all)).filter((name) => name in all);
   if (names.length === 0) return [];
-  const rows = names.map((name) => [name, number(all[name].correctness, 3), dollars(all[name].estimated_cost), number(all[name].score, 3)]);
+  const rows = names.map((name) => [name, number(all[name].correctness, 3), dollars(all[name].estimated_cost)]);
   return [table("Every target that could answer, best first",
-    [{ name: "Target" }, { name: "Probability", num: true }, { name: "Estimate", num: true }, { name: "Score", num: true }], rows)];
+    [{ name: "Target" }, { name: "Probability", num: true }, { name: "Estimate", num: true }], rows)];
 }
 
 /** The JSON of each server-sent event, until [DONE]. */
