@@ -73,8 +73,8 @@ async def _serve(
     gateway = Gateway(places, loaded)
     try:
         await gateway.start()
-        server = _Server(server_config(guarded_app(gateway, loaded), loaded.settings))
-        server.told = lambda: told(_address(loaded.settings.listen, place))
+        config = server_config(guarded_app(gateway, loaded), loaded.settings)
+        server = Server(config, lambda: told(address_of(loaded.settings.listen, place)))
         _reload_on_hangup(gateway)
         await server.serve(sockets=[place])
     finally:
@@ -82,12 +82,20 @@ async def _serve(
 
 
 @final
-class _Server(uvicorn.Server):
-    """Says when it answers."""
+class Server(uvicorn.Server):
+    """Says when it answers.
 
-    told: Callable[[], None]
+    Args:
+        config: Of uvicorn.
+        told: Called then.
+    """
+
+    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.told = told
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer."""
         await super().startup(sockets)
         if self.started:
             self.told()
@@ -130,7 +138,8 @@ def _reload_on_hangup(gateway: Gateway) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 
 
-def _address(listen: Listen, place: socket.socket) -> str:
+def address_of(listen: Listen, place: socket.socket) -> str:
+    """The URL of a bound socket."""
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     return f"http://{host}:{place.getsockname()[1]}"
 
