@@ -100,6 +100,7 @@ class Forecaster:
         return ForecasterStats(
             state=self._state,
             waiting=len(self._waiting),
+            under_way=self._waiting.under_way,
             batches=self._batches,
             encoded=self._encoded,
             cache_hits=self._memory.hits,

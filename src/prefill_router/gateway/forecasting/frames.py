@@ -3,11 +3,20 @@
 import asyncio
 import json
 import struct
-from typing import Any, BinaryIO
+from typing import Any, Protocol, runtime_checkable
 
 _HEAD = struct.Struct(">I")
 MOST_BYTES = 128 << 20
 """A longer frame is none of ours."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """So many bytes; fewer at the end."""
+        ...
 
 
 class FrameError(ValueError):
@@ -33,7 +42,7 @@ async def receive(reader: asyncio.StreamReader) -> Any:
         raise FrameError("the stream has ended") from None
 
 
-def read(file: BinaryIO) -> Any:
+def read(file: Readable) -> Any:
     """The next frame of a file; None at its end.
 
     Raises:

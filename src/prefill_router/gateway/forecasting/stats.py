@@ -10,11 +10,12 @@ ForecasterState = Literal["starting", "ready", "down", "closed"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class ForecasterStats:
-    """Counts since the start, but for the first two.
+    """Counts since the start, but for the first three.
 
     Attributes:
         state: Whether it gives forecasts now.
         waiting: Prompts that no batch has taken yet.
+        under_way: Prompts of the batch that is being read.
         batches: Batches that were answered.
         encoded: Prompts in them.
         cache_hits: Requests that were answered from memory.
@@ -25,6 +26,7 @@ class ForecasterStats:
 
     state: ForecasterState
     waiting: int
+    under_way: int
     batches: int
     encoded: int
     cache_hits: int

@@ -55,6 +55,11 @@ class Waiting:
         return len(self._queue)
 
     @property
+    def under_way(self) -> int:
+        """How many prompts are in the batch that is being read."""
+        return len(self._under_way)
+
+    @property
     def is_full(self) -> bool:
         """Whether no further prompt may wait."""
         return len(self._queue) >= self._most

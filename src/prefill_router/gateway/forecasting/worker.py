@@ -87,8 +87,9 @@ def _load(options: dict[str, Any]) -> tuple[Router, Hello]:
 
 
 def _use_threads(threads: int | None) -> None:
-    import torch
-
+    torch = sys.modules.get("torch")
+    if torch is None:  # a router without a network needs none, and importing it takes seconds
+        return
     torch.set_num_threads(max(1, torch.get_num_threads() - 1) if threads is None else threads)
 
 
@@ -115,4 +116,6 @@ def _tell_without_words(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    os._exit(status)  # taking torch down in good order takes seconds, and nothing is left to keep
