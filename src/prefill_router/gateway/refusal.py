@@ -6,7 +6,6 @@ from typing import Any, final
 from prefill_router.errors import PrefillRouterError
 
 _ANTHROPIC = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -45,7 +44,8 @@ class RefusalError(PrefillRouterError):
     def body(self, *, anthropic: bool = False) -> dict[str, Any]:
         """The reply's JSON: OpenAI's shape, or that of Anthropic's API."""
         if anthropic:
-            kind = _ANTHROPIC.get(self.status, "api_error")
+            other = "invalid_request_error" if self.status < 500 else "api_error"
+            kind = _ANTHROPIC.get(self.status, other)
             return {"type": "error", "error": {"type": kind, "message": str(self)}}
         error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}

@@ -53,6 +53,7 @@ def application(gateway: Gateway) -> FastAPI:
         description=_TOLD,
         docs_url=None,  # its page would be fetched from elsewhere
         redoc_url=None,
+        redirect_slashes=False,
         exception_handlers=handlers,
     )
     forwarded = [

@@ -272,9 +272,8 @@ def _budgets(loaded: Loaded) -> tuple[Budget, ...]:
 
 def _drift(loaded: Loaded) -> DriftWatch:
     shares = loaded.light.reference_shares
-    return DriftWatch(
-        [f"feature {n}" for n in range(1, 1 + (0 if shares is None else len(shares)))]
-    )
+    found = [] if shares is None else shares.tolist()
+    return DriftWatch([f"feature {n}" for n in range(1, 1 + len(found))], shares=found)
 
 
 def _sizes(settings: Settings) -> tuple[int, int, int]:

@@ -94,6 +94,11 @@ def _contradictions(
         check_listen(settings.listen, keys)
     except ConfigError as error:
         yield str(error)
+    try:
+        if keys is not None:
+            keys.check_targets(pool.names)
+    except ConfigError as error:
+        yield str(error)
     known = set(pool.names)
     if not known & set(light.pool.names):
         yield (

@@ -19,6 +19,7 @@ class Recent:
         self._ended: deque[tuple[int, Receipt]] = deque(maxlen=_MOST)
         self._minutes: deque[tuple[int, int]] = deque()
         self._number = 0
+        self._process = f"{time.time_ns():x}"
 
     def add(self, receipt: Receipt) -> None:
         """A request has ended."""
@@ -40,13 +41,14 @@ class Recent:
 
     @property
     def cursor(self) -> str:
-        """What names the present end."""
-        return str(self._number)
+        """What names the present end, in this process alone."""
+        return f"{self._process}-{self._number}"
 
     def since(self, cursor: str | None, limit: int) -> list[Receipt]:
         """What ended since, or lately where the cursor isn't known: the newest first."""
-        place = int(cursor) if cursor and cursor.isascii() and cursor.isdigit() else -1
-        after = place if 0 <= place <= self._number else 0
+        process, _, place = (cursor or "").partition("-")
+        known = process == self._process and place.isascii() and place.isdigit()
+        after = int(place) if known else 0
         found: list[Receipt] = []
         for number, receipt in reversed(self._ended):
             if number <= after or len(found) == limit:

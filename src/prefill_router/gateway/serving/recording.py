@@ -21,6 +21,7 @@ _PREFIX = HEADER.encode()
 _TARGET, _ID, _REASON = _PREFIX + b"target", _PREFIX + b"decision-id", _PREFIX + b"reason"
 _LAM, _MS, _FALLBACK = _PREFIX + b"lam", _PREFIX + b"decision-ms", _PREFIX + b"fallback"
 _PROBABILITY, _COST = _PREFIX + b"probability", _PREFIX + b"estimated-cost"
+_LONGEST_NAME = 200
 _RETRIES = _PREFIX + b"retries"
 
 
@@ -97,7 +98,7 @@ class Recording:
             router=loaded.light.fingerprint if decided else "",
             policy=loaded.light.policy.kind if decided else "",
             endpoint=incoming.question.endpoint,
-            requested=incoming.envelope.model,
+            requested=incoming.envelope.model[:_LONGEST_NAME],
             stream=incoming.envelope.stream,
             key=incoming.question.key,
             scored=incoming.scored,

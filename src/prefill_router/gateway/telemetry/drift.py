@@ -10,6 +10,7 @@ import numpy as np
 _BINS = 10
 _LEAST = 200
 _PRIOR = 0.5  # of a request in each bin, so that an empty one has a logarithm
+_LEAST_SHARE = 1e-3  # the same for the shares before
 
 
 @final
@@ -38,10 +39,20 @@ class DriftWatch:
         features: Their names, in the order of `Forecast.bins`.
         window: It looks at so many requests, the latest.
         least: There is no telling before so many.
+        shares: The share of train rows in each tenth of each feature: even, but where many rows
+            have one value. All the same if not given.
     """
 
-    def __init__(self, features: Sequence[str], *, window: int = 2000, least: int = _LEAST) -> None:
+    def __init__(
+        self,
+        features: Sequence[str],
+        *,
+        window: int = 2000,
+        least: int = _LEAST,
+        shares: Sequence[Sequence[float]] | None = None,
+    ) -> None:
         self.features = tuple(features)
+        self._shares = [None] * len(self.features) if shares is None else list(shares)
         self._rows = np.zeros((max(window, least), len(self.features)), dtype=np.int64)
         self._counts = np.zeros((len(self.features), _BINS), dtype=np.int64)
         self._columns = np.arange(len(self.features))
@@ -69,8 +80,8 @@ class DriftWatch:
         if not self.features or self.requests < self._least:
             return None
         found = {
-            name: stability_index(counts.tolist())
-            for name, counts in zip(self.features, self._counts, strict=True)
+            name: stability_index(counts.tolist(), shares)
+            for name, counts, shares in zip(self.features, self._counts, self._shares, strict=True)
         }
         values = list(found.values())
         return Drift(
@@ -81,16 +92,27 @@ class DriftWatch:
         )
 
 
-def stability_index(counts: Sequence[int]) -> float:
-    """The population stability index of counts in bins that are equally likely.
+def stability_index(counts: Sequence[int], expected: Sequence[float] | None = None) -> float:
+    """The population stability index of counts in bins.
 
-    The sum over bins of (p - q) ln(p / q), p being the share of each and q that expected. Half a
+    Args:
+        counts: In each bin.
+        expected: The share that each bin had before; all the same if not given.
+
+    It is the sum over bins of (p - q) ln(p / q), p being the share of each and q that expected. Half a
     count is added to each bin. By custom, below 0.1 nothing has changed, and above 0.25 much has.
     Source: N. Siddiqi, Credit Risk Scorecards, Wiley 2006, chapter 8; for what it is by chance
     alone, about (bins - 1) / requests: B. Yurdakul, Statistical Properties of Population
     Stability Index, dissertation, Western Michigan University, 2018.
     """
-    total = math.fsum(counts) + _PRIOR * len(counts)
-    expected = 1 / len(counts)
+    bins = len(counts)
+    even = [1 / bins] * bins
+    before = (
+        even
+        if expected is None
+        else [(q + _LEAST_SHARE) / (1 + _LEAST_SHARE * bins) for q in expected]
+    )
+    total = math.fsum(counts) + _PRIOR * bins
     shares = [(count + _PRIOR) / total for count in counts]
-    return math.fsum((share - expected) * math.log(share / expected) for share in shares)
+    pairs = zip(shares, before, strict=True)
+    return math.fsum((p - q) * math.log(p / q) for p, q in pairs)
