@@ -7,6 +7,7 @@ Python of a page finds defined; `WHILE` makes what is there only while a page ru
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gateway import receipts_made
@@ -113,6 +114,17 @@ def readme(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def targets_that_answer(folder: Path) -> Iterator[None]:
+    """A pool file of the router's targets, which answer while this lasts."""
+    pool = read_pool(folder / "answers" / "pool.yaml")
+    models = [ScriptedModel(name, {}, otherwise=f"{name} says hello.") for name in pool.names]
+    with serve(models) as server:
+        served = [replace(target, base_url=server.base_url) for target in pool]
+        write_pool(Pool(tuple(served), pool.prices_date), folder / "pool.yaml")
+        yield
+
+
 def two_stores(folder: Path) -> None:
     """Two stores under other names."""
     for name in ("states-a", "states-b"):
@@ -172,7 +184,10 @@ FILES: dict[str, Callable[[Path], None]] = {
     "search.md": a_space,
     "tasks.md": tasks,
 }
-WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {"README.md": readme}
+WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
+    "README.md": readme,
+    "gateway.md": targets_that_answer,
+}
 NAMES: dict[str, Callable[[Path], dict[str, object]]] = {
     "doctor.md": a_router,
     "evaluation.md": predictions,

@@ -95,15 +95,15 @@ class DriftWatch:
 def stability_index(counts: Sequence[int], expected: Sequence[float] | None = None) -> float:
     """The population stability index of counts in bins.
 
+    It is the sum over bins of (p - q) ln(p / q), p being the share of each and q that expected.
+    Half a count is added to each bin. By custom, below 0.1 nothing has changed, and above 0.25 much
+    has. Source: N. Siddiqi, Credit Risk Scorecards, Wiley 2006, chapter 8; for what it is by chance
+    alone, about (bins - 1) / requests: B. Yurdakul, Statistical Properties of Population
+    Stability Index, dissertation, Western Michigan University, 2018.
+
     Args:
         counts: In each bin.
         expected: The share that each bin had before; all the same if not given.
-
-    It is the sum over bins of (p - q) ln(p / q), p being the share of each and q that expected. Half a
-    count is added to each bin. By custom, below 0.1 nothing has changed, and above 0.25 much has.
-    Source: N. Siddiqi, Credit Risk Scorecards, Wiley 2006, chapter 8; for what it is by chance
-    alone, about (bins - 1) / requests: B. Yurdakul, Statistical Properties of Population
-    Stability Index, dissertation, Western Michigan University, 2018.
     """
     bins = len(counts)
     even = [1 / bins] * bins
