@@ -1,6 +1,10 @@
 """Small routers for forecasts: one whose encoder another process can load, and a saved folder."""
 
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaModel
 
 from prefill_router.activations import Site
 from prefill_router.data import split
@@ -21,9 +25,29 @@ QUICK = FitConfig(
 )
 
 
-def saved_router(folder: Path) -> tuple[Path, EncoderSources]:
+def save_causal_encoder(folder: Path) -> Path:
+    """Write a folder with a tiny causal network that reads bytes."""
+    save_tiny_encoder(folder)  # for its tokenizer
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        max_position_embeddings=512,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaModel(config).save_pretrained(folder)
+    return folder
+
+
+def saved_router(
+    folder: Path, *, save: Callable[[Path], Path] = save_tiny_encoder
+) -> tuple[Path, EncoderSources]:
     """Fit and save a router that reads with a tiny network; where it is, and where that is."""
-    tiny = save_tiny_encoder(folder / "tiny")
+    tiny = save(folder / "tiny")
     answers = make_routing_dataset(queries=120, targets=3)
     states = load_encoder(tiny, device="cpu").encode(answers.queries, [Site(2, "mean")])
     fit_router(answers, [states], config=QUICK, drawn=split(answers)).router.save(folder / "router")

@@ -128,7 +128,7 @@ def test_prompts_and_sources_come_through(tmp_path: Path) -> None:
     for prompt in ("text", (Message("system", "be brief"), Message("user", "why?"))):
         assert prompt_of(read(io.BytesIO(pack(plain_prompt(prompt))))) == prompt
     sources = EncoderSources(folders={"tiny": tmp_path}, device="cpu", trust_remote_code=True)
-    told = sources_of(plain_options(tmp_path, sources, 2))
+    told = sources_of(plain_options(tmp_path, sources, threads=2, reuse_bytes=0))
     assert told == EncoderSources(
         folders={"tiny": str(tmp_path)}, device="cpu", trust_remote_code=True
     )
@@ -136,7 +136,9 @@ def test_prompts_and_sources_come_through(tmp_path: Path) -> None:
 
 def test_encoder_of_this_process_can_not_be_given_to_another(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name its folder"):
-        plain_options(tmp_path, EncoderSources(loaded=(FakeEncoder(),)), None)
+        plain_options(
+            tmp_path, EncoderSources(loaded=(FakeEncoder(),)), threads=None, reuse_bytes=0
+        )
 
 
 def jobs(*sizes: int, until: float = 10.0) -> list[Job]:

@@ -3,16 +3,23 @@
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
-from forecasting_routers import QUICK
+from forecasting_routers import QUICK, probabilities, save_causal_encoder, saved_router
 
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query, split
 from prefill_router.encoders.base import Encoder, States, TokenizedPrompt
+from prefill_router.encoders.prefix_reuse import PrefixReusing
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.fitting import fit_router
-from prefill_router.gateway.forecasting.reading import forecast_each, still_works
+from prefill_router.gateway.forecasting.reading import (
+    forecast_each,
+    reusing_beginnings,
+    still_works,
+)
 from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
@@ -117,6 +124,24 @@ def test_what_is_logged_quotes_no_prompt(router: Router, caplog: pytest.LogCaptu
     assert "RuntimeError" in caplog.text
     assert "queen" not in caplog.text
     assert "king" not in caplog.text
+
+
+def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(tmp_path: Path) -> None:
+    folder, sources = saved_router(tmp_path, save=save_causal_encoder)
+    plain = Router.load(folder, sources=sources)
+    router = reusing_beginnings(plain, 1 << 20)
+    [reusing] = router.sources.loaded
+    assert isinstance(reusing, PrefixReusing)
+    for end in ("Why?", "Why not?"):
+        prompt = "You are a helpful assistant. " * 5 + end
+        [found] = forecast_each(router, [prompt])
+        assert isinstance(found, Forecast)
+        np.testing.assert_allclose(found.correctness, probabilities(plain, prompt), rtol=1e-3)
+    assert reusing.reused_tokens == 128
+
+
+def test_other_encoders_stay_as_they_are(router: Router, encoder: Choking) -> None:
+    assert reusing_beginnings(router, 1 << 20).sources.loaded == (encoder,)
 
 
 def test_ordinary_prompt_tells_whether_it_still_works(

@@ -44,7 +44,13 @@ def runner() -> Iterator[asyncio.Runner]:
 def forecaster(saved: Saved, runner: asyncio.Runner) -> Iterator[Forecaster]:
     folder, sources = saved
     made = Forecaster(
-        *(folder,), sources=sources, max_queue=QUEUE, max_batch=4, threads=1, pause_seconds=0.01
+        folder,
+        sources=sources,
+        max_queue=QUEUE,
+        max_batch=4,
+        threads=1,
+        reuse_bytes=1 << 20,  # which this encoder can't, and does without
+        pause_seconds=0.01,
     )
     runner.run(made.start())
     yield made

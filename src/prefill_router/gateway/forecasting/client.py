@@ -38,6 +38,9 @@ class Forecaster:
         cache_entries: So many forecasts are remembered; 0 for none.
         threads: How many the encoder computes with; by default one fewer than cores, so that one is
             left for the gateway: threads that must wait for a core hold all the others up.
+        reuse_bytes: How much a causal encoder keeps of the beginnings that prompts share, so as not
+            to read them again; 0 for nothing. Prompts of more than 64 tokens are then read one by
+            one.
         max_characters: Longer prompts count as unreadable: tokenising them would hold all others.
         hang_seconds: A batch that takes so much longer than batches should means that the process
             hangs; it is killed.
@@ -54,12 +57,15 @@ class Forecaster:
         max_batch: int = 32,
         cache_entries: int = 4096,
         threads: int | None = None,
+        reuse_bytes: int = 0,
         max_characters: int = 1_000_000,
         hang_seconds: float = 30.0,
         start_seconds: float = 600.0,
         pause_seconds: float = 0.5,
     ) -> None:
-        self._options = plain_options(Path(folder), sources or EncoderSources(), threads)
+        self._options = plain_options(
+            Path(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
+        )
         self._waiting = Waiting(most=max_queue, batch=max_batch, characters=_BATCH_CHARACTERS)
         self._memory = Memory(cache_entries)
         self._max_characters = max_characters

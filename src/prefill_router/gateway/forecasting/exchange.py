@@ -61,8 +61,16 @@ class Hello:
             raise FrameError("that is no greeting") from None
 
 
-def plain_options(folder: Path, sources: EncoderSources, threads: int | None) -> dict[str, Any]:
+def plain_options(
+    folder: Path, sources: EncoderSources, *, threads: int | None, reuse_bytes: int
+) -> dict[str, Any]:
     """What the process is told first.
+
+    Args:
+        folder: The router's.
+        sources: Where its encoders are found.
+        threads: How many it computes with; None lets it choose.
+        reuse_bytes: How much of shared beginnings it keeps; 0 for nothing.
 
     Raises:
         ConfigError: An encoder that is loaded here can't be given to another process.
@@ -78,6 +86,7 @@ def plain_options(folder: Path, sources: EncoderSources, threads: int | None) ->
         "device": sources.device,
         "trust_remote_code": sources.trust_remote_code,
         "threads": threads,
+        "reuse_bytes": reuse_bytes,
     }
 
 

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from prefill_router.data import Prompt
 from prefill_router.errors import PrefillRouterError, PromptError, UpstreamError
@@ -49,6 +50,17 @@ def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[Found]:
                 found[i] = forecast
             return found
     return found
+
+
+def reusing_beginnings(router: Router, most_bytes: int) -> Router:
+    """The router, its encoders keeping what they made of shared beginnings, where they can."""
+    from prefill_router.encoders.prefix_reuse import with_prefix_reuse
+
+    loaded = tuple(
+        with_prefix_reuse(router.encoder(provenance), most_bytes=most_bytes)
+        for provenance in router.features.provenances
+    )
+    return router.with_sources(replace(router.sources, loaded=loaded))
 
 
 def still_works(router: Router) -> bool:

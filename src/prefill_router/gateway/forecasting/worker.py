@@ -23,7 +23,11 @@ from prefill_router.gateway.forecasting.exchange import (
     sources_of,
 )
 from prefill_router.gateway.forecasting.frames import pack, read
-from prefill_router.gateway.forecasting.reading import forecast_each, still_works
+from prefill_router.gateway.forecasting.reading import (
+    forecast_each,
+    reusing_beginnings,
+    still_works,
+)
 from prefill_router.router import Router
 from prefill_router.router.storage import fingerprint
 
@@ -72,6 +76,8 @@ def _load(options: dict[str, Any]) -> tuple[Router, Hello]:
     if fingerprint(folder) != before:
         raise CorruptError(f"{folder} was replaced while it was being read; load it again")
     _use_threads(options["threads"])
+    if options["reuse_bytes"]:
+        router = reusing_beginnings(router, options["reuse_bytes"])
     for prompt in _WARM_UP:
         started = time.perf_counter()
         router.forecast_many([prompt])
