@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -48,7 +49,10 @@ class Fake:
     With `closes`, each connection is closed behind its first reply, whatever that was.
     """
 
-    def __init__(self, *scripts: Script, closes: bool = False) -> None:
+    def __init__(
+        self, *scripts: Script, closes: bool = False, context: ssl.SSLContext | None = None
+    ) -> None:
+        self._context = context
         self._scripts, self._closes = list(scripts), closes
         self._all: list[asyncio.StreamWriter] = []
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
@@ -57,8 +61,9 @@ class Fake:
         self.left = asyncio.Event()
 
     async def __aenter__(self) -> "Fake":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
+        scheme = "https" if self._context else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._arrival = Arrival(stop=self.leave, pause=self._pause)
         transport = self._transport
-        if transport is None or not self.is_open:
+        if transport is None or transport.is_closing() or not self.is_open:
             self._arrival.fail("broken_off", unheard=True)
         else:
             transport.write(head + body if len(body) < _LONGEST_HEAD else head)
@@ -86,6 +86,10 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             arrival.fail("broken_off" if arrival.status else "malformed")
             self.leave()
+
+    def eof_received(self) -> None:
+        """The other side closes it, and so does this one."""
+        self.is_open = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is closed."""
