@@ -1,8 +1,9 @@
 """Targets that fail, stall, truncate and recover, in turns, and count what they were asked.
 
 Each listens on a port of its own. After a while of good answers it goes through its troubles, each
-for a few seconds; the targets do so at different times. Ports and counts are told on standard
-output and at GET /counts of the first.
+for a few seconds; the targets do so at different times. Ports are told on standard output; at GET
+/counts of the first there are the counts of all, and what was heard of each request, by the number
+in its field `user`.
 """
 
 import argparse
@@ -14,8 +15,8 @@ from collections import Counter
 from typing import Any, final
 
 TROUBLES = ("fail", "limited", "stall", "cut", "truncate", "refuse", "slow", "garbage")
-GOOD_SECONDS, BAD_SECONDS = 12.0, 3.0
-_STALL_SECONDS = 30.0
+BAD_SECONDS = 3.0
+_STALL_SECONDS = 45.0  # longer than any time limit of the gateway
 _WORDS = 12
 
 
@@ -41,12 +42,13 @@ class SoakTarget:
 
     Attributes:
         name: Its name.
-        counts: Requests and whole answers, and the tokens that those reported.
+        counts: Requests, by mood, and whole answers; connections that were closed unread.
     """
 
-    def __init__(self, name: str, *, offset: float, until: float) -> None:
+    def __init__(self, name: str, *, good: float, share: float, until: float) -> None:
         self.name, self.counts = name, Counter[str]()
-        self._offset, self._until = offset, until
+        self._good, self._every, self._until = good, good + BAD_SECONDS, until
+        self._offset = self._every * share
         self._began = time.monotonic()
 
     def mood(self) -> str:
@@ -54,11 +56,15 @@ class SoakTarget:
         now = time.monotonic() - self._began
         if now > self._until:
             return "good"
-        place, turn = divmod(now + self._offset, GOOD_SECONDS + BAD_SECONDS)[::-1]
-        return "good" if place < GOOD_SECONDS else TROUBLES[int(turn) % len(TROUBLES)]
+        turn, place = divmod(now + self._offset, self._every)
+        return "good" if place < self._good else TROUBLES[int(turn) % len(TROUBLES)]
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer what comes over one connection."""
+        if self.mood() == "refuse":
+            self.counts["unread"] += 1
+            writer.close()
+            return
         try:
             while await self._one(reader, writer):
                 pass
@@ -73,13 +79,15 @@ class SoakTarget:
             return False
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         if head.startswith(b"get /counts"):
-            writer.write(_json_reply("200 OK", EVERY))
+            writer.write(_json_reply("200 OK", {"counts": EVERY, "heard": HEARD}))
             return True
         place = head.find(b"content-length:")
         body = json.loads(await reader.readexactly(int(head[place + 15 :].split(b"\r\n", 1)[0])))
         self.counts["requests"] += 1
         mood = self.mood()
         self.counts[mood] += 1
+        heard = [self.name, mood, None]
+        HEARD.setdefault(body["user"], []).append(heard)
         if mood == "fail":
             writer.write(_json_reply("503 Service Unavailable", {"error": {"message": "busy"}}))
         elif mood == "limited":
@@ -88,21 +96,22 @@ class SoakTarget:
             )
             writer.write(told)
         elif body.get("stream"):
-            return await self._stream(body, writer, mood)
+            return await self._stream(body, writer, mood, heard)
         else:
-            return await self._whole(body, writer, mood)
+            return await self._whole(body, writer, mood, heard)
         return True
 
     def _usage(self, body: Any) -> dict[str, int]:
         given = len(json.dumps(body["messages"])) // 4
         return {"prompt_tokens": given, "completion_tokens": _WORDS, "total_tokens": given + _WORDS}
 
-    def _done(self, usage: dict[str, int]) -> None:
+    def _done(self, usage: dict[str, int], heard: list[Any]) -> None:
         self.counts["answers"] += 1
-        self.counts["prompt_tokens"] += usage["prompt_tokens"]
-        self.counts["completion_tokens"] += usage["completion_tokens"]
+        heard[2] = [usage["prompt_tokens"], usage["completion_tokens"]]
 
-    async def _whole(self, body: Any, writer: asyncio.StreamWriter, mood: str) -> bool:
+    async def _whole(
+        self, body: Any, writer: asyncio.StreamWriter, mood: str, heard: list[Any]
+    ) -> bool:
         usage = self._usage(body)
         message = {"role": "assistant", "content": "word " * _WORDS}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -116,12 +125,14 @@ class SoakTarget:
             return False
         if mood == "slow":
             await asyncio.sleep(0.5)
+        self._done(usage, heard)
         writer.write(reply)
         await writer.drain()
-        self._done(usage)
         return True
 
-    async def _stream(self, body: Any, writer: asyncio.StreamWriter, mood: str) -> bool:
+    async def _stream(
+        self, body: Any, writer: asyncio.StreamWriter, mood: str, heard: list[Any]
+    ) -> bool:
         head = {"id": "c", "object": "chat.completion.chunk", "model": self.name}
         if mood == "stall":
             await asyncio.sleep(_STALL_SECONDS)
@@ -140,21 +151,24 @@ class SoakTarget:
         writer.write(_chunk({**head, "choices": [last]}))
         usage = self._usage(body)
         writer.write(_chunk({**head, "choices": [], "usage": usage}))
+        self._done(usage, heard)
         writer.write(_chunk(b"[DONE]") + b"0\r\n\r\n")
         await writer.drain()
-        self._done(usage)
         return True
 
 
 EVERY: dict[str, Counter[str]] = {}
+HEARD: dict[str, list[list[Any]]] = {}
+"""By a request's number, each target that heard it: its name, its mood, the tokens of its answer.
+"""
 
 
-async def serve(count: int, until: float) -> None:
+async def serve(count: int, good: float, until: float) -> None:
     """Serve until the process is ended."""
     ports = []
     for number in range(count):
         name = f"target-{number}"
-        target = SoakTarget(name, offset=(GOOD_SECONDS + BAD_SECONDS) * number / count, until=until)
+        target = SoakTarget(name, good=good, share=number / count, until=until)
         EVERY[name] = target.counts
         server = await asyncio.start_server(target.answer, "127.0.0.1", 0, backlog=2048)
         ports.append(server.sockets[0].getsockname()[1])
@@ -166,6 +180,7 @@ async def serve(count: int, until: float) -> None:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--count", type=int, default=3)
+    options.add_argument("--good-seconds", type=float, default=12.0)
     options.add_argument("--until", type=float, default=1e9, help="all is good from then on, s")
     chosen = options.parse_args()
-    asyncio.run(serve(chosen.count, chosen.until))
+    asyncio.run(serve(chosen.count, chosen.good_seconds, chosen.until))

@@ -2,10 +2,11 @@
 
 The gateway runs as its user runs it. Clients ask for `auto` and for targets by name, streaming and
 not, in conversations and alone, and some leave in the middle. Every so often the gateway is told to
-reload. At the end: has every request an answer or a proper error, is memory flat, do the receipts
-and the metrics count what the targets counted, is every receipt there?
+reload. At the end: has every request an answer or a proper error, is memory flat, do connections
+and processes end, and do receipts and metrics agree with what clients and targets saw? What may
+differ there, and why, is told in `_soak_audit`.
 
-    python -m benchmarks.soak [--minutes 20] [--clients 24] [--reload-seconds 60]
+    python -m benchmarks.soak [--minutes 20] [--clients 24] [--reload-seconds 60] [--good-seconds 9]
 """
 
 import argparse
@@ -14,7 +15,6 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import statistics
 import sys
 import tempfile
@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from benchmarks._soak_audit import EQUAL, audit, read_receipts
 from benchmarks._system import machine
 from benchmarks.gateway import (
     COMMAND,
@@ -58,34 +59,34 @@ class Tally:
 
     Attributes:
         ends: How many requests ended how.
-        ids: Decisions that replies named.
+        told: The number of each request whose reply named its decision, by the decision's id.
         odd: What was no proper end, a few of them.
     """
 
     ends: Counter[str] = field(default_factory=Counter)
-    ids: set[str] = field(default_factory=set)
+    told: dict[str, str] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
 
 
-def body_of(chance: random.Random, number: int) -> dict[str, Any]:
+def body_of(chance: random.Random, number: int, user: str) -> dict[str, Any]:
     """One request."""
     words = " ".join(chance.choice(("why", "how", "prime", "sum", "of")) for _ in range(30))
     turns = [{"role": "user", "content": f"Question {number % 500} of difficulty 0.5: {words}?"}]
     if chance.random() < 0.3:
         turns += [{"role": "assistant", "content": "word"}, {"role": "user", "content": "And now?"}]
     model = chance.choice(("auto", "auto", "auto", "prefill-router:0.9", "target-1"))
-    value: dict[str, Any] = {"model": model, "messages": turns}
+    value: dict[str, Any] = {"model": model, "messages": turns, "user": user}
     if chance.random() < 0.6:
         value["stream"] = True
     return value
 
 
 async def one_request(
-    port: int, chance: random.Random, number: int, connection: Any, tally: Tally
+    port: int, chance: random.Random, number: int, user: str, connection: Any, tally: Tally
 ) -> Any:
     """Ask once, over the connection that is given or a new one; the one to go on with, or None."""
     reader, writer = connection or await asyncio.open_connection("127.0.0.1", port)
-    value = body_of(chance, number)
+    value = body_of(chance, number, user)
     body = json.dumps(value).encode()
     session = f"x-session-id: s{number % 97}\r\n" if chance.random() < 0.5 else ""
     head = (
@@ -99,12 +100,12 @@ async def one_request(
         tally.ends["left"] += 1
         return None
     async with asyncio.timeout(_PATIENCE):
-        end = await read_end(reader, tally)
+        end = await read_end(reader, user, tally)
     tally.ends[end] += 1
     return (reader, writer)
 
 
-async def read_end(reader: asyncio.StreamReader, tally: Tally) -> str:
+async def read_end(reader: asyncio.StreamReader, user: str, tally: Tally) -> str:
     """Read an answer to its end, and say how it ended."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     fields = dict(row.split(": ", 1) for row in head.split("\r\n")[1:] if ": " in row)
@@ -117,7 +118,7 @@ async def read_end(reader: asyncio.StreamReader, tally: Tally) -> str:
             body += (await reader.readexactly(size + 2))[:size]
         await reader.readexactly(2)
     if named := fields.get("x-prefill-router-decision-id"):
-        tally.ids.add(named)
+        tally.told[named] = user
     end = how_it_ended(status, fields, bytes(body))
     if end.startswith("odd") and len(tally.odd) < 20:
         tally.odd.append(f"{end}: {head[:300]!r} {bytes(body[-300:])!r}")
@@ -152,7 +153,9 @@ async def client(port: int, number: int, until: float, tally: Tally) -> None:
     while time.monotonic() < until:
         count += 1
         try:
-            connection = await one_request(port, chance, count, connection, tally)
+            connection = await one_request(
+                port, chance, count, f"{number}-{count}", connection, tally
+            )
         except TimeoutError:
             tally.ends["odd: no answer"] += 1
             connection = None
@@ -162,6 +165,17 @@ async def client(port: int, number: int, until: float, tally: Tally) -> None:
                 tally.odd.append(f"client {number}: {type(error).__name__}")
             connection = None
         await asyncio.sleep(chance.random() * 0.2)
+
+
+def held(pid: int) -> dict[str, int]:
+    """What a process has open."""
+    place = Path(f"/proc/{pid}")
+    children = [one.read_text() for one in place.glob("task/*/children")]
+    return {
+        "files": len(list((place / "fd").iterdir())),
+        "threads": len(list((place / "task").iterdir())),
+        "processes": len(" ".join(children).split()),
+    }
 
 
 async def watch(pid: int, until: float, every: float, sizes: list[tuple[float, float]]) -> int:
@@ -177,60 +191,11 @@ async def watch(pid: int, until: float, every: float, sizes: list[tuple[float, f
     return reloads
 
 
-def metric(text: str, name: str, **labels: str) -> float:
-    """The sum of a counter's children that bear these labels."""
-    wanted = [f'{label}="{value}"' for label, value in labels.items()]
-    rows = [row for row in text.splitlines() if row.startswith(name + "{")]
-    return sum(float(row.rsplit(" ", 1)[1]) for row in rows if all(w in row for w in wanted))
-
-
 def read(url: str) -> str:
     """What a server says."""
     with urllib.request.urlopen(url, timeout=30) as reply:
         text: str = reply.read().decode()
     return text
-
-
-def audit(database: Path, counts: dict[str, Any], metrics: str, tally: Tally) -> dict[str, Any]:
-    """Whether receipts, metrics and the targets' own counts agree."""
-    with sqlite3.connect(database) as db:
-        db.row_factory = sqlite3.Row
-        rows = [dict(row) for row in db.execute("select * from receipts")]
-    attempts: Counter[str] = Counter()
-    tokens: Counter[str] = Counter()
-    for row in rows:
-        for attempt in json.loads(row["attempts"]):
-            attempts[f"{attempt['target']} {attempt['end']}"] += 1
-        if row["outcome"] == "answered":
-            tokens["answers"] += 1
-            tokens["prompt"] += row["input_tokens"]
-            tokens["completion"] += row["output_tokens"]
-    heard = {name: sum(of.values()) for name, of in group(attempts).items()}
-    return {
-        "receipts": len(rows),
-        "decisions that clients were told of": len(tally.ids),
-        "of them without a receipt": len(tally.ids - {row["id"] for row in rows}),
-        "outcomes": dict(Counter(row["outcome"] for row in rows)),
-        "attempts by receipts": heard,
-        "ends of attempts": dict(attempts),
-        "requests that targets counted": {n: c.get("requests", 0) for n, c in counts.items()},
-        "answers that targets counted": sum(c.get("answers", 0) for c in counts.values()),
-        "tokens by receipts": dict(tokens),
-        "tokens that targets counted": {
-            "prompt": sum(c.get("prompt_tokens", 0) for c in counts.values()),
-            "completion": sum(c.get("completion_tokens", 0) for c in counts.values()),
-        },
-        "requests by metrics": metric(metrics, "prefill_router_requests_total"),
-    }
-
-
-def group(attempts: Counter[str]) -> dict[str, Counter[str]]:
-    """By target."""
-    found: dict[str, Counter[str]] = {}
-    for name, count in attempts.items():
-        target, end = name.rsplit(" ", 1)
-        found.setdefault(target, Counter())[end] += count
-    return found
 
 
 def growth(sizes: list[tuple[float, float]]) -> dict[str, float]:
@@ -248,11 +213,13 @@ def main() -> None:
     options.add_argument("--minutes", type=float, default=20.0)
     options.add_argument("--clients", type=int, default=24)
     options.add_argument("--reload-seconds", type=float, default=60.0)
+    options.add_argument("--good-seconds", type=float, default=12.0, help="between troubles")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
         until = chosen.minutes * 60
         server = (sys.executable, "-m", "benchmarks._soak_targets", "--until", until)
+        server = (*server, "--good-seconds", chosen.good_seconds)
         targets = stack.enter_context(process(*server, "--count", TARGETS, core=1))
         ports = json.loads(targets.stdout.readline() if targets.stdout else "[]")
         router, place = make_router(folder, ports[0])
@@ -275,21 +242,27 @@ def main() -> None:
             await asyncio.sleep(SETTLE_SECONDS)  # what stalls ends by its time limits
             return await reloads
 
+        before = held(run.pid)
         reloads = asyncio.run(soak())
         metrics = read(f"http://127.0.0.1:{port}/metrics")
-        counts = json.loads(read(f"http://127.0.0.1:{ports[0]}/counts"))
+        seen = json.loads(read(f"http://127.0.0.1:{ports[0]}/counts"))
+        receipts = read_receipts(database)
         found = {
             "minutes": chosen.minutes,
             "reloads": reloads,
             "ends": dict(tally.ends),
             "odd": tally.odd,
             "memory": growth(sizes),
-            **audit(database, counts, metrics, tally),
-            "counts of targets": counts,
+            "held": {"before": before, "after": held(run.pid)},
+            "receipts": len(receipts),
+            "outcomes": dict(Counter(row["outcome"] for row in receipts.values())),
+            "decisions that clients were told of": len(tally.told),
+            "audit": audit(receipts, tally.told, seen["heard"], seen["counts"], metrics),
+            "counts of targets": seen["counts"],
         }
     files.write_json(RESULTS / "soak.json", {"machine": machine(), **found})
     print(files.as_json(found))
-    if tally.odd or found["of them without a receipt"]:
+    if tally.odd or any(told != EQUAL for told in found["audit"].values()):
         sys.exit(1)
 
 
