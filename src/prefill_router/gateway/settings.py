@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.words import Scored
@@ -277,17 +282,20 @@ def read_settings(path: Path | None = None) -> Settings:
         value = {} if value is None else value
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: not settings; they are names with values, see the guide")
-    unknown = sorted(str(name) for name in value if name not in Settings.model_fields)
+    known = {name: part for name, part in value.items() if name in Settings.model_fields}
+    told = [f"{name}: no such setting" for name in value if name not in known]
+    if told:
+        told[-1] += f"; there are {', '.join(Settings.model_fields)}"
     try:
-        if unknown:  # as keyword arguments they couldn't all be told
-            raise ConfigError(
-                f"{path}: no such settings as {unknown}; known are {list(Settings.model_fields)}"
-            )
-        return Settings(**value)
+        settings = Settings(**known)
     except ValidationError as error:
-        told = "; ".join(f"{_place(e['loc'])}: {e['msg']}" for e in error.errors())
+        told += [f"{_place(e['loc'])}: {e['msg']}" for e in error.errors()]
+    except SettingsError as error:  # a variable that isn't JSON where a list or a mapping is due
+        told.append(" ".join(str(error).split()))
+    if told:
         source = "the settings" if path is None else str(path)
-        raise ConfigError(f"{source}: {told}") from None
+        raise ConfigError(f"{source}: {'; '.join(told)}") from None
+    return settings
 
 
 def _place(loc: tuple[int | str, ...]) -> str:

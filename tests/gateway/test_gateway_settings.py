@@ -1,0 +1,80 @@
+"""The gateway's settings: files, the environment over them, options over both, errors at once."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.serving.places import Places
+from prefill_router.gateway.settings import Settings, read_settings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "gateway.yaml"
+
+
+def test_nothing_set_gives_the_defaults(file: Path) -> None:
+    file.write_text("")
+    assert read_settings(file) == read_settings() == Settings()
+
+
+def test_options_come_before_the_environment_and_that_before_the_file(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("routing: {lam: 0.1, fallback: best, novelty: 0.9}\nbudgets: []\n")
+    monkeypatch.setenv("PREFILL_ROUTER_ROUTING__LAM", "0.2")
+    monkeypatch.setenv("PREFILL_ROUTER_ROUTING__FALLBACK", "cheapest")
+    read = read_settings(file).routing
+    assert (read.lam, read.fallback, read.novelty) == (0.2, "cheapest", 0.9)
+    places = Places(router=tmp_path, config=file, overrides={"routing": {"lam": 0.3}})
+    assert places.settings().routing.lam == 0.3
+    assert places.settings().routing.fallback == "cheapest"
+
+
+def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(
+        "rooting: {}\nrouting: {lam: 3, novelt: 1}\nreceipts: {url: 'mysql://x'}\n"
+        "traffic: {share: 0.5}\nbudgets: [{dollars: -1, per: week}]\n"
+    )
+    monkeypatch.setenv("PREFILL_ROUTER_LIMITS__REQUESTS", "none")
+    with pytest.raises(ConfigError) as caught:
+        read_settings(file)
+    for part in (
+        "rooting: no such setting; there are listen",
+        "routing.lam",
+        "routing.novelt",
+        "receipts.url",
+        "traffic: .*otherwise",
+        "budgets.0.dollars",
+        "budgets.0.per",
+        "limits.requests",
+    ):
+        assert re.search(part, str(caught.value)), part
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- 1\n", "not settings"),
+        ("routing: {lam: 0.1}\nrouting: {lam: 0.2}\n", "twice"),
+        ("routing: [", "not YAML"),
+        ("routing: {lam: .nan}\n", "routing.lam"),
+    ],
+)
+def test_a_malformed_file_is_refused(file: Path, text: str, told: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        read_settings(file)
+
+
+def test_a_malformed_variable_or_option_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places(router=tmp_path, overrides={"routing": {"lam": 7}})
+    with pytest.raises(ConfigError, match="the options: lam"):
+        places.settings()
+    monkeypatch.setenv("PREFILL_ROUTER_BUDGETS", "[{")
+    with pytest.raises(ConfigError, match="budgets"):
+        read_settings()
