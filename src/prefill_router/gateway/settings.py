@@ -56,6 +56,9 @@ class Routing(_Part):
         max_queue: At most so many requests wait for a forecast.
         max_batch: At most so many are encoded together.
         cache_entries: So many forecasts are remembered; 0 for none.
+        reuse_bytes: How much a causal encoder keeps of the beginnings that prompts share, so as not
+            to compute them again; 0 for nothing. Prompts are then read one by one: on a GPU, where
+            batches pay, set 0.
         fallback: Who decides without a forecast: `prior`, the same policy with every target's
             share of correct answers on the train rows; `best` or `cheapest` of these; or a target.
         novelty: A request above this quantile of the train rows counts as unlike them; 1 for never.
@@ -68,6 +71,7 @@ class Routing(_Part):
     max_queue: Count = 256
     max_batch: Count = 32
     cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 4096
+    reuse_bytes: Annotated[int, Field(ge=0, le=2**40)] = 2**28
     fallback: str = "prior"
     novelty: Share = 1.0
 

@@ -1,5 +1,6 @@
 """The forwarding endpoints: a request is read, decided on, forwarded and recorded (ASGI)."""
 
+import asyncio
 import time
 from typing import final
 
@@ -34,6 +35,7 @@ class Answering:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the guard has read its body."""
         at, began = time.time(), time.perf_counter()
+        arrived = asyncio.get_running_loop().time()
         body: bytes = (await receive()).get("body", b"")
         gateway, headers = self._gateway, scope["headers"]
         trace = None if gateway.traces is None else gateway.traces.begin(headers, at=at)
@@ -60,7 +62,7 @@ class Answering:
                 forecast_seconds=decided.waited,
                 trace=trace,
             )
-            call = _call(live, incoming, decided.choice, recording, headers, trace)
+            call = _call(live, incoming, decided.choice, recording, headers, trace, arrived)
             live.decider.started(decided.choice, key=incoming.question.key)
             await self._forward(live, call, receive, send)
         except RefusalError as refusal:
@@ -125,6 +127,7 @@ def _call(
     recording: Recording,
     headers: Headers,
     trace: Trace | None,
+    arrived: float,
 ) -> Call:
     envelope = incoming.envelope
     ask_usage = live.settings.streams.usage == "ask" and envelope.can_ask_usage
@@ -144,4 +147,5 @@ def _call(
         headers=passed,
         stay=choice.tool_loop or choice.reason in ("named", "stored"),
         input_tokens=choice.input_tokens,
+        began=arrived,
     )
