@@ -37,7 +37,7 @@ def test_forecasts_are_what_decisions_are_made_of(router: Router, answers: Routi
 
 
 def test_long_prompt_is_told_as_truncated(router: Router) -> None:
-    chat = [Message("user", "why? " * 100)]
+    chat = (Message("user", "why? " * 100),)
     [short, long] = router.forecast_many(["why?", chat])
     assert (short.tokens, short.truncated) == (4, False)
     assert (long.tokens, long.truncated) == (500, True)

@@ -37,7 +37,7 @@ def serve(
         str | None, typer.Option(help="Where the encoder runs, such as cuda.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Processor threads of the encoder.", min=1)
+        int | None, typer.Option(help="Of the encoder; one fewer than cores by default.", min=1)
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check everything that it is made of, and end.")

@@ -24,7 +24,8 @@ class Places:
         keys: The file of clients' keys, in place of the settings'; None for theirs.
         encoder_folders: Folders of local encoders.
         device: Where the encoder runs; None to choose.
-        threads: Processor threads of the encoder; None for all.
+        threads: Processor threads of the encoder; None for one fewer than there are cores, so that
+            one is left for the gateway.
     """
 
     router: Path
