@@ -24,6 +24,7 @@ from prefill_router.gateway.deciding.fallback import check_fallback
 from prefill_router.gateway.deciding.held import Holders
 from prefill_router.gateway.deciding.ids import decision_id
 from prefill_router.gateway.deciding.known import Known, known_of
+from prefill_router.gateway.deciding.others import Others
 from prefill_router.gateway.deciding.question import Question
 from prefill_router.gateway.deciding.refusing import (
     named_cannot,
@@ -74,6 +75,8 @@ class Decider:
         sessions: What is remembered of conversations.
         budgets: What was spent.
         breaker_open: Whether a target failed too often just now.
+        pool: All that can be asked, of which the router may not know all: the others answer where
+            they are named. None for the router's targets.
         told: Gets what the log is to say of budgets.
 
     Raises:
@@ -88,6 +91,7 @@ class Decider:
         sessions: Sessions,
         budgets: Budgets,
         breaker_open: Callable[[str], bool],
+        pool: Pool | None = None,
         told: Callable[[str], None] | None = None,
     ) -> None:
         self._names = router.pool.names
@@ -95,6 +99,7 @@ class Decider:
         self._routing = settings.routing
         self._costs = Costs(router.costs)
         self._candidates = Candidates(router.pool)
+        self._others = Others(router.pool if pool is None else pool, self._names, sessions)
         self._holders = Holders(self._names, self._candidates, sessions)
         self._chooser = Chooser(
             self._names,
@@ -112,6 +117,8 @@ class Decider:
     def needs_forecast(self, question: Question) -> bool:
         """Whether a forecast would matter: not where a name, a tool loop or a rule settles it."""
         if question.named or question.previous_response_id or question.endpoint == "embeddings":
+            return False
+        if self._others.settles(question):
             return False
         tokens = request_tokens(question, None)
         cannot = self._candidates.cannot(question, tokens)
@@ -136,6 +143,9 @@ class Decider:
         """
         decision = decision_id(question.at)
         allowance = self._allowance(question)
+        other = self._others.choice(decision, question, allowance, asked=self._asked(question))
+        if other is not None:
+            return other
         known = self._known(question, forecast)
         if question.named is not None:
             return self._choice(decision, question, known, self._named(question, known), None, {})
@@ -209,7 +219,7 @@ class Decider:
     def _named(self, question: Question, known: Known) -> Chosen:
         name = question.named or ""
         if name not in self._names:
-            raise unknown_target(name, self._names)
+            raise unknown_target(name, (*self._names, *self._others.names))
         why = self._candidates.unusable(question, self._priced(known.cost), name)
         if why is not None:
             raise named_cannot(question, name, why)
@@ -223,10 +233,12 @@ class Decider:
     ) -> dict[str, Excluded]:
         wanted = self._candidates.unwanted(question, self._priced(known.cost), cannot)
         left = self._candidates.left(wanted)
+        if question.endpoint == "embeddings":
+            serving = [*(self._names[k] for k in left), *self._others.serving(question)]
+            if len(serving) > len(left) or len(left) > 1:
+                raise several_embeddings(serving)
         if not left:
             raise no_eligible_target(question, wanted)
-        if question.endpoint == "embeddings" and len(left) > 1:
-            raise several_embeddings([self._names[k] for k in left])
         return self._candidates.broken(wanted, self._breaker_open)
 
     def _choice(

@@ -61,10 +61,8 @@ class Candidates:
             question: The request.
             tokens: Its estimated input tokens.
         """
-        written = RESERVE_TOKENS if question.max_tokens is None else question.max_tokens
-        if question.endpoint == "embeddings":
-            written = 0
-        found = ((m.name, _obstacle(m, question, tokens + written)) for m in self._members)
+        needed = tokens + written_tokens(question)
+        found = ((m.name, _obstacle(m, question, needed)) for m in self._members)
         return {name: obstacle for name, obstacle in found if obstacle is not None}
 
     def unwanted(
@@ -111,6 +109,13 @@ class Candidates:
     def left(self, excluded: Mapping[str, Excluded]) -> list[int]:
         """The columns of the targets that aren't excluded, in the pool's order."""
         return [m.column for m in self._members if m.name not in excluded]
+
+
+def written_tokens(question: Question) -> int:
+    """Tokens that an answer may have: the client's limit, or room for a common one."""
+    if question.endpoint == "embeddings":
+        return 0
+    return RESERVE_TOKENS if question.max_tokens is None else question.max_tokens
 
 
 def _member(pool: Pool, name: str) -> _Member:

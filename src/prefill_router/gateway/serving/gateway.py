@@ -211,6 +211,7 @@ class Gateway:
             sessions=self.sessions,
             budgets=self.budgets,
             breaker_open=lambda target: self.breakers.state(target) == "open",
+            pool=loaded.pool,
             told=_log.warning,
         )
         forwarder = Forwarder(
@@ -241,6 +242,7 @@ class Gateway:
             max_queue=routing.max_queue,
             max_batch=routing.max_batch,
             cache_entries=routing.cache_entries,
+            reuse_bytes=routing.reuse_bytes,
             threads=places.threads,
         )
         await forecaster.start()
@@ -276,6 +278,6 @@ def _drift(loaded: Loaded) -> DriftWatch:
     return DriftWatch([f"feature {n}" for n in range(1, 1 + len(found))], shares=found)
 
 
-def _sizes(settings: Settings) -> tuple[int, int, int]:
+def _sizes(settings: Settings) -> tuple[int, ...]:
     routing = settings.routing
-    return routing.max_queue, routing.max_batch, routing.cache_entries
+    return routing.max_queue, routing.max_batch, routing.cache_entries, routing.reuse_bytes

@@ -116,10 +116,11 @@ def _named(
     at: float,
     to_call: bool,
 ) -> Question:
-    """What is known of a request that names its target: nothing of its text needs to be read."""
+    """What is known of a request that names its target; of its text only how long it is."""
     return Question(
         endpoint=envelope.endpoint,
         at=at,
+        text_bytes=envelope.text_bytes,
         max_tokens=envelope.max_tokens,
         named=target,
         max_cost=wishes.max_cost,

@@ -99,17 +99,23 @@ def _contradictions(
             keys.check_targets(pool.names)
     except ConfigError as error:
         yield str(error)
-    known = set(pool.names)
-    if not known & set(light.pool.names):
+    known = set(pool.names) & set(light.pool.names)
+    if not known:
         yield (
             f"the pool has none of the router's targets {list(light.pool.names)}; it has "
             f"{list(pool.names)}"
         )
     fallback, otherwise = settings.routing.fallback, settings.traffic.otherwise
     if fallback not in known and fallback not in _FALLBACKS:
-        yield f"routing.fallback is {fallback!r}; it is a target or one of {list(_FALLBACKS)}"
-    if otherwise is not None and otherwise not in light.pool.names:
-        yield f"traffic.otherwise is {otherwise!r}; the router has {list(light.pool.names)}"
+        yield (
+            f"routing.fallback is {fallback!r}; it is one of {list(_FALLBACKS)}, or one of the "
+            f"router's targets that the pool has: {sorted(known)}"
+        )
+    if otherwise is not None and otherwise not in known:
+        yield (
+            f"traffic.otherwise is {otherwise!r}; of the router's targets the pool has "
+            f"{sorted(known)}"
+        )
     named = {b.key for b in settings.budgets if b.key is not None}
     unknown = sorted(named - {key.name for key in keys or ()})
     if unknown:
