@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 from prefill_router.gateway.words import Endpoint
@@ -66,15 +67,18 @@ class Facts:
         if not self._reported:
             return Usage(input_tokens=input_tokens, output_tokens=guess), True
         usage = read_usage(self._reported)
-        if self.is_complete or (usage.output_tokens or 0) >= guess:
+        if self._endpoint == "embeddings" and usage.output_tokens is None:
+            usage = replace(usage, output_tokens=0)  # nothing is written
+        read, written = usage.input_tokens, usage.output_tokens
+        is_short = written is None or (written < guess and not self.is_complete)
+        if read is not None and not is_short:
             return usage, False
-        known = input_tokens if usage.input_tokens is None else usage.input_tokens
         return (
-            Usage(
-                input_tokens=known,
-                cached_tokens=usage.cached_tokens,
-                output_tokens=guess,
-                reported=usage.reported,
+            replace(
+                usage,
+                input_tokens=input_tokens if read is None else read,
+                output_tokens=guess if is_short else written,
+                reasoning_tokens=None if is_short else usage.reasoning_tokens,
             ),
             True,
         )
