@@ -251,16 +251,17 @@ class Decider:
         excluded: Mapping[str, Excluded],
     ) -> Choice:
         p = known.correctness
+        order = tuple(self._names[k] for k in chosen.order)
         return Choice(
             id=decision,
-            order=tuple(self._names[k] for k in chosen.order),
+            order=order,
             reason=chosen.reason,
             fallback=known.fallback,
             lam=None if allowance is None else allowance.lam,
             lam_asked=None if allowance is None else self._asked(question),
             correctness={} if p is None else self._by_name(p),
             estimated_cost=self._by_name(chosen.cost) if self._costs.known else {},
-            excluded={name: why.words for name, why in excluded.items()},
+            excluded={n: why.words for n, why in excluded.items() if n not in order},
             policy_target=None if chosen.winner is None else self._names[chosen.winner],
             novelty=known.novelty,
             input_tokens=known.tokens,

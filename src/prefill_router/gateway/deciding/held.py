@@ -1,6 +1,7 @@
 """Requests whose target is settled by what went before, whatever anybody expects or wishes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import final
 
 from prefill_router.gateway.deciding.eligible import Candidates, Excluded
@@ -12,6 +13,11 @@ from prefill_router.gateway.deciding.refusing import (
 )
 from prefill_router.gateway.deciding.sessions import Sessions
 from prefill_router.gateway.words import Reason
+
+
+def without_tools(question: Question) -> Question:
+    """The same for who called the tools: that it can, whatever the pool file says, is seen."""
+    return replace(question, needs=question.needs - {"tools"})
 
 
 @final
@@ -65,4 +71,6 @@ class Holders:
         if caller is None:
             seat = self._sessions.seat(question.session, question.at)
             caller = None if seat is None else seat.target
+        elif caller in cannot and cannot[caller].obstacle == "need":
+            cannot = self._candidates.cannot(without_tools(question), 0)
         return caller if caller in self._names and caller not in cannot else None

@@ -9,6 +9,7 @@ from prefill_router.gateway.choice import Choice
 from prefill_router.gateway.deciding.budgets import Allowance
 from prefill_router.gateway.deciding.costs import request_tokens
 from prefill_router.gateway.deciding.eligible import Candidates, written_tokens
+from prefill_router.gateway.deciding.held import without_tools
 from prefill_router.gateway.deciding.question import Question
 from prefill_router.gateway.deciding.refusing import named_cannot, response_lost
 from prefill_router.gateway.deciding.sessions import Sessions
@@ -96,6 +97,8 @@ class Others:
         if caller is None:
             seat = self._sessions.seat(question.session, question.at)
             caller = None if seat is None else seat.target
+        else:
+            question = without_tools(question)
         return None if caller in self._cannot(question) else self._known(caller, "tool_loop")
 
     def _cost(self, name: str, question: Question, tokens: int) -> float | None:
