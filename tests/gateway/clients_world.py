@@ -280,6 +280,10 @@ class Served:
         """Await something in the gateway's loop."""
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE)
 
+    def gateway_soon(self, what: Callable[[], Any]) -> None:
+        """Call something in the gateway's thread."""
+        self._loop.call_soon_threadsafe(what)
+
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds in the gateway's thread."""
 

@@ -11,6 +11,7 @@ from clients_world import (
     CHEAP,
     DEAR,
     MIDDLE,
+    PATIENCE,
     PRICES,
     Reply,
     Served,
@@ -250,17 +251,22 @@ def test_receipts_tell_of_targets_that_were_named(gateway: Served) -> None:
 # Shares of the traffic.
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_share_of_conversations_is_routed(tmp_path: Path, share: float) -> None:
-    traffic = {"traffic": {"share": share, "otherwise": DEAR}, "routing": {"lam": 0}}
-    with world(tmp_path, settings=traffic) as made, served(made) as gateway:
-        for number in range(12):
-            for _ in range(2):
-                gateway.ask(body=chat(), **{"x-session-id": f"s{number}"})
+def test_a_share_of_conversations_is_routed(tmp_path: Path) -> None:
+    shares = 0.0, 0.5
+    with world(tmp_path) as made, served(made) as gateway:
+        for share in shares:
+            traffic = {"share": share, "otherwise": DEAR}
+            routing = {"lam": 0, "deadline_seconds": PATIENCE}
+            made.made.configure({"traffic": traffic, "routing": routing})
+            assert gateway.ask("/admin/reload", {}).status == 200
+            for number in range(24):
+                gateway.ask(body=chat(), **{"x-session-id": f"s{number % 12}"})
         receipts = gateway.receipts
+    assert len(receipts) == 48
     reasons = [receipt.choice.reason for receipt in receipts]
-    assert reasons.count("share") == len(made[DEAR].requests)
     assert {r.choice.policy_target for r in receipts} == {CHEAP}  # what it would have been
-    assert (reasons.count("share") == len(receipts)) == (share == 0)
-    whose = {(r.choice.session, r.choice.reason == "share") for r in receipts}
+    assert reasons[:24] == ["share"] * 24
+    whose = {(r.choice.session, r.choice.reason == "share") for r in receipts[24:]}
     assert len(whose) == 12  # whole conversations
+    assert {rest for _, rest in whose} == {True, False}
+    assert reasons.count("share") == len(made[DEAR].requests)
