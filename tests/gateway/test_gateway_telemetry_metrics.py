@@ -28,6 +28,7 @@ from prefill_router.gateway.telemetry import (
     stability_index,
 )
 from prefill_router.targets import Pool, Target
+from prefill_router.upstream import Usage
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -100,6 +101,16 @@ def test_failures_are_counted_where_they_happened() -> None:
     assert value(found, "failovers_total", target="small") is None
     assert value(found, "unpriced_requests_total", target="none") == 1
     assert value(found, "stage_seconds_count", stage="forecast", target="small") is None
+
+
+def test_token_counts_that_cannot_be_true_are_not_counted() -> None:
+    metrics = Metrics(("small", "large"))
+    usage = Usage(input_tokens=-5, cached_tokens=None, output_tokens=3, reasoning_tokens=-1)
+    metrics.observe(receipt(outcome={"usage": usage}))
+    found = samples(metrics)
+    assert value(found, "tokens_total", target="small", kind="output") == 3
+    for kind in ("input", "cached", "reasoning"):
+        assert value(found, "tokens_total", target="small", kind=kind) is None
 
 
 def test_labels_are_never_a_clients_words() -> None:

@@ -108,6 +108,7 @@ def test_reasoning_inside_the_text(
         ({"prompt_tokens": "12", "completion_tokens": 1.5}, (None, None, None, None)),
         ({"prompt_tokens": True, "completion_tokens": None}, (None, None, None, None)),
         ({"prompt_tokens": 10**30, "completion_tokens": [1]}, (None, None, None, None)),
+        ({"prompt_tokens": float("nan"), "completion_tokens": float("-inf")}, (None,) * 4),
         ({"prompt_tokens": 1, "prompt_tokens_details": "x"}, (1, None, None, None)),
         ({"input_tokens": 3, "cache_creation_input_tokens": 4}, (7, None, None, None)),
         ({"input_tokens": 3, "input_tokens_details": {"cached_tokens": 2}}, (3, 2, None, None)),

@@ -77,6 +77,8 @@ def _first(*places: tuple[_Reported, str]) -> int | None:
 
 def _count(value: object) -> int | None:
     """A whole number; a number in quotes, a fraction or a truth value is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not abs(value) <= _MOST:  # NaN too
         return None
     return int(value) if value == int(value) else None

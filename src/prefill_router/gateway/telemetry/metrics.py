@@ -95,7 +95,7 @@ class Metrics:
                 usage.reasoning_tokens,
             )
             for kind, tokens in zip(_TOKENS, counts, strict=True):
-                if tokens:
+                if tokens is not None and tokens > 0:  # a target may report what can't be true
                     self._tokens(target, kind).inc(tokens)
         if receipt.cost is not None:
             self._dollars(target).inc(receipt.cost)
