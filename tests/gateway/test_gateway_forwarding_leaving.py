@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -25,6 +27,8 @@ from forwarding_target import (
 )
 
 from prefill_router.gateway.forwarding import Breakers
+from prefill_router.gateway.forwarding.client import Client
+from prefill_router.gateway.forwarding.proxied import ProxiedCalls
 
 WAITS: dict[str, Script] = {
     "before the headers": [HANG],
@@ -142,6 +146,24 @@ def test_a_call_that_is_cancelled_is_reported_too(sent: bool) -> None:
     assert app.ends == [("a", "disconnected")]
 
 
+def test_a_fault_of_the_server_is_reported_too_and_frees_the_target() -> None:
+    class Broken(Asked):
+        async def send(self, message: Any) -> None:
+            raise RuntimeError("the handle is closed")
+
+    async def ask() -> Gateway:
+        async with Fake(chunked([delta("4"), HANG])) as fake, gateway(fake) as app:
+            with pytest.raises(RuntimeError, match="closed"):
+                await Broken(STREAM).ask(app)
+            await fake.left.wait()
+            assert app.forwarder.state()["a"].under_way == 0
+            return app
+
+    app = asyncio.run(ask())
+    assert app.outcome.kind == "cut"
+    assert app.ends == [("a", "disconnected")]
+
+
 def test_a_trial_that_the_client_leaves_lets_another_one_try() -> None:
     async def ask() -> Breakers:
         now = [0.0]
@@ -247,3 +269,34 @@ def test_by_way_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
             assert [a.end for a in app.outcomes[-1].attempts] == ["broken_off", "broken_off"]
 
     asyncio.run(ask())
+
+
+def test_a_slow_client_holds_up_a_proxy_too() -> None:
+    made = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal made
+        for _ in range(100):
+            made += 1
+            yield b"x" * 2**17
+
+    async def ask() -> int:
+        url = httpx2.URL("http://nowhere.invalid/v1")
+        calls = ProxiedCalls(url, connect_seconds=1)
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=pieces()))
+        calls._client = httpx2.AsyncClient(transport=transport)  # for the proxy
+        client = Asked()
+        arrival = await calls.call(
+            b"/", [], b"{}", client=Client(client.receive, client.send), fresh=False
+        )
+        await arrival.head()
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert made < 10
+        length = 0
+        while piece := await arrival.piece():
+            length += len(piece)
+        await calls.close()
+        return length
+
+    assert asyncio.run(ask()) == 100 * 2**17

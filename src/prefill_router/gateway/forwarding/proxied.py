@@ -63,8 +63,13 @@ class ProxiedCalls:
         request = self._client.build_request(
             "POST", self._url.copy_with(raw_path=path), headers=headers, content=body
         )
-        arrival = Arrival(stop=lambda: task.cancel())
-        task = asyncio.get_running_loop().create_task(self._pass_on(request, arrival))
+        may_read = asyncio.Event()
+        may_read.set()
+        arrival = Arrival(
+            stop=lambda: task.cancel(),
+            pause=lambda on: may_read.clear() if on else may_read.set(),
+        )
+        task = asyncio.get_running_loop().create_task(self._pass_on(request, arrival, may_read))
         self._calls.add(task)
         task.add_done_callback(self._over)
         return arrival
@@ -75,7 +80,9 @@ class ProxiedCalls:
         if not self._calls:
             await self._client.aclose()
 
-    async def _pass_on(self, request: httpx2.Request, arrival: Arrival) -> None:
+    async def _pass_on(
+        self, request: httpx2.Request, arrival: Arrival, may_read: asyncio.Event
+    ) -> None:
         try:
             response = await self._client.send(request, stream=True)
             try:
@@ -83,6 +90,7 @@ class ProxiedCalls:
                 arrival.begin(response.status_code, headers)
                 async for piece in response.aiter_raw():
                     arrival.put(piece)
+                    await may_read.wait()
                 arrival.end()
             finally:
                 await response.aclose()

@@ -48,12 +48,11 @@ class Run:
             await self._give()
         except GoneError:
             await self._leave("disconnected")
-        except asyncio.CancelledError:  # the gateway is being stopped
-            kind: OutcomeKind = "cut" if self._client.has_started else "failed"
-            await asyncio.shield(self._leave(kind))
-            raise
         finally:
             self._client.close()
+            if not self._is_finished:  # the gateway is being stopped, or has a fault of its own
+                kind: OutcomeKind = "cut" if self._client.has_started else "failed"
+                await asyncio.shield(self._leave(kind))
 
     async def _give(self) -> None:
         found = await find_answer(self._ways, self._call, self._client, self._track)
