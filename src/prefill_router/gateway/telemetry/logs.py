@@ -17,7 +17,7 @@ from prefill_router.gateway.telemetry.redaction import Redaction
 
 _MOST_WAITING = 10_000  # lines; what comes then is lost, and counted
 _PATIENCE = 5.0  # seconds, for what still waits at the end
-_OURS = ("prefill_router", "uvicorn")
+_OURS = ("prefill_router", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 _FORMS: dict[str, Callable[[Redaction], logging.Formatter]] = {
     "json": JsonLines,
     "text": TextLines,
