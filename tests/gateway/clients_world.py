@@ -170,7 +170,7 @@ def pool_text(
     named = [
         {
             "name": name,
-            **({} if "provider" in row else {"base_url": targets[name].url}),
+            **({} if {"provider", "base_url"} & set(row) else {"base_url": targets[name].url}),
             **row,
         }
         for name, row in rows.items()
