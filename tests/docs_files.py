@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from gateway import receipts_made
+from gateway import litellm_stand_in, receipts_made
 from harness import collecting, graded_runs, price_lists, task_files
 from importers import samples
 from prefill_router import ActivationStore, Router, read_dataset
@@ -152,6 +152,19 @@ def receipts(folder: Path) -> None:
     )
 
 
+def litellm_file(folder: Path) -> None:
+    """The configuration of the guide."""
+    page = (ROOT / "docs" / "guides" / "litellm.md").read_text(encoding="utf-8")
+    (folder / "config.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+
+
+def litellm_router(folder: Path) -> dict[str, object]:
+    """What stands for LiteLLM's Router, with a deployment of each of the router's targets."""
+    names = Router.load(folder / "router").pool.names
+    every = [litellm_stand_in.deployment(name, f"openai/{name}", name) for name in names]
+    return {"litellm_router": litellm_stand_in.StandIn(*every)}
+
+
 def recipes(folder: Path) -> None:
     """The routers of the guide, and a recipe alone."""
     page = (ROOT / "docs" / "guides" / "comparing.md").read_text(encoding="utf-8")
@@ -179,6 +192,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "data.md": data,
     "grading.md": a_run_to_grade,
     "layers.md": two_stores,
+    "litellm.md": litellm_file,
     "receipts.md": receipts,
     "studies.md": routers_to_study,
     "search.md": a_space,
@@ -192,4 +206,5 @@ NAMES: dict[str, Callable[[Path], dict[str, object]]] = {
     "doctor.md": a_router,
     "evaluation.md": predictions,
     "guarantee.md": a_router,
+    "litellm.md": litellm_router,
 }

@@ -43,6 +43,7 @@ from prefill_router.cli import (  # noqa: F401
     show as _show,
     minipool as _minipool,
     key as _key,
+    litellm as _litellm,
     demo as _demo,
 )
 

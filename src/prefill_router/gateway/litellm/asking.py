@@ -1,0 +1,170 @@
+"""A running gateway, asked for the order of its targets."""
+
+import asyncio
+import json
+import os
+import weakref
+from typing import Any, final
+
+import httpx2
+
+from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.gateway.litellm.request import Asked
+from prefill_router.gateway.words import HEADER, SESSION_HEADER
+
+_TOO_MANY = 429
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@final
+class NoDecisionError(PrefillRouterError):
+    """There is no decision; the message says why, and quotes no prompt and no key."""
+
+
+@final
+class SpentError(PrefillRouterError):
+    """The gateway refuses: a budget is spent, or its key asks too often.
+
+    Attributes:
+        status_code: 429, by which LiteLLM tells errors apart.
+    """
+
+    status_code = _TOO_MANY
+
+
+@final
+class AskedGateway:
+    """Asks a gateway's `/v1/route`.
+
+    Args:
+        url: The gateway's.
+        lam: The trade-off; None for the gateway's own.
+        api_key_env: The variable of its key; None for none.
+        seconds: A decision that takes longer isn't waited for.
+
+    Raises:
+        ConfigError: The address can't be one, or the variable isn't set.
+    """
+
+    def __init__(
+        self, url: str, *, lam: float | None, api_key_env: str | None, seconds: float
+    ) -> None:
+        self._url = _checked(url) + "/v1/route"
+        self._headers = {"content-type": "application/json"}
+        if lam is not None:
+            self._headers[HEADER + "lam"] = f"{lam:g}"
+        if api_key_env is not None:
+            self._headers["authorization"] = f"Bearer {_key(api_key_env)}"
+        self._options: dict[str, Any] = {
+            "timeout": seconds,
+            # a proxy of the environment has no business between neighbours
+            "trust_env": httpx2.URL(self._url).host not in _LOOPBACK,
+        }
+        self._client: httpx2.Client | None = None
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def order(self, asked: Asked) -> tuple[str, ...]:
+        """Names of targets, the chosen one first.
+
+        Raises:
+            NoDecisionError: The gateway can't be reached, or gives no decision.
+            SpentError: It refuses.
+        """
+        if self._client is None:
+            self._client = httpx2.Client(**self._options)
+        try:
+            reply = self._client.post(
+                self._url, content=asked.body, headers=self._sent(asked.session)
+            )
+        except httpx2.HTTPError as error:
+            raise NoDecisionError(_unreached(error)) from None
+        return _order(reply)
+
+    async def order_async(self, asked: Asked) -> tuple[str, ...]:
+        """The same, awaited.
+
+        Raises:
+            NoDecisionError: As of `order`.
+            SpentError: As of `order`.
+        """
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:  # connections belong to the loop that they were opened in
+            client = self._clients[loop] = httpx2.AsyncClient(**self._options)
+        try:
+            reply = await client.post(
+                self._url, content=asked.body, headers=self._sent(asked.session)
+            )
+        except httpx2.HTTPError as error:
+            raise NoDecisionError(_unreached(error)) from None
+        return _order(reply)
+
+    async def aclose(self) -> None:
+        """Close the connections of this loop, and those of `order`."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections of `order`."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _sent(self, session: str | None) -> dict[str, str]:
+        return self._headers if session is None else {**self._headers, SESSION_HEADER: session}
+
+
+def _unreached(error: httpx2.HTTPError) -> str:
+    return f"the gateway can't be reached ({type(error).__name__})"
+
+
+def _order(reply: httpx2.Response) -> tuple[str, ...]:
+    if reply.status_code == _TOO_MANY:
+        raise SpentError("the gateway refuses: a budget is spent, or its key asks too often")
+    if reply.status_code != httpx2.codes.OK:
+        raise NoDecisionError(f"the gateway replied {reply.status_code}{_code(reply)}")
+    order = _json(reply).get("order")
+    if not isinstance(order, list) or not order or not all(isinstance(n, str) for n in order):
+        raise NoDecisionError("the gateway's reply has no order of targets")
+    return tuple(order)
+
+
+def _code(reply: httpx2.Response) -> str:
+    error = _json(reply).get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    return f" ({code})" if isinstance(code, str) else ""
+
+
+def _json(reply: httpx2.Response) -> dict[str, Any]:
+    try:
+        value = json.loads(reply.content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        parts = httpx2.URL()
+    if parts.scheme not in ("http", "https") or not parts.host or parts.userinfo:
+        raise ConfigError(
+            "the gateway's address begins with http:// or https://, then a host and no password, "
+            "such as http://127.0.0.1:8080"
+        )
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "")
+    if not key.strip() or not key.isascii() or not key.isprintable():
+        raise ConfigError(
+            "the variable that api_key_env names is empty, isn't set, or holds what no header "
+            "can; set it to the gateway's key"
+        )
+    return key.strip()
