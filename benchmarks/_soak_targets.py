@@ -42,7 +42,7 @@ class SoakTarget:
 
     Attributes:
         name: Its name.
-        counts: Requests, by mood, and whole answers; connections that were closed unread.
+        counts: Requests, by mood, and whole answers; requests that it hung up on.
     """
 
     def __init__(self, name: str, *, good: float, share: float, until: float) -> None:
@@ -61,21 +61,21 @@ class SoakTarget:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer what comes over one connection."""
-        if self.mood() == "refuse":
-            self.counts["unread"] += 1
-            writer.close()
-            return
         try:
-            while await self._one(reader, writer):
-                pass
+            goes_on = await self._one(reader, writer, first=True)
+            while goes_on:
+                goes_on = await self._one(reader, writer, first=False)
         except (OSError, asyncio.IncompleteReadError):
             self.counts["left"] += 1
         finally:
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        mood = self.mood()
-        if mood == "refuse":
+    async def _one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, first: bool
+    ) -> bool:
+        if self.mood() == "refuse":
+            if first and await reader.read(1):
+                self.counts["unread"] += 1
             return False
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         if head.startswith(b"get /counts"):

@@ -219,8 +219,8 @@ def main() -> None:
         folder = Path(temporary)
         until = chosen.minutes * 60
         server = (sys.executable, "-m", "benchmarks._soak_targets", "--until", until)
-        server = (*server, "--good-seconds", chosen.good_seconds)
-        targets = stack.enter_context(process(*server, "--count", TARGETS, core=1))
+        moods = ("--good-seconds", chosen.good_seconds, "--count", TARGETS)
+        targets = stack.enter_context(process(*server, *moods, core=1))
         ports = json.loads(targets.stdout.readline() if targets.stdout else "[]")
         router, place = make_router(folder, ports[0])
         served = [_at(target, port) for target, port in zip(read_pool(place), ports, strict=True)]

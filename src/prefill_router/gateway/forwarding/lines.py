@@ -111,6 +111,9 @@ class Line:
                     arrival.close()
             if arrival.status:
                 break
+        if self.key is not None:  # a target that quotes it in a header
+            secret = self.key.encode()
+            arrival.headers = [header for header in arrival.headers if secret not in header[1]]
         return arrival
 
     def go_on(self, arrival: Arrival) -> None:

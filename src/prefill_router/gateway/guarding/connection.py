@@ -1,23 +1,33 @@
 """Connections that hold little and end soon, until their request is whole (uvicorn).
 
 uvicorn reads headers of any length, and waits for their end, and for the end of a body that nobody
-reads any more, as long as the connection lives. Here both end.
+reads any more, as long as the connection lives. Here both end. What isn't HTTP it refuses in plain
+text, at once, even amid the answer to an earlier request; here the refusal is JSON, and waits for
+the answers that are due before it. Of a request that offers an upgrade, as Java's client does with
+every one (h2c), it loses the body; here the offer is passed over (RFC 9110, 7.8).
 """
 
 import asyncio
 from typing import Any, final
 
+import httptools
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from prefill_router.gateway.guarding.replies import refusal_body
+from prefill_router.gateway.guarding.replies import refusal_body, send_refusal
 from prefill_router.gateway.refusal import RefusalError
 
+_OFFER = (b"upgrade", b"http2-settings")
 
-def guarded_protocol(*, header_bytes: int, seconds: float = 30.0) -> type[HttpToolsProtocol]:
+
+def guarded_protocol(
+    *, header_bytes: int, connections: int | None = None, seconds: float = 30.0
+) -> type[HttpToolsProtocol]:
     """The class of connections, for `uvicorn.Config(http=...)`.
 
     Args:
         header_bytes: Headers that are longer are refused with 431 before all of them are read.
+        connections: Requests of further connections are refused with 503; None for no limit.
         seconds: A connection without a request under way is closed after so long: where nothing
             was asked yet, headers are still coming, or a body that was refused is.
     """
@@ -25,6 +35,7 @@ def guarded_protocol(*, header_bytes: int, seconds: float = 30.0) -> type[HttpTo
     @final
     class Connection(_Connection):
         most_bytes = header_bytes
+        most_connections = connections
         most_seconds = seconds
 
     return Connection
@@ -32,6 +43,7 @@ def guarded_protocol(*, header_bytes: int, seconds: float = 30.0) -> type[HttpTo
 
 class _Connection(HttpToolsProtocol):
     most_bytes: int
+    most_connections: int | None
     most_seconds: float
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -39,6 +51,9 @@ class _Connection(HttpToolsProtocol):
         self._size = 0  # of what has come of the present headers
         self._in_headers = True
         self._waiting: asyncio.TimerHandle | None = None
+        self._last: RefusalError | None = None  # the reply behind all answers that are due
+        self._is_deaf = self._is_offered = False
+        self._application = self.app
 
     def connection_made(self, transport: Any) -> None:  # uvloop's are no asyncio.Transport
         super().connection_made(transport)
@@ -49,13 +64,15 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
         if self._in_headers:
             self._size += len(data)
-        super().data_received(data)
-        if self.transport.is_closing():
+        self._feed(data)
+        if self.transport.is_closing() or self._is_deaf:
             return
         if self._in_headers and self._size > self.most_bytes:
-            self._refuse()
+            self._refuse(_long_headers(self.most_bytes))
         elif self._waiting is None and self._is_idle() and self.timeout_keep_alive_task is None:
             self._wait()
 
@@ -68,13 +85,21 @@ class _Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._in_headers = False
         self._size = 0
         self._wait_no_more()
+        self._is_offered = self.parser.should_upgrade()
+        if self._is_offered:  # see `_pass_over`
+            return
+        most = self.most_connections
+        is_full = most is not None and len(self.connections) > most
+        self.app = _refuse_full if is_full else self._application
         super().on_headers_complete()
+        self._in_headers = False
 
     def on_message_complete(self) -> None:
         self._in_headers = True
+        if self._is_offered:
+            return
         super().on_message_complete()
 
     def _is_idle(self) -> bool:
@@ -93,20 +118,79 @@ class _Connection(HttpToolsProtocol):
         if self._is_idle() and not self.transport.is_closing():
             self.transport.close()
 
-    def _refuse(self) -> None:
-        if not self._is_idle():  # pipelined: an answer is on its way
-            self.transport.close()
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        cycle = self.cycle
+        if not self._in_headers and cycle is not None:  # it is the body of this one that is broken
+            if cycle.response_complete:
+                self.transport.close()
+                return
+            if self.pipeline and self.pipeline[0][0] is cycle:
+                self.pipeline.popleft()
+            elif not cycle.response_started:
+                cycle.response_complete = True  # by what follows
+        self._refuse(RefusalError("the request isn't HTTP/1.1; send one that is", code="not_http"))
+
+    def on_response_complete(self) -> None:
+        was_last = not self.pipeline
+        super().on_response_complete()
+        if was_last and self._last is not None and not self.transport.is_closing():
+            self._end_with(self._last)
+
+    def _feed(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._pass_over(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    def _pass_over(self, rest: bytes) -> None:
+        """Read a request again, without the upgrade that it offers."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        if method == b"CONNECT":
+            self.send_400_response("")
             return
-        body = refusal_body(
-            RefusalError(
-                f"the request's headers have more than {self.most_bytes} bytes",
-                status=431,
-                code="headers_too_large",
-            ),
-            path="",
-        )
+        rows = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b", ".join(
+                    word for word in value.split(b",") if word.strip().lower() not in _OFFER
+                )
+            if name not in _OFFER:
+                rows.append(b"%b: %b" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self._feed(b"\r\n".join(rows) + b"\r\n\r\n" + rest)
+
+    def _refuse(self, refusal: RefusalError) -> None:
+        """Refuse what has come, once what came before it is answered; hear no more."""
+        self._last, self._is_deaf = refusal, True
+        if self._is_idle():
+            self._end_with(refusal)
+
+    def _end_with(self, refusal: RefusalError) -> None:
+        body = refusal_body(refusal, path="")
         head = (
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         ) % len(body)
-        self.transport.write(STATUS_LINE[431] + head + body)
+        self.transport.write(STATUS_LINE[refusal.status] + head + body)
         self.transport.close()
+
+
+def _long_headers(most_bytes: int) -> RefusalError:
+    return RefusalError(
+        f"the request's headers have more than {most_bytes} bytes",
+        status=431,
+        code="headers_too_large",
+    )
+
+
+async def _refuse_full(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    refusal = RefusalError(
+        "the gateway has as many connections as it takes (limits.connections); ask again soon",
+        status=503,
+        kind="server_error",
+        code="overloaded",
+        headers={"retry-after": "1", "connection": "close"},
+    )
+    await send_refusal(send, refusal, path=scope["path"])

@@ -105,14 +105,15 @@ def server_config(app: Guard, settings: Settings) -> uvicorn.Config:
     """How uvicorn serves a gateway."""
     return uvicorn.Config(
         app,
-        http=guarded_protocol(header_bytes=settings.limits.header_bytes),
+        http=guarded_protocol(
+            header_bytes=settings.limits.header_bytes, connections=settings.limits.connections
+        ),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=settings.limits.connections,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_DRAIN_SECONDS,

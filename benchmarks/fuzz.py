@@ -1,0 +1,151 @@
+"""Malformed requests against a whole gateway: is every one answered, with what, and what leaks?
+
+The gateway runs as its user runs it, with clients' keys, in front of a target that quotes its own
+key wherever it can. Afterwards its replies, log, receipts, metrics and the page's numbers are
+searched for that key, the client's, and the prompt.
+
+    python -m benchmarks.fuzz [--count 10000] [--seed 0]
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks._attack import UPSTREAM_KEY, Spiteful, attack
+from benchmarks._malformed import KEY, PROMPT, WRONG_KEY, Case, cases, good
+from benchmarks._system import machine
+from benchmarks.gateway import COMMAND, RESULTS, await_port, free_port, make_router, process
+from prefill_router import files
+from prefill_router.gateway.guarding import ClientKey
+from prefill_router.gateway.guarding.key_file import add_key, digest
+from prefill_router.targets import Pool, Provider, read_pool, write_pool
+
+SECRETS = (UPSTREAM_KEY, KEY, WRONG_KEY, PROMPT)
+PAGES = ("overview", "decisions?limit=200", "spend", "curve", "targets", "drift")
+
+
+@contextmanager
+def spiteful_target() -> Iterator[tuple[Spiteful, int]]:
+    """The target in a thread, and its port."""
+    target, ready = Spiteful(), threading.Event()
+    found: list[Any] = []
+
+    async def serve() -> None:
+        server = await asyncio.start_server(target.serve, "127.0.0.1", 0)
+        stop = asyncio.Event()
+        found.extend((server.sockets[0].getsockname()[1], asyncio.get_running_loop(), stop))
+        ready.set()
+        async with server:
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield target, found[0]
+    finally:
+        found[1].call_soon_threadsafe(found[2].set)
+        thread.join()
+
+
+def write_files(folder: Path, upstream: int) -> tuple[Path, Path]:
+    """A router and a pool whose targets need a key; settings and a client's key beside them."""
+    router, place = make_router(folder, upstream)
+    url = f"http://127.0.0.1:{upstream}/v1"
+    provider = Provider(name="p", base_url=url, dialect="vllm", api_key_env="FUZZED_KEY")
+    targets = tuple(
+        replace(target, base_url=None, provider="p", accepts=("tools",))
+        for target in read_pool(place)
+    )
+    write_pool(Pool(targets, None, (provider,)), place)
+    add_key(folder / "keys.yaml", ClientKey(name="tester", sha256=digest(KEY), admin=True))
+    failures = {"backoff_seconds": 0.0, "breaker_failures": 1_000_000}
+    settings = {"logs": {"level": "debug"}, "failures": failures}
+    (folder / "gateway.yaml").write_text(yaml.safe_dump(settings))
+    return router, place
+
+
+def kept(port: int, folder: Path) -> dict[str, str]:
+    """Everything that the gateway says or keeps."""
+    said = {
+        name: _read(f"http://127.0.0.1:{port}{name}")
+        for name in ("/metrics", "/v1/models", *(f"/page/api/{page}" for page in PAGES))
+    }
+    rest = {path.name: path for path in folder.glob("*.sqlite*")} | {"log": folder / "gateway.log"}
+    return said | {name: path.read_bytes().decode("latin-1") for name, path in rest.items()}
+
+
+def leaks(told: dict[str, str]) -> list[str]:
+    """Where a secret is found."""
+    return [
+        f"{secret} in {name}" for name, text in told.items() for secret in SECRETS if secret in text
+    ]
+
+
+def _read(url: str) -> str:
+    asked = urllib.request.Request(url, headers={"authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        text: str = reply.read().decode()
+    return text
+
+
+def main() -> None:
+    """Attack, print, and write the results."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--count", type=int, default=10_000)
+    options.add_argument("--seed", type=int, default=0)
+    chosen = options.parse_args()
+    os.environ["FUZZED_KEY"] = UPSTREAM_KEY
+    with tempfile.TemporaryDirectory() as temporary, spiteful_target() as (target, upstream):
+        folder, port = Path(temporary), free_port()
+        router, pool = write_files(folder, upstream)
+        serve = f"{COMMAND} serve {router} --pool {pool} --port {port} --keys {folder}/keys.yaml"
+        more = f"--config {folder}/gateway.yaml --receipts sqlite:///{folder}/r.sqlite"
+        line = f"exec {serve} {more} 2> {folder}/gateway.log"
+        with process("sh", "-c", line, core=0):
+            await_port(port)
+            began = time.perf_counter()
+            sent = cases(chosen.count, seed=chosen.seed)
+            seen = asyncio.run(attack(port, sent, secrets=SECRETS))
+            seconds = time.perf_counter() - began
+            target.is_kind = True
+            last = [Case("good", good(p)) for p in ("/v1/route", "/v1/chat/completions")]
+            after = asyncio.run(attack(port, last, secrets=SECRETS, connections=1))
+            told = kept(port, folder)
+        found = {
+            "requests": chosen.count,
+            "seed": chosen.seed,
+            "seconds": seconds,
+            "kinds": dict(seen.kinds.most_common()),
+            "statuses": {str(status): n for status, n in sorted(seen.statuses.items())},
+            "heard by targets": target.asked,
+            "wrong": seen.wrong,
+            "leaks": leaks(told),
+            "tracebacks in the log": told["log"].count("Traceback"),
+            "good requests afterwards": {str(s): n for s, n in after.statuses.items()},
+        }
+    files.write_json(RESULTS / "fuzz.json", {"machine": machine(), **found})
+    print(files.as_json(found))
+    if (
+        found["wrong"]
+        or found["leaks"]
+        or found["tracebacks in the log"]
+        or set(after.statuses) != {200}
+    ):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
