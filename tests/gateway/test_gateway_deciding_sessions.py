@@ -63,8 +63,8 @@ def test_only_so_many_are_remembered_and_only_for_so_long() -> None:
         sessions.answered(f"{i}", target="a", tokens=1, at=AT + i, tool_calls=(f"c{i}",))
     assert len(sessions) == 2
     assert sessions.seat("0", AT) is None
-    assert sessions.caller(["c0"]) is None
-    assert sessions.caller(["c0", "c2"]) == "a"
+    assert sessions.caller(["c0"], session="0", key=None) is None
+    assert sessions.caller(["c0", "c2"], session="2", key=None) == "a"
     seat = sessions.seat("2", AT + 102)
     assert seat is not None
     assert (seat.target, seat.tokens, seat.at) == ("a", 1, AT + 2)
@@ -86,16 +86,50 @@ def test_receipts_bring_back_what_was_remembered() -> None:
     sessions = Sessions(SessionSettings())
     sessions.restore(
         [
-            (S, "a", 10, AT, ["x"], "r1"),
-            (S, "b", 20, AT + 1, [], None),
-            (None, "a", 1, AT, ["y"], "r2"),
+            (S, "a", 10, AT, ["x"], "r1", "ann"),
+            (S, "b", 20, AT + 1, [], None, "ann"),
+            (None, "a", 1, AT, ["y"], "r2", "ann"),
         ]
     )
     seat = sessions.seat(S, AT + 2)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("b", 20)
-    assert [sessions.caller([c]) for c in "xyz"] == ["a", "a", None]
-    assert [sessions.keeper(r) for r in ("r1", "r2", "r3")] == ["a", "a", None]
+    assert [sessions.caller([c], session=S, key="ann") for c in "xyz"] == ["a", "a", None]
+    assert [sessions.keeper(r, key="ann") for r in ("r1", "r2", "r3")] == ["a", "a", None]
+
+
+def test_what_one_key_was_answered_steers_no_other() -> None:
+    sessions = Sessions(SessionSettings())
+    known = {"tool_calls": ["call_0"], "response_id": "r1"}
+    sessions.answered("s1", target="a", tokens=1, at=AT, key="ann", **known)
+    sessions.answered(None, target="a", tokens=1, at=AT, key="ann", tool_calls=["call_1"])
+    for session in ("s2", None):
+        for call in ("call_0", "call_1"):
+            assert sessions.caller([call], session=session, key="bob") is None
+    assert sessions.keeper("r1", key="bob") is None
+    assert sessions.is_anothers("r1", key="bob")
+    assert sessions.is_anothers("r1", key=None)
+    assert not sessions.is_anothers("r1", key="ann")
+    assert not sessions.is_anothers("r2", key="bob")
+    assert sessions.caller(["call_0"], session="changed", key="ann") == "a"
+    assert sessions.keeper("r1", key="ann") == "a"
+
+
+def test_ids_that_a_target_counts_anew_go_by_their_conversation() -> None:
+    sessions = Sessions(SessionSettings())
+    for session, target in (("s1", "a"), ("s2", "b")):
+        sessions.answered(session, target=target, tokens=1, at=AT, tool_calls=("functions.f:0",))
+    found = [sessions.caller(["functions.f:0"], session=s, key=None) for s in ("s1", "s2")]
+    assert found == ["a", "b"]
+
+
+@pytest.mark.parametrize("named", [None, "small"])
+def test_a_response_of_another_key_is_refused(named: str | None) -> None:
+    here = world()
+    here.sessions.answered(None, target="small", tokens=1, at=AT, response_id="r1", key="ann")
+    asked: dict[str, Any] = {"endpoint": "responses", "previous_response_id": "r1", "named": named}
+    assert refusal(lambda: here.decide(None, **asked, key="bob")).code == "unknown_response"
+    assert here.decide(None, **asked, key="ann").target == "small"
 
 
 def sat(here: World, name: str, *, tokens: int = 0, ago: float = 10.0, **known: Any) -> World:
@@ -269,7 +303,11 @@ def test_answers_are_remembered_as_they_ended() -> None:
     seat = here.sessions.seat(S, AT)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("middle", 100)
-    assert (here.sessions.caller(["call"]), here.sessions.keeper("resp_1")) == ("middle", "middle")
+    assert here.sessions.caller(["call"], session=S, key=None) == "middle"
+    assert here.sessions.keeper("resp_1", key=None) == "middle"
+    ended = outcome("middle", response_id="chatcmpl-1")
+    here.decider.answered(choice, ended, cost=None, at=AT, stored=False)
+    assert here.sessions.keeper("chatcmpl-1", key=None) is None
     here.decider.answered(choice, outcome("small", kind="disconnected"), cost=None, at=AT + 1)
     seat = here.sessions.seat(S, AT)
     assert seat is not None

@@ -158,14 +158,15 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
         none = made_receipt(3, outcome={"target": None, "kind": "failed"}, cost=None)
         alone = made_receipt(4, choice={"session": None})
         stored = made_receipt(5, choice={"session": None}, endpoint="responses")
-        store.insert([to_row(r) for r in (none, alone, stored)], [])
+        refused = made_receipt(6, outcome={"kind": "refused"}, cost=None)
+        store.insert([to_row(r) for r in (none, alone, stored, refused)], [])
     assert list(spend_since(url, START + 1)) == [
         Spending("team", START + n, 2 * COSTS["large" if n % 2 else "small"]) for n in (1, 2, 4, 5)
     ]
     assert list(sessions_since(url, START + 1)) == [
-        Turn("s1", "large", 121, START + 1, ("call_1",), "resp_1"),
-        Turn("s2", "small", 122, START + 2, ("call_2",), "resp_2"),
-        Turn(None, "large", 125, START + 5, ("call_5",), "resp_5"),
+        Turn("s1", "large", 121, START + 1, ("call_1",), None, "team"),
+        Turn("s2", "small", 122, START + 2, ("call_2",), None, "team"),
+        Turn(None, "large", 125, START + 5, ("call_5",), "resp_5", "team"),
     ]
 
 

@@ -29,6 +29,7 @@ from prefill_router.gateway.deciding.question import Question
 from prefill_router.gateway.deciding.refusing import (
     named_cannot,
     no_eligible_target,
+    response_of_another,
     several_embeddings,
     unknown_target,
 )
@@ -141,6 +142,9 @@ class Decider:
         Raises:
             RefusalError: No target may answer, or a budget is spent; it says what would do.
         """
+        response = question.previous_response_id
+        if response is not None and self._sessions.is_anothers(response, key=question.key):
+            raise response_of_another()
         decision = decision_id(question.at)
         allowance = self._allowance(question)
         other = self._others.choice(decision, question, allowance, asked=self._asked(question))
@@ -170,7 +174,15 @@ class Decider:
         """
         self._budgets.reserve(choice.id, key, choice.estimated_cost.get(choice.target, 0.0))
 
-    def answered(self, choice: Choice, outcome: Outcome, *, cost: float | None, at: float) -> None:
+    def answered(
+        self,
+        choice: Choice,
+        outcome: Outcome,
+        *,
+        cost: float | None,
+        at: float,
+        stored: bool = True,
+    ) -> None:
         """Remember how a request that was `started` ended, and count its cost.
 
         Args:
@@ -178,6 +190,7 @@ class Decider:
             outcome: How it ended.
             cost: What it cost, US dollars; None where unknown.
             at: When it ended, seconds since 1970.
+            stored: Whether its target keeps answers of this call, for others to go on from.
         """
         key = self._budgets.release(choice.id)
         if cost:
@@ -192,7 +205,8 @@ class Decider:
             tokens=sum(n for n in counts if n is not None) or choice.input_tokens,
             at=at,
             tool_calls=outcome.tool_calls,
-            response_id=outcome.response_id,
+            response_id=outcome.response_id if stored else None,
+            key=key,
         )
 
     def _known(self, question: Question, forecast: Forecast | FallbackReason | None) -> Known:

@@ -53,7 +53,7 @@ class Holders:
         return None if caller is None else (caller, "tool_loop")
 
     def _keeper(self, question: Question, response: str, cannot: Mapping[str, Excluded]) -> str:
-        keeper = self._sessions.keeper(response)
+        keeper = self._sessions.keeper(response, key=question.key)
         if keeper is not None:
             if keeper in self._names and keeper not in cannot:
                 return keeper
@@ -67,7 +67,9 @@ class Holders:
         return serving[0]
 
     def _caller(self, question: Question, cannot: Mapping[str, Excluded]) -> str | None:
-        caller = self._sessions.caller(question.tool_call_ids)
+        caller = self._sessions.caller(
+            question.tool_call_ids, session=question.session, key=question.key
+        )
         if caller is None:
             seat = self._sessions.seat(question.session, question.at)
             caller = None if seat is None else seat.target

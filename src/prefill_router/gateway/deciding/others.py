@@ -90,10 +90,13 @@ class Others:
         if question.named is not None:
             return self._known(question.named, "named")
         if question.previous_response_id is not None:
-            return self._known(self._sessions.keeper(question.previous_response_id), "stored")
+            keeper = self._sessions.keeper(question.previous_response_id, key=question.key)
+            return self._known(keeper, "stored")
         if not question.in_tool_loop:
             return None
-        caller = self._sessions.caller(question.tool_call_ids)
+        caller = self._sessions.caller(
+            question.tool_call_ids, session=question.session, key=question.key
+        )
         if caller is None:
             seat = self._sessions.seat(question.session, question.at)
             caller = None if seat is None else seat.target

@@ -75,6 +75,16 @@ def unknown_response(serving: list[str]) -> RefusalError:
     )
 
 
+def response_of_another() -> RefusalError:
+    """The error of a stored response that belongs to another key; it tells nothing of it."""
+    return RefusalError(
+        "the response that previous_response_id names isn't one of this key's; send the whole "
+        "conversation instead",
+        code="unknown_response",
+        param="previous_response_id",
+    )
+
+
 def response_lost(target: str, why: str) -> RefusalError:
     """The error of a stored response whose target can't be asked any more."""
     return RefusalError(

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, final
 
@@ -13,9 +13,11 @@ _DIGITS = 32
 _MOST_CALLS = 128
 """Tool calls of one answer that are remembered; the conversation itself is known besides."""
 Kept = TypeVar("Kept")
-Row = tuple[str | None, str, int, float, Sequence[str], str | None]
+_LONGEST_ID = 256
+Row = tuple[str | None, str, int, float, Sequence[str], str | None, str | None]
 """What a receipt says of an answer: the session, who answered, its tokens in and out, when it
-ended (seconds since 1970), the ids of its tool calls, and its own id."""
+ended (seconds since 1970), the ids of its tool calls, its own id where the target keeps it, and the
+name of the client's key."""
 
 
 def session_name(
@@ -74,9 +76,9 @@ class _Recent(Generic[Kept]):
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.entries: OrderedDict[str, Kept] = OrderedDict()
+        self.entries: OrderedDict[Hashable, Kept] = OrderedDict()
 
-    def put(self, name: str, value: Kept) -> None:
+    def put(self, name: Hashable, value: Kept) -> None:
         self.entries[name] = value
         self.entries.move_to_end(name)
         self.shrink()
@@ -93,13 +95,17 @@ class Sessions:
     It outlives reloads. A conversation that was silent for longer than the settings say counts as
     forgotten. Tool calls and stored responses don't go by time, since somebody may be asked before
     a tool runs, and providers keep responses for weeks; of them too, only so many are remembered.
+
+    What one key's clients were answered never steers those of another one. Some targets count the
+    ids of their tool calls anew in each conversation, so these go by the conversation first.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
         self._seats: _Recent[Seat] = _Recent(settings.most)
-        self._calls: _Recent[str] = _Recent(settings.most)
-        self._responses: _Recent[str] = _Recent(settings.most)
+        self._calls: _Recent[str] = _Recent(settings.most)  # by session and id
+        self._loose_calls: _Recent[str] = _Recent(settings.most)  # by key and id
+        self._responses: _Recent[tuple[str, str | None]] = _Recent(settings.most)
 
     def __len__(self) -> int:
         return len(self._seats.entries)
@@ -107,7 +113,7 @@ class Sessions:
     def use(self, settings: SessionSettings) -> None:
         """Go on with other settings, after a reload."""
         self._settings = settings
-        for recent in (self._seats, self._calls, self._responses):
+        for recent in (self._seats, self._calls, self._loose_calls, self._responses):
             recent.most = settings.most
             recent.shrink()
 
@@ -116,14 +122,33 @@ class Sessions:
         seat = None if session is None else self._seats.entries.get(session)
         return None if seat is None or at - seat.at > self._settings.seconds else seat
 
-    def caller(self, tool_call_ids: Iterable[str]) -> str | None:
-        """The target that called tools; None where that isn't remembered."""
-        known = (self._calls.entries.get(call) for call in tool_call_ids)
+    def caller(
+        self, tool_call_ids: Sequence[str], *, session: str | None, key: str | None
+    ) -> str | None:
+        """The target that called tools; None where that isn't remembered.
+
+        Args:
+            tool_call_ids: The calls.
+            session: What names the conversation.
+            key: The name of the client's key; None where none is asked for.
+        """
+        places = [(self._loose_calls, key)]
+        if session is not None:
+            places.insert(0, (self._calls, session))
+        known = (
+            recent.entries.get((scope, call)) for recent, scope in places for call in tool_call_ids
+        )
         return next((target for target in known if target is not None), None)
 
-    def keeper(self, response_id: str) -> str | None:
-        """The target that keeps a stored response; None where that isn't remembered."""
-        return self._responses.entries.get(response_id)
+    def keeper(self, response_id: str, *, key: str | None) -> str | None:
+        """The target that keeps a stored response of this key's; None where none is remembered."""
+        target, owner = self._responses.entries.get(response_id, (None, None))
+        return target if owner in (None, key) else None
+
+    def is_anothers(self, response_id: str, *, key: str | None) -> bool:
+        """Whether a stored response is known to be that of another key."""
+        _, owner = self._responses.entries.get(response_id, (None, None))
+        return owner not in (None, key)
 
     def answered(
         self,
@@ -134,6 +159,7 @@ class Sessions:
         at: float,
         tool_calls: Sequence[str] = (),
         response_id: str | None = None,
+        key: str | None = None,
     ) -> None:
         """Remember an answer.
 
@@ -143,19 +169,23 @@ class Sessions:
             tokens: Of the turn, in and out, in the target's own.
             at: When the answer ended, seconds since 1970.
             tool_calls: The ids of the answer's tool calls.
-            response_id: The answer's own id.
+            response_id: The answer's own id, where the target keeps it.
+            key: The name of the client's key; None where none is asked for.
         """
         if session is not None:
             self._seats.put(session, Seat(target, tokens, at))
             self._forget(at)
         for call in tool_calls[:_MOST_CALLS]:
-            self._calls.put(call, target)
-        if response_id is not None:
-            self._responses.put(response_id, target)
+            if len(call) <= _LONGEST_ID:
+                self._loose_calls.put((key, call), target)
+                if session is not None:
+                    self._calls.put((session, call), target)
+        if response_id is not None and len(response_id) <= _LONGEST_ID:
+            self._responses.put(response_id, (target, key))
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Remember what receipts tell, oldest first."""
-        for session, target, tokens, at, tool_calls, response_id in rows:
+        for session, target, tokens, at, tool_calls, response_id, key in rows:
             self.answered(
                 session,
                 target=target,
@@ -163,6 +193,7 @@ class Sessions:
                 at=at,
                 tool_calls=tool_calls,
                 response_id=response_id,
+                key=key,
             )
 
     def _forget(self, at: float) -> None:

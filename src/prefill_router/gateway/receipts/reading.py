@@ -44,7 +44,8 @@ class Turn:
         tokens: Input and output together; None where unknown.
         at: When the request came, seconds since 1970.
         tool_calls: Ids of the tool calls in the answer.
-        response_id: The answer's own id.
+        response_id: The answer's own id, where its target keeps it (Responses).
+        key: The name of the client's key; None where none is asked for.
     """
 
     session: str | None
@@ -53,6 +54,7 @@ class Turn:
     at: float
     tool_calls: tuple[str, ...]
     response_id: str | None
+    key: str | None = None
 
 
 def read_receipts(
@@ -115,19 +117,23 @@ def sessions_since(url: str, since: float) -> Iterator[Turn]:
     Raises:
         StoreError: As `read_receipts`.
     """
-    columns = ("at", "id", "session", "answered_by", "input_tokens", "output_tokens", "answer")
+    counts = ("input_tokens", "output_tokens")
+    columns = ("at", "id", "session", "answered_by", *counts, "answer", "endpoint", "client_key")
     given: list[tuple[str, list[Any]]] = [
         ("at >= ?", [since]),
         ("answered_by IS NOT NULL", []),
+        ("outcome IN ('answered', 'disconnected')", []),
         ("(session IS NOT NULL OR endpoint = 'responses')", []),
     ]
     with closing(open_store(url, create=False)) as store:
-        for at, _, session, target, given_tokens, written, answer in pages(store, columns, given):
+        for row in pages(store, columns, given):
+            at, _, session, target, given_tokens, written, answer, endpoint, key = row
             known = json.loads(answer)
             unknown = given_tokens is None and written is None
             tokens = None if unknown else (given_tokens or 0) + (written or 0)
             calls = tuple(known["tool_calls"])
-            yield Turn(session, target, tokens, at, calls, known["response_id"])
+            kept = known["response_id"] if endpoint == "responses" else None
+            yield Turn(session, target, tokens, at, calls, kept, key)
 
 
 def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, list[Feedback]]:

@@ -265,6 +265,7 @@ def _row(turn: Turn) -> Row:
         turn.at,
         turn.tool_calls,
         turn.response_id,
+        turn.key,
     )
 
 

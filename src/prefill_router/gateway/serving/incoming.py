@@ -122,6 +122,7 @@ def _named(
         at=at,
         text_bytes=envelope.text_bytes,
         max_tokens=envelope.max_tokens,
+        previous_response_id=envelope.previous_response_id,
         named=target,
         max_cost=wishes.max_cost,
         allow=wishes.allow,

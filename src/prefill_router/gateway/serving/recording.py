@@ -23,6 +23,7 @@ _LAM, _MS, _FALLBACK = _PREFIX + b"lam", _PREFIX + b"decision-ms", _PREFIX + b"f
 _PROBABILITY, _COST = _PREFIX + b"probability", _PREFIX + b"estimated-cost"
 _LONGEST_NAME = 200
 _RETRIES = _PREFIX + b"retries"
+_NO_RETRY = ("answered", "refused", "breaker_open")  # nobody was asked in vain
 
 
 @final
@@ -66,7 +67,7 @@ class Recording:
             (_ID, choice.id.encode()),
             (_REASON, choice.reason.encode()),
             (_MS, b"%.2f" % (1e3 * self._decision_seconds)),
-            (_RETRIES, b"%d" % sum(a.end not in ("answered", "refused") for a in attempts)),
+            (_RETRIES, b"%d" % sum(a.end not in _NO_RETRY for a in attempts)),
         ]
         if choice.lam is not None:
             headers.append((_LAM, b"%g" % choice.lam))
@@ -83,7 +84,13 @@ class Recording:
     async def finished(self, outcome: Outcome) -> None:
         """Record how it ended; the receipt is kept when this returns, or it took too long."""
         receipt = self._receipt(outcome)
-        self._live.decider.answered(self._choice, outcome, cost=receipt.cost, at=time.time())
+        self._live.decider.answered(
+            self._choice,
+            outcome,
+            cost=receipt.cost,
+            at=time.time(),
+            stored=receipt.endpoint == "responses",
+        )
         if self._trace is not None:
             self._trace.end(receipt)
         await self._gateway.keep(receipt)
