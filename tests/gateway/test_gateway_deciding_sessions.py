@@ -117,8 +117,8 @@ def test_what_one_key_was_answered_steers_no_other() -> None:
 
 def test_ids_that_a_target_counts_anew_go_by_their_conversation() -> None:
     sessions = Sessions(SessionSettings())
-    for session, target in (("s1", "a"), ("s2", "b")):
-        sessions.answered(session, target=target, tokens=1, at=AT, tool_calls=("functions.f:0",))
+    for session, name in (("s1", "a"), ("s2", "b")):
+        sessions.answered(session, target=name, tokens=1, at=AT, tool_calls=("functions.f:0",))
     found = [sessions.caller(["functions.f:0"], session=s, key=None) for s in ("s1", "s2")]
     assert found == ["a", "b"]
 

@@ -149,7 +149,7 @@ def test_a_call_that_is_cancelled_is_reported_too(sent: bool) -> None:
 def test_a_fault_of_the_server_is_reported_too_and_frees_the_target() -> None:
     class Broken(Asked):
         async def send(self, message: Any) -> None:
-            raise RuntimeError("the handle is closed")
+            raise RuntimeError(f"the handle is closed: {message['type']}")
 
     async def ask() -> Gateway:
         async with Fake(chunked([delta("4"), HANG])) as fake, gateway(fake) as app:

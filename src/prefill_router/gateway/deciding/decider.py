@@ -29,7 +29,6 @@ from prefill_router.gateway.deciding.question import Question
 from prefill_router.gateway.deciding.refusing import (
     named_cannot,
     no_eligible_target,
-    response_of_another,
     several_embeddings,
     unknown_target,
 )
@@ -142,9 +141,7 @@ class Decider:
         Raises:
             RefusalError: No target may answer, or a budget is spent; it says what would do.
         """
-        response = question.previous_response_id
-        if response is not None and self._sessions.is_anothers(response, key=question.key):
-            raise response_of_another()
+        self._holders.check_owner(question)
         decision = decision_id(question.at)
         allowance = self._allowance(question)
         other = self._others.choice(decision, question, allowance, asked=self._asked(question))

@@ -9,6 +9,7 @@ from prefill_router.gateway.deciding.question import Question
 from prefill_router.gateway.deciding.refusing import (
     no_eligible_target,
     response_lost,
+    response_of_another,
     unknown_response,
 )
 from prefill_router.gateway.deciding.sessions import Sessions
@@ -34,6 +35,16 @@ class Holders:
         self._names = names
         self._candidates = candidates
         self._sessions = sessions
+
+    def check_owner(self, question: Question) -> None:
+        """Check that a stored response is gone on from by the key that it was given to alone.
+
+        Raises:
+            RefusalError: It is another key's.
+        """
+        response = question.previous_response_id
+        if response is not None and self._sessions.is_anothers(response, key=question.key):
+            raise response_of_another()
 
     def holder(
         self, question: Question, cannot: Mapping[str, Excluded]
