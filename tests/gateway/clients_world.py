@@ -40,11 +40,11 @@ T = TypeVar("T")
 
 
 @cache
-def router_folder() -> Path:
+def router_folder(queries: int = 200) -> Path:
     """A router that reads texts' complexity: its encoder's process loads no network."""
     folder = Path(tempfile.mkdtemp(prefix="router-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    data = make_routing_dataset(queries=200, targets=len(TARGETS))
+    data = make_routing_dataset(queries=queries, targets=len(TARGETS))
     recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
     fit_router(data, config=FitConfig(recipe=recipe, resamples=20)).router.save(folder / "router")
     return folder / "router"

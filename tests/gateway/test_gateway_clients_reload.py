@@ -1,10 +1,12 @@
 """A gateway that reads everything anew, or is asked to end, while it answers."""
 
 import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from clients_world import (
     World,
     ask,
     chat,
+    router_folder,
     served,
     user,
     world,
@@ -34,9 +37,15 @@ STREAM = chat(stream=True)
 WHOLE = b"".join((*SAID, DONE))
 
 
+SETTINGS = {"routing": {"lam": 0, "deadline_seconds": PATIENCE}}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("reload"), settings={"routing": {"lam": 0}}) as made:
+    folder = tmp_path_factory.mktemp("reload")
+    shutil.copytree(router_folder(), folder / "router")
+    with world(folder) as made:
+        made.made = replace(made.made, router=folder / "router")
         yield made
 
 
@@ -47,9 +56,11 @@ def gateway(made: World) -> Iterator[Served]:
 
 
 @pytest.fixture(autouse=True)
-def _fresh(made: World) -> None:
+def _fresh(made: World, gateway: Served) -> None:
     made.forget()
     made.write_pool(PRICES)
+    made.made.configure(SETTINGS)
+    assert gateway.ask("/admin/reload", {}).status == 200
 
 
 class Held:
@@ -134,13 +145,55 @@ def test_what_cannot_be_read_changes_nothing(
 
 
 def test_every_error_is_told_at_once(made: World, gateway: Served) -> None:
-    kept = made.made.config.read_text()
-    made.made.configure({"routing": {"lam": 3, "fallback": 5}, "unheard": 1})
+    made.made.configure({"routing": {"lam": 3, "novelty": -1}, "unheard": 1})
     made.made.pool.write_text("targets: [")
     told = gateway.ask("/admin/reload", {}).error["message"]
-    made.made.config.write_text(kept)
     assert "unheard" in told
     assert "not YAML" in told
+    made.write_pool({**PRICES, "helper": {"base_url": "http://127.0.0.1:9/v1"}})
+    settings = {
+        "routing": {"fallback": "helper"},
+        "traffic": {"share": 0.5, "otherwise": "helper"},
+        "forward_headers": ["authorization", "x-tenant"],
+        "budgets": [{"dollars": 1, "per": "day", "key": "nobody"}],
+    }
+    made.made.configure(settings)
+    told = gateway.ask("/admin/reload", {}).error["message"]
+    for wrong in ("routing.fallback", "traffic.otherwise", "forward_headers", "nobody"):
+        assert wrong in told, wrong
+
+
+def test_settings_are_read_anew(made: World, gateway: Served) -> None:
+    forecaster = gateway.gateway.live.forecaster
+    routing = {"lam": 1, "names": {"thrifty": 0.125}, "deadline_seconds": PATIENCE}
+    made.made.configure({"routing": routing, "forward_headers": ["X-Tenant"]})
+    assert gateway.ask("/admin/reload", {}).status == 200
+    assert gateway.gateway.live.forecaster is forecaster
+    assert gateway.ask(body=chat()).own("lam") == "1"
+    assert gateway.ask(body=chat("thrifty")).own("lam") == "0.125"
+    ask(gateway.url, CHATS, chat(CHEAP), {"X-Tenant": "ours", "Cookie": "a=b"})
+    headers = made[CHEAP].requests[-1].headers
+    assert headers["x-tenant"] == "ours"
+    assert "cookie" not in headers
+
+
+def test_another_router_takes_over(made: World, gateway: Served) -> None:
+    """Streams under way end with what they began with; the encoder's process is a new one."""
+    held = Held(made, gateway.url, 2)
+    before = gateway.gateway.live
+    shutil.rmtree(made.made.router)
+    shutil.copytree(router_folder(150), made.made.router)
+    reply = gateway.ask("/admin/reload", {})
+    assert reply.json["router"] not in ("", before.loaded.light.fingerprint)
+    assert gateway.gateway.live.forecaster.pid != before.forecaster.pid
+    new = gateway.ask(body=chat(text="Which router are you?"))
+    assert new.own("reason") == "policy"
+    assert gateway.receipts[-1].router == reply.json["router"]
+    assert before.forecaster.state == "ready"
+    held.end()
+    assert [reply.body for reply in held.replies] == [WHOLE] * 2
+    assert {r.router for r in gateway.receipts[-2:]} == {before.loaded.light.fingerprint}
+    gateway.until(lambda: before.forecaster.state == "closed")
 
 
 def test_a_target_that_went_is_not_asked(made: World, gateway: Served) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar, final
 
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.guarding import ClientKeys, check_listen, read_keys
+from prefill_router.gateway.protocol import Passing
 from prefill_router.gateway.serving.places import Places
 from prefill_router.gateway.settings import Settings
 from prefill_router.router.light import LightRouter, read_light
@@ -97,6 +98,10 @@ def _contradictions(
     try:
         if keys is not None:
             keys.check_targets(pool.names)
+    except ConfigError as error:
+        yield str(error)
+    try:
+        Passing(settings.forward_headers)
     except ConfigError as error:
         yield str(error)
     known = set(pool.names) & set(light.pool.names)
