@@ -1,10 +1,13 @@
 """Connections that send too much or too slowly, on sockets."""
 
+import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 from guarded_server import JSON, Served, guarded, read_reply, request
+from starlette.types import Receive, Scope, Send
 
 from prefill_router.gateway.guarding.connection import guarded_protocol
 from prefill_router.gateway.settings import Limits
@@ -115,3 +118,38 @@ def test_what_is_no_http_is_refused(patient: Served) -> None:
         sock.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert read_reply(sock).status == 400
         assert is_closed(sock)
+
+
+class Endless:
+    """Answers without an end, until it hears that the client has left."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        leaving = asyncio.ensure_future(receive())
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+            await asyncio.sleep(0)
+        self.left.set()
+
+
+@pytest.mark.parametrize("piled_up", [1, 3])
+def test_a_client_that_leaves_ends_what_is_being_answered(piled_up: int) -> None:
+    app = Endless()
+    protocol = guarded_protocol(header_bytes=2000, still_seconds=3600)
+    with guarded(app, http=protocol) as server, server.connect() as sock:
+        sock.sendall(request("POST", CHAT, (JSON,), b"{}") * piled_up)
+        assert sock.recv(1)
+        sock.close()
+        assert app.left.wait(60)
+
+
+def test_so_does_one_that_reads_nothing() -> None:
+    app = Endless()
+    protocol = guarded_protocol(header_bytes=2000, still_seconds=0.1)
+    with guarded(app, http=protocol) as server, server.connect() as sock:
+        sock.sendall(request("POST", CHAT, (JSON,), b"{}"))
+        assert app.left.wait(60)

@@ -14,6 +14,7 @@ import httptools
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from prefill_router.gateway.guarding.leaving import LeavingProtocol
 from prefill_router.gateway.guarding.replies import refusal_body, send_refusal
 from prefill_router.gateway.refusal import RefusalError
 
@@ -21,7 +22,11 @@ _OFFER = (b"upgrade", b"http2-settings")
 
 
 def guarded_protocol(
-    *, header_bytes: int, connections: int | None = None, seconds: float = 30.0
+    *,
+    header_bytes: int,
+    connections: int | None = None,
+    seconds: float = 30.0,
+    still_seconds: float = 60.0,
 ) -> type[HttpToolsProtocol]:
     """The class of connections, for `uvicorn.Config(http=...)`.
 
@@ -30,6 +35,7 @@ def guarded_protocol(
         connections: Requests of further connections are refused with 503; None for no limit.
         seconds: A connection without a request under way is closed after so long: where nothing
             was asked yet, headers are still coming, or a body that was refused is.
+        still_seconds: So is one whose client reads nothing of what was sent.
     """
 
     @final
@@ -37,11 +43,12 @@ def guarded_protocol(
         most_bytes = header_bytes
         most_connections = connections
         most_seconds = seconds
+        most_still = still_seconds
 
     return Connection
 
 
-class _Connection(HttpToolsProtocol):
+class _Connection(LeavingProtocol):
     most_bytes: int
     most_connections: int | None
     most_seconds: float
