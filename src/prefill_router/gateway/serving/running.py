@@ -57,7 +57,8 @@ def listening(listen: Listen) -> socket.socket:
         OSError: The address is taken, or isn't this machine's.
     """
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    place = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small pieces at once only where the protocol is named
+    place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         place.bind((listen.host, listen.port))

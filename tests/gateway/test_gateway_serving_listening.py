@@ -1,0 +1,30 @@
+"""The socket that a gateway listens on."""
+
+import asyncio
+import socket
+
+from prefill_router.gateway.serving.running import listening
+from prefill_router.gateway.settings import Listen
+
+
+def test_small_pieces_are_sent_at_once_in_any_loop() -> None:
+    async def accepted() -> int:
+        options: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def seen(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            place = writer.get_extra_info("socket")
+            options.set_result(place.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        place = listening(Listen(port=0))
+        server = await asyncio.start_server(seen, sock=place)
+        _, writer = await asyncio.open_connection(*place.getsockname())
+        try:
+            return await options
+        finally:
+            writer.close()
+            await writer.wait_closed()
+            server.close()
+            await server.wait_closed()
+
+    assert asyncio.run(accepted()) == 1
