@@ -159,13 +159,15 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
         alone = made_receipt(4, choice={"session": None})
         stored = made_receipt(5, choice={"session": None}, endpoint="responses")
         refused = made_receipt(6, outcome={"kind": "refused"}, cost=None)
-        store.insert([to_row(r) for r in (none, alone, stored, refused)], [])
+        ended = made_receipt(7, outcome={"tool_calls": ()}, choice={"session": None}, cost=None)
+        store.insert([to_row(r) for r in (none, alone, stored, refused, ended)], [])
     assert list(spend_since(url, START + 1)) == [
         Spending("team", START + n, 2 * COSTS["large" if n % 2 else "small"]) for n in (1, 2, 4, 5)
     ]
     assert list(sessions_since(url, START + 1)) == [
         Turn("s1", "large", 121, START + 1, ("call_1",), None, "team"),
         Turn("s2", "small", 122, START + 2, ("call_2",), None, "team"),
+        Turn(None, "small", 124, START + 4, ("call_4",), None, "team"),
         Turn(None, "large", 125, START + 5, ("call_5",), "resp_5", "team"),
     ]
 

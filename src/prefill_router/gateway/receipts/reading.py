@@ -112,7 +112,9 @@ def spend_since(url: str, since: float) -> Iterator[Spending]:
 
 
 def sessions_since(url: str, since: float) -> Iterator[Turn]:
-    """The turns of conversations that were answered since then, by their time.
+    """What was answered since then that later requests may go on from, by its time.
+
+    Turns of conversations, responses that may be kept, and calls of tools.
 
     Raises:
         StoreError: As `read_receipts`.
@@ -123,7 +125,10 @@ def sessions_since(url: str, since: float) -> Iterator[Turn]:
         ("at >= ?", [since]),
         ("answered_by IS NOT NULL", []),
         ("outcome IN ('answered', 'disconnected')", []),
-        ("(session IS NOT NULL OR endpoint = 'responses')", []),
+        (
+            "(session IS NOT NULL OR endpoint = 'responses' OR answer LIKE ?)",
+            ['%"tool_calls":["%'],
+        ),
     ]
     with closing(open_store(url, create=False)) as store:
         for row in pages(store, columns, given):

@@ -254,7 +254,9 @@ class Gateway:
         spent = spend_since(url, now - now % _DAY)
         self.budgets.restore((one.key, one.at, one.cost) for one in spent)
         self.recent.fill(reversed(recent(url, _SHOWN)))
-        self.sessions.restore(map(_row, sessions_since(url, now - settings.sessions.seconds)))
+        # tool calls and stored responses are gone on from long after
+        since = now - max(_DAY, settings.sessions.seconds)
+        self.sessions.restore(map(_row, sessions_since(url, since)))
 
 
 def _row(turn: Turn) -> Row:
