@@ -2,6 +2,7 @@
 
 import time
 from typing import TYPE_CHECKING, final
+from urllib.parse import quote
 
 from prefill_router.data import Prompt
 from prefill_router.gateway.choice import Choice
@@ -74,7 +75,7 @@ class Recording:
         if choice.fallback is not None:
             headers.append((_FALLBACK, choice.fallback.encode()))
         if target is not None:
-            headers.append((_TARGET, target.encode()))
+            headers.append((_TARGET, _header_value(target)))
             if target in choice.correctness:
                 headers.append((_PROBABILITY, b"%.4f" % choice.correctness[target]))
             if target in choice.estimated_cost:
@@ -124,6 +125,11 @@ class Recording:
             return None
         said = reported_cost(usage)
         return cost_of(usage, self._live.loaded.pool[target]) if said is None else said
+
+
+def _header_value(name: str) -> bytes:
+    """A target's name; percent-encoded where it has what headers can't hold, or not unharmed."""
+    return (name if name.isascii() and name.isprintable() else quote(name)).encode()
 
 
 def _plain(prompt: Prompt | None) -> str | list[dict[str, str]] | None:
