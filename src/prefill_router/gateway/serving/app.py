@@ -17,7 +17,7 @@ from prefill_router.gateway.serving.gateway import Gateway
 from prefill_router.gateway.serving.loading import Loaded
 from prefill_router.gateway.serving.operations import operations
 from prefill_router.gateway.serving.page_numbers import PageNumbers
-from prefill_router.gateway.serving.schema import PATHS, operation
+from prefill_router.gateway.serving.schema import PATHS, operation, page_paths
 
 _TOLD = "An OpenAI-compatible server that sends each request to the target a router picks."
 
@@ -74,6 +74,7 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
         document = openapi()
         for endpoint, path in PATHS.items():
             document["paths"].setdefault(path, {"post": operation(endpoint)})
+        document["paths"].update(page_paths())
         return document
 
     return describe

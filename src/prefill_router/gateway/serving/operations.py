@@ -20,7 +20,7 @@ from prefill_router.gateway.serving.gateway import Gateway
 from prefill_router.gateway.serving.incoming import read_incoming
 from prefill_router.gateway.serving.live import Live
 from prefill_router.gateway.serving.recording import Recording
-from prefill_router.gateway.serving.schema import ERROR, body_schema
+from prefill_router.gateway.serving.schema import ERROR, body_schema, wishes
 from prefill_router.gateway.serving.soundness import soundness
 from prefill_router.gateway.words import Endpoint
 from prefill_router.targets import Target
@@ -78,7 +78,7 @@ def _of_clients(routes: APIRouter, gateway: Gateway) -> None:
         tags=["routing"],
         responses=_REPLIES,
         summary="The decision without the call",
-        openapi_extra={"requestBody": body},
+        openapi_extra={"requestBody": body, "parameters": wishes()},
     )
     async def route(request: Request) -> JSONResponse:
         return await _routed(gateway, request)

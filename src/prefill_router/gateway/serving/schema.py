@@ -99,11 +99,72 @@ _WISHES = {
     f"{HEADER}scored": "what the encoder reads of the request",
     SESSION_HEADER: "names the conversation",
 }
+_OWN = {
+    "target": "who answers",
+    "decision-id": "the decision's name, for explain and feedback",
+    "reason": "why this target",
+    "lam": "the trade-off, after budgets",
+    "probability": "of a correct answer, predicted",
+    "estimated-cost": "US dollars",
+    "decision-ms": "how long the decision took, milliseconds",
+    "retries": "calls that failed before",
+    "fallback": "why there was no forecast",
+}
+HEADERS: dict[str, Any] = {
+    f"{HEADER}{name}": {"description": told, "schema": _TEXT} for name, told in _OWN.items()
+}
+"""The gateway's own headers of a reply, each where it is known."""
 ERROR: dict[str, Any] = {
     "description": "An error, in the shape of the protocol that was asked",
     "content": {"application/json": {"schema": {"type": "object", "required": ["error"]}}},
 }
 """The reply to what can't be answered."""
+
+
+def wishes() -> list[dict[str, Any]]:
+    """The parameters of every request that is decided on: its headers."""
+    return [
+        {"name": name, "in": "header", "required": False, "schema": _TEXT, "description": told}
+        for name, told in _WISHES.items()
+    ]
+
+
+def page_paths() -> dict[str, Any]:
+    """The paths of the page's numbers."""
+    lam = {"type": "number", "minimum": 0, "maximum": 1}
+    asked = {
+        "overview": [],
+        "decisions": [_query("limit", {"type": "integer", "minimum": 1}), _query("after", _TEXT)],
+        "decisions/{id}": [{"name": "id", "in": "path", "required": True, "schema": _TEXT}],
+        "spend": [],
+        "curve": [],
+        "whatif": [{**_query("lam", lam), "required": True}],
+        "targets": [],
+        "drift": [],
+    }
+    body = {"type": "object", "required": ["lam"], "properties": {"lam": lam}}
+    found = {
+        f"/page/api/{path}": {"get": _of_page(path, {"parameters": named})}
+        for path, named in asked.items()
+    }
+    content = {"application/json": {"schema": {**body, "additionalProperties": False}}}
+    set_lam = _of_page("lam", {"requestBody": {"required": True, "content": content}})
+    return {**found, "/page/api/lam": {"post": set_lam}}
+
+
+def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+def _of_page(path: str, asked: dict[str, Any]) -> dict[str, Any]:
+    good = {"description": "What the page shows", "content": {"application/json": {"schema": {}}}}
+    return {
+        "operationId": f"page {path}",
+        "summary": f"The page's {path.split('/')[0]}",
+        "tags": ["page"],
+        **asked,
+        "responses": {"200": good, "default": ERROR},
+    }
 
 
 def operation(endpoint: Endpoint) -> dict[str, Any]:
@@ -112,10 +173,7 @@ def operation(endpoint: Endpoint) -> dict[str, Any]:
         "operationId": endpoint,
         "summary": _SUMMARIES[endpoint],
         "tags": ["forwarded"],
-        "parameters": [
-            {"name": name, "in": "header", "required": False, "schema": _TEXT, "description": told}
-            for name, told in _WISHES.items()
-        ],
+        "parameters": wishes(),
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": body_schema(endpoint)}},
@@ -123,6 +181,7 @@ def operation(endpoint: Endpoint) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The target's answer, byte for byte",
+                "headers": HEADERS,
                 "content": {
                     "application/json": {"schema": {"type": "object"}},
                     "text/event-stream": {"schema": _TEXT},
