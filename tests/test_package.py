@@ -30,6 +30,7 @@ COMMANDS = (
         "keep",
         "route",
         "serve",
+        "litellm",
         "key",
         "explain",
         "replay",

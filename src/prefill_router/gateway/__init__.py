@@ -8,6 +8,8 @@ receipts/      one row for each request; explain, replay and export read them
 telemetry/     metrics, traces, logs
 guarding/      who may ask, and how much
 page/          what people look at
+serving/       joins the pieces, one request after another
+litellm/       for people who have LiteLLM: its configuration read, its router advised
 
-Data goes down this list; `server.py` joins the pieces, and `settings.py` says what can be set.
+Data goes down this list; `settings/` says what can be set, `words.py` which words all parts share.
 """

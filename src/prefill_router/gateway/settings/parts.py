@@ -1,25 +1,11 @@
-"""What can be set of the gateway: one YAML file, and environment variables over it.
+"""The parts of the settings, each with its defaults."""
 
-A variable is `PREFILL_ROUTER_` and the path of the setting, its parts joined by two underscores:
-`PREFILL_ROUTER_ROUTING__LAM=0.7`. Keys of targets are never here: the pool names their variables.
-"""
+from typing import Annotated, Literal, final
 
-from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
-
-from prefill_router.errors import ConfigError
 from prefill_router.gateway.words import Scored
-from prefill_router.yaml_files import read_yaml
 
-_PREFIX = "PREFILL_ROUTER_"
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -225,82 +211,3 @@ class Streams(_Part):
     """
 
     usage: Literal["ask", "leave"] = "ask"
-
-
-@final
-class Settings(BaseSettings):
-    """All that can be set; every part has defaults.
-
-    Attributes:
-        keys: The file of clients' keys, see `prefill-router key`; None asks for none.
-        forward_headers: Further request headers that targets get.
-        traces: The OTLP endpoint of traces; None for none.
-    """
-
-    model_config = SettingsConfigDict(
-        env_prefix=_PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        nested_model_default_partial_update=True,
-    )
-    listen: Listen = Listen()
-    routing: Routing = Routing()
-    sessions: Sessions = Sessions()
-    failures: Failures = Failures()
-    budgets: tuple[Budget, ...] = ()
-    traffic: Traffic = Traffic()
-    receipts: Receipts = Receipts()
-    limits: Limits = Limits()
-    logs: Logs = Logs()
-    streams: Streams = Streams()
-    keys: Path | None = None
-    forward_headers: tuple[str, ...] = ()
-    traces: str | None = None
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment comes before the file; nothing else is read."""
-        return env_settings, init_settings
-
-
-def read_settings(path: Path | None = None) -> Settings:
-    """The settings of a YAML file, with the environment's over them.
-
-    Raises:
-        ConfigError: Some can't be used; the message names every one.
-    """
-    value: Any = {}
-    if path is not None:
-        try:
-            value = read_yaml(path)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
-        value = {} if value is None else value
-        if not isinstance(value, dict):
-            raise ConfigError(f"{path}: not settings; they are names with values, see the guide")
-    known = {name: part for name, part in value.items() if name in Settings.model_fields}
-    told = [f"{name}: no such setting" for name in value if name not in known]
-    if told:
-        told[-1] += f"; there are {', '.join(Settings.model_fields)}"
-    try:
-        settings = Settings(**known)
-    except ValidationError as error:
-        told += [f"{_place(e['loc'])}: {e['msg']}" for e in error.errors()]
-    except SettingsError as error:  # a variable that isn't JSON where a list or a mapping is due
-        told.append(" ".join(str(error).split()))
-    if told:
-        source = "the settings" if path is None else str(path)
-        raise ConfigError(f"{source}: {'; '.join(told)}") from None
-    return settings
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, loc)) or "all"
