@@ -139,6 +139,8 @@ def test_a_call_that_is_cancelled_is_reported_too(sent: bool) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             await fake.left.wait()
+            assert client.is_over == sent
+            assert (b"the gateway is being stopped" in client.pieces[-1]) if sent else True
             return app
 
     app = asyncio.run(ask())

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import final
 
 from prefill_router.gateway.forwarding.arrival import Arrival, BrokenError, Header
@@ -99,6 +100,9 @@ class Run:
             if error.end == "disconnected":
                 raise GoneError from None
             await self._end_stream(answer, b"", error.end)
+        except asyncio.CancelledError:  # the gateway is being stopped
+            await asyncio.shield(self._break_off(watch))
+            raise
         finally:
             self._client.stop_with(None)
             arrival.close()
@@ -112,6 +116,14 @@ class Run:
                 rest += cut_event(self._call.endpoint, end, number=number)
             await self._conclude(answer, end)
         await self._client.body(rest, more=False)
+
+    async def _break_off(self, watch: Watch) -> None:
+        """End a stream that isn't complete with an error event, through no fault of the target."""
+        if not self._is_finished:
+            await self._leave("cut")
+            event = cut_event(self._call.endpoint, "disconnected", number=watch.sequence_number)
+            with suppress(GoneError):
+                await self._client.body(event, more=False)
 
     async def _conclude(self, answer: Opened, end: AttemptEnd) -> None:
         """Report how a stream ended; `end` is for one that isn't complete."""

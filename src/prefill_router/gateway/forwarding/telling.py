@@ -14,6 +14,7 @@ _WHY: dict[AttemptEnd, str] = {
     "silence": "the target sent nothing for too long",
     "answer_timeout": "the target took too long",
     "malformed": "the target sent what can't be read",
+    "disconnected": "the gateway is being stopped",
 }
 
 

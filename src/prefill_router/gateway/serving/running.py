@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import final
 
 import uvicorn
@@ -100,6 +101,18 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self.told()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, which would then raise the signal again, and so end the process.
+
+        But receipts and lines of the log are still to be written.
+        """
+        with super().capture_signals():
+            try:
+                yield
+            finally:
+                self._captured_signals.clear()
 
 
 def server_config(app: Guard, settings: Settings) -> uvicorn.Config:
