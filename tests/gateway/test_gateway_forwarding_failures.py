@@ -158,6 +158,7 @@ def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> N
     assert "a: server_error, a: server_error, b: unauthorised" in error["message"]
     assert "secret" not in client.body.decode()
     assert client.headers["x-own"] == "None 3"
+    assert client.headers["x-should-retry"] == "false"  # SDKs would ask twice more
     assert (app.outcome.kind, app.outcome.target, app.outcome.usage) == ("failed", None, None)
 
 

@@ -10,6 +10,8 @@ from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.words import Endpoint
 
 _CODE = "stream_cut"
+_NO_RETRY = {"x-should-retry": "false"}
+"""What keeps SDKs from asking again at once: the gateway has done so already."""
 _WHY: dict[AttemptEnd, str] = {
     "silence": "the target sent nothing for too long",
     "answer_timeout": "the target took too long",
@@ -37,7 +39,13 @@ def no_answer(attempts: Sequence[Attempt], *, wait: float | None) -> RefusalErro
             headers={"retry-after": str(max(1, math.ceil(wait or 0)))},
         )
     status = 504 if ends and ends <= LATE else 502
-    return RefusalError(message, status=status, kind="upstream_error", code="no_target_answered")
+    return RefusalError(
+        message,
+        status=status,
+        kind="upstream_error",
+        code="no_target_answered",
+        headers=_NO_RETRY,
+    )
 
 
 def cut_event(endpoint: Endpoint, end: AttemptEnd, *, number: int) -> bytes:
