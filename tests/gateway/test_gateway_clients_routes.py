@@ -207,6 +207,9 @@ def test_without_a_key_nobody_is_answered(gateway: Served, made: World) -> None:
 def test_a_key_reaches_its_own_targets_alone(gateway: Served, made: World) -> None:
     assert ask(gateway, chat("best"), "bob").own("target") == CHEAP
     assert ask(gateway, chat(HELPER), "bob").own("target") == HELPER
+    told = gateway.ask("/v1/route", chat("best"), authorization="Bearer pr-bob")
+    assert told.json["target"] == CHEAP
+    assert DEAR.encode() not in told.body
     refused = ask(gateway, chat(DEAR), "bob")
     assert refused.status == 404
     assert DEAR not in refused.error["message"].partition("known are")[2]

@@ -53,4 +53,5 @@ def test_counts_that_cannot_be_true_cost_no_answer(
     assert reply.status == 200
     (row,) = (r for r in made.made.rows() if r["id"] == reply.own("decision-id"))
     assert row["outcome"] == "answered"
-    assert row["cost"] is None or row["cost"] >= 0
+    assert row["cost"] > 0
+    assert row["cost_is_estimated"]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from prefill_router.errors import DataError, PrefillRouterError
+from prefill_router.gateway.choice import Choice
 from prefill_router.gateway.guarding import KEY, ClientKey
 from prefill_router.gateway.outcome import Outcome
 from prefill_router.gateway.protocol import ROUTING_NAMES
@@ -165,12 +166,15 @@ async def _routed(gateway: Gateway, request: Request) -> JSONResponse:
     finally:
         live.leave()
     headers = {n.decode(): v.decode() for n, v in recording.reply_headers(choice.target, ())}
-    return JSONResponse(_told(live, choice), headers=headers)
+    told = _told(live, choice, incoming.question.key_targets)
+    return JSONResponse(told, headers=headers)
 
 
-def _told(live: Live, choice: Any) -> dict[str, Any]:
-    """A decision as plain values."""
-    target = live.loaded.light.pool if choice.target in live.loaded.light.pool.names else None
+def _told(live: Live, choice: Choice, allowed: frozenset[str] | None) -> dict[str, Any]:
+    """A decision as plain values; of targets that the client's key may not use it tells nothing."""
+    routed = live.loaded.light.pool.names
+    names = routed if choice.target in routed else (choice.target,)
+    shown = [name for name in names if allowed is None or name in allowed]
     known = {
         "id": choice.id,
         "target": choice.target,
@@ -182,15 +186,14 @@ def _told(live: Live, choice: Any) -> dict[str, Any]:
         "lam_asked": choice.lam_asked,
         "novelty": choice.novelty,
         "input_tokens": choice.input_tokens,
-        "excluded": dict(choice.excluded),
+        "excluded": {name: why for name, why in choice.excluded.items() if name in shown},
     }
-    names = target.names if target is not None else (choice.target,)
     rows = {
         name: {
             "correctness": choice.correctness.get(name),
             "estimated_cost": choice.estimated_cost.get(name),
         }
-        for name in names
+        for name in shown
     }
     return {**known, "targets": rows}
 

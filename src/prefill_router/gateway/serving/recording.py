@@ -99,6 +99,7 @@ class Recording:
     def _receipt(self, outcome: Outcome) -> Receipt:
         incoming, loaded = self._incoming, self._live.loaded
         decided = self._choice.reason != "named"
+        cost, is_estimated = self._cost(outcome)
         return Receipt(
             choice=self._choice,
             outcome=outcome,
@@ -110,21 +111,29 @@ class Recording:
             stream=incoming.envelope.stream,
             key=incoming.question.key,
             scored=incoming.scored,
-            cost=self._cost(outcome),
-            cost_is_estimated=outcome.usage_is_estimated,
+            cost=cost,
+            cost_is_estimated=is_estimated,
             decision_seconds=self._decision_seconds,
             forecast_seconds=self._forecast_seconds,
             prompt=_plain(incoming.prompt) if loaded.settings.receipts.prompts else None,
             details=self._live.details if decided else {},
         )
 
-    def _cost(self, outcome: Outcome) -> float | None:
-        """Observed cost: what the provider says, or else what its counts cost, US dollars."""
+    def _cost(self, outcome: Outcome) -> tuple[float | None, bool]:
+        """Observed cost, US dollars, and whether it is an estimate.
+
+        What the provider says, or else what its counts cost. Where these can't be true it is what
+        the decision expected: budgets have no gap then.
+        """
         usage, target = outcome.usage, outcome.target
         if usage is None or target is None:
-            return None
+            return None, outcome.usage_is_estimated
         said = reported_cost(usage)
-        return cost_of(usage, self._live.loaded.pool[target]) if said is None else said
+        cost = cost_of(usage, self._live.loaded.pool[target]) if said is None else said
+        if cost is not None:
+            return cost, outcome.usage_is_estimated
+        expected = self._choice.estimated_cost.get(target)
+        return expected, outcome.usage_is_estimated or expected is not None
 
 
 def _header_value(name: str) -> bytes:
