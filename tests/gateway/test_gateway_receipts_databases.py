@@ -192,10 +192,10 @@ def test_sums(url: str) -> None:
     alone = found.instead
     assert alone.requests == 8
     assert alone.spent == pytest.approx(found.cost)
-    # 4 were answered by it at their observed cost, for the other 4 it is estimated.
-    assert alone.at["large"] == pytest.approx(4 * 0.02 + 4 * 0.01)
-    assert alone.at["small"] == pytest.approx(4 * 0.0002 + 4 * 0.0001)
-    assert alone.at["middle"] == pytest.approx(8 * 0.001)
+    # every answer cost twice its estimate, and so it would have elsewhere
+    assert alone.at["large"] == pytest.approx(8 * 0.02)
+    assert alone.at["small"] == pytest.approx(8 * 0.0002)
+    assert alone.at["middle"] == pytest.approx(8 * 0.002)
     assert alone.accuracy["large"] == pytest.approx((0.9 + 0.95) / 2)
     assert (alone.best, alone.dearest) == ("large", "large")
     assert summary(url, START + 8, most=1).instead.requests == 1

@@ -45,8 +45,9 @@ class TargetTotals:
 class Instead:
     """What answered requests would have cost at one target alone: an estimate.
 
-    A request that the target did answer counts at its observed cost, the others at the estimate of
-    Equation 1. Whether the target could have answered plays no part.
+    A request that the target did answer counts at its observed cost; of the others, what was
+    observed elsewhere is taken times the ratio of the two estimates of Equation 1. Whether the
+    target could have answered plays no part.
 
     Attributes:
         requests: How many count: the latest of those that know every present target's cost.
@@ -161,8 +162,17 @@ def _instead(store: Store, since: float, most: int) -> Instead:
         paid = estimated[target] if cost is None else cost
         count, spent = count + 1, spent + paid
         for name in at:
-            at[name] += paid if name == target else estimated[name]
+            at[name] += _elsewhere(paid, estimated[target], estimated[name])
         for name, probability in json.loads(row[4]).items():
             right.setdefault(name, []).append(probability)
     accuracy = {name: math.fsum(p) / len(p) for name, p in right.items() if name in at}
     return Instead(requests=count, spent=spent, at=at if count else {}, accuracy=accuracy)
+
+
+def _elsewhere(paid: float, here: float, there: float) -> float:
+    """What a request would have cost elsewhere: as much more or less as its estimates differ.
+
+    An answer that was shorter than the train rows' was so for the request's sake: the estimates
+    alone would hold a short answer here against a long one there.
+    """
+    return paid * there / here if here > 0 else there
