@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hard_gateway import TARGETS, Made, Process, gateway_process, make_gateway
+from gateway_running import TARGETS, Made, Process, gateway_process, make_gateway
 
 from prefill_router.gateway.receipts.rows import from_row
 from prefill_router.minipool.server import ScriptedModel, serve

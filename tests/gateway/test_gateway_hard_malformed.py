@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gateway_running import Made, Process, gateway_process
 from guarded_server import read_reply
-from hard_gateway import Made, Process, gateway_process
 
 sys.path.append(str(Path(__file__).parents[2]))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from hard_gateway import QUIET, TARGETS, Running, gateway_thread, make_gateway
+from gateway_running import QUIET, TARGETS, Running, gateway_thread, make_gateway
 
 from prefill_router.minipool.server import ScriptedModel, serve
 
