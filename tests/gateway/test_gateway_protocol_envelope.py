@@ -1,5 +1,6 @@
 """What is read of requests, in the shapes that the SDKs send."""
 
+import gc
 import json
 import sys
 from typing import Any
@@ -400,3 +401,24 @@ def test_errors_quote_no_content() -> None:
         with pytest.raises(RefusalError) as raised:
             read_envelope("chat", body % secret.encode())
         assert secret not in str(raised.value.body())
+
+
+def test_no_garbage_is_looked_for_while_a_long_body_is_read() -> None:
+    looked: list[str] = []
+    body = b'{"model":"auto","messages":[],"more":[' + b"[]," * 100_000 + b"[]]}"
+    gc.callbacks.append(lambda phase, _: looked.append(phase))
+    try:
+        read_envelope("chat", body)
+        assert looked.count("start") <= 2  # once before, once behind
+        assert gc.isenabled()
+        with pytest.raises(RefusalError):
+            read_envelope("chat", body[:-1])
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.pop()
+
+
+def test_a_body_has_only_so_many_fields() -> None:
+    fields = ",".join(f'"x{n}":1' for n in range(1000))
+    with pytest.raises(RefusalError, match="more than 1000 fields"):
+        read_envelope("chat", f'{{"model":"auto","messages":[],{fields}}}'.encode())

@@ -121,5 +121,5 @@ def _show_amounts(found: "Explanation") -> None:
         out.print(f"tokens: {told or 'unknown'}{about}")
     estimated = counted(receipt.choice.input_tokens, "input token")
     cost = "unknown" if receipt.cost is None else dollars(receipt.cost)
-    about = ", by estimated token counts" if receipt.cost_is_estimated else ""
+    about = ", by estimates" if receipt.cost_is_estimated else ""
     out.print(f"cost: {cost}{about}; {estimated} had been estimated")

@@ -11,7 +11,7 @@ from prefill_router.gateway.protocol.needs import read_needs
 from prefill_router.gateway.protocol.sessions import read_loop, read_session_hint
 from prefill_router.gateway.protocol.splicing import Splicer, size_in_bytes
 from prefill_router.gateway.protocol.turns import read_turns, token_id_bytes
-from prefill_router.gateway.protocol.walking import UnreadableError, read_fields
+from prefill_router.gateway.protocol.walking import UnreadableError, read_fields, without_collecting
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.targets import Ability, Endpoint
 
@@ -140,7 +140,8 @@ def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
     except UnicodeDecodeError as error:
         raise RefusalError(f"the body isn't UTF-8, from its byte {error.start} on") from None
     try:
-        fields = read_fields(text)
+        with without_collecting(body):
+            fields = read_fields(text)
         value = fields.value
         if has_lone_surrogate(body, value):
             raise RefusalError(

@@ -4,14 +4,18 @@ The values themselves are read by the standard library's decoder; only the outer
 walked here, so that one value can be replaced while every other byte stays as it came.
 """
 
+import gc
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn, final
 
 Span = tuple[int, int]
 """Where a value begins and ends in the text, in characters."""
 
+_LONG = 2**16  # bytes
+_MOST_FIELDS = 1000
 _SPACE = r"[ \t\n\r]*"
 _space = re.compile(_SPACE).match
 _plain_name = re.compile(rf'"([^"\\\x00-\x1f]*)"{_SPACE}:{_SPACE}').match
@@ -44,6 +48,23 @@ class Fields:
 
     def __init__(self, value: dict[str, Any], spans: Mapping[str, Span], start: int) -> None:
         self.value, self.spans, self.start = value, spans, start
+
+
+@contextmanager
+def without_collecting(body: bytes) -> Iterator[None]:
+    """No garbage is looked for while a long body is read: JSON has no cycles.
+
+    Its looking again and again through what was read so far would take ten times as long as the
+    reading, and hold up everybody else.
+    """
+    pauses = len(body) > _LONG and gc.isenabled()
+    if pauses:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pauses:
+            gc.enable()
 
 
 def read_fields(text: str) -> Fields:
@@ -86,6 +107,8 @@ def read_fields_at(text: str, start: int) -> tuple[Fields, int]:
         key, at = (named[1], named.end()) if named else _any_name(text, at)
         if key in value:
             raise UnreadableError(f"it names {_short(key)} twice; keep one of them")
+        if len(value) == _MOST_FIELDS:
+            raise UnreadableError(f"it has more than {_MOST_FIELDS} fields")
         value[key], end = _read(text, at)
         spans[key] = (at, end)
         mark = _next(text, end)

@@ -26,7 +26,7 @@ class Receipt:
         key: The name of the client's key; None where none is asked for.
         scored: What the encoder read of the request.
         cost: Observed cost at the target's prices, US dollars; None where unknown.
-        cost_is_estimated: Whether its token counts were estimated.
+        cost_is_estimated: Whether it is by estimates: no counts came, or none that can be true.
         decision_seconds: From the whole request's arrival to the decision.
         forecast_seconds: Of it, waiting for the forecast; None where there was none.
         prompt: What the encoder read, where prompts are kept: a text, or messages as plain values.

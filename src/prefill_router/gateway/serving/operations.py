@@ -14,6 +14,7 @@ from prefill_router.gateway.choice import Choice
 from prefill_router.gateway.guarding import KEY, ClientKey
 from prefill_router.gateway.outcome import Outcome
 from prefill_router.gateway.protocol import ROUTING_NAMES
+from prefill_router.gateway.protocol.walking import without_collecting
 from prefill_router.gateway.receipts import Feedback
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.serving.answering import decide
@@ -201,7 +202,8 @@ def _told(live: Live, choice: Choice, allowed: frozenset[str] | None) -> dict[st
 def _whole(body: bytes) -> tuple[bytes, Endpoint]:
     """A body with a model's name, and the call that it would be."""
     try:
-        value = json.loads(body)
+        with without_collecting(body):
+            value = json.loads(body)
     except (ValueError, RecursionError):
         raise RefusalError("the body isn't JSON; send that of a chat completion") from None
     if not isinstance(value, dict):
