@@ -164,6 +164,8 @@ def test_a_client_that_leaves_before_its_body_is_whole_is_no_error(free: Served)
         ("GET", "/health", None, 200),
         ("GET", "/ready", None, 200),
         ("GET", "/page/app.js", None, 200),
+        ("GET", "/page/api.js", None, 200),
+        ("GET", "/page/api", None, 401),
         ("GET", "/page/api/overview", None, 401),
         ("GET", "/page/api/overview", ALICE, 403),
         ("GET", "/page/api/overview", ROOT, 200),

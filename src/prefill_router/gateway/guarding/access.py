@@ -11,6 +11,6 @@ def access_of(path: str) -> Access:
     """What a path needs, where keys are set; one that isn't known needs a key."""
     if path.startswith("/v1/"):
         return "key"
-    if path.startswith(_ADMIN):
+    if any(path == part or path.startswith(f"{part}/") for part in _ADMIN):
         return "admin"
     return "free" if path in _FREE or path.startswith("/page/") else "key"
