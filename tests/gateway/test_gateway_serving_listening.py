@@ -3,6 +3,9 @@
 import asyncio
 import socket
 
+import pytest
+
+from prefill_router.errors import ConfigError
 from prefill_router.gateway.serving.running import listening
 from prefill_router.gateway.settings import Listen
 
@@ -28,3 +31,11 @@ def test_small_pieces_are_sent_at_once_in_any_loop() -> None:
             await server.wait_closed()
 
     assert asyncio.run(accepted()) == 1
+
+
+def test_an_address_that_is_taken_is_named_with_what_would_do() -> None:
+    with listening(Listen(port=0)) as place:
+        place.listen()
+        port = place.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1, port {port}: .*--port"):
+            listening(Listen(port=port))

@@ -73,8 +73,23 @@ def test_a_malformed_variable_or_option_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = Places(router=tmp_path, overrides={"routing": {"lam": 7}})
-    with pytest.raises(ConfigError, match="the options: lam"):
+    with pytest.raises(ConfigError, match=r"the options: routing\.lam: "):
         places.settings()
     monkeypatch.setenv("PREFILL_ROUTER_BUDGETS", "[{")
     with pytest.raises(ConfigError, match="budgets"):
         read_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("routing: {lamb: 0.2}\n", r"routing\.lamb: no such setting; there are .*deadline_seconds"),
+        ("budgets: [{dollar: 1}]\n", r"budgets\.0\.dollar: no such setting; there are .*dollars"),
+    ],
+)
+def test_a_name_within_a_part_that_isnt_known_is_told_with_those_that_are(
+    file: Path, text: str, told: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        read_settings(file)

@@ -57,9 +57,9 @@ def serving_gateway(
             port a free one is taken.
 
     Raises:
-        ConfigError: Something can't be used; the message names everything that can't.
+        ConfigError: Something can't be used, and the message names everything that can't; or the
+            address can't be listened on.
         StoreError: The receipts can't be opened.
-        OSError: The address can't be listened on.
     """
     given = dict(settings or {})
     given["listen"] = {"port": 0, **given.get("listen", {})}

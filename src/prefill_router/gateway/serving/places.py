@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.settings import Settings, read_settings
+from prefill_router.gateway.settings.whole import wrong_settings
 
 
 @final
@@ -44,15 +45,14 @@ class Places:
             ConfigError: Some can't be used; the message names every one.
         """
         read = read_settings(self.config)
-        try:
-            parts = {
-                part: _changed(getattr(read, part), values)
-                for part, values in self.overrides.items()
-                if values
-            }
-        except ValidationError as error:
-            told = "; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())
-            raise ConfigError(f"the options: {told}") from None
+        parts, told = {}, []
+        for part, values in self.overrides.items():
+            try:
+                parts[part] = _changed(getattr(read, part), values)
+            except ValidationError as error:
+                told += wrong_settings(error, part)
+        if told:
+            raise ConfigError(f"the options: {'; '.join(told)}")
         named = {} if self.keys is None else {"keys": self.keys}
         return read.model_copy(update={**parts, **named})
 

@@ -12,7 +12,7 @@ from typing import final
 
 import uvicorn
 
-from prefill_router.errors import PrefillRouterError
+from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.guarding import Guard
 from prefill_router.gateway.guarding.connection import guarded_protocol
 from prefill_router.gateway.serving.app import guarded_app
@@ -38,9 +38,8 @@ def run(places: Places, loaded: Loaded, *, told: Callable[[str], None]) -> None:
         told: Given the gateway's address once it answers.
 
     Raises:
-        ConfigError: The encoder can't be started.
+        ConfigError: The address can't be listened on, or the encoder can't be started.
         StoreError: The receipts can't be opened.
-        OSError: The address can't be listened on.
     """
     keys = provider_keys(loaded.pool, os.environ).values()
     with (
@@ -55,7 +54,7 @@ def listening(listen: Listen) -> socket.socket:
     """A socket that is bound, before anything that takes long.
 
     Raises:
-        OSError: The address is taken, or isn't this machine's.
+        ConfigError: The address is taken, or isn't this machine's.
     """
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     # asyncio sends small pieces at once only where the protocol is named
@@ -63,9 +62,12 @@ def listening(listen: Listen) -> socket.socket:
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         place.bind((listen.host, listen.port))
-    except OSError:
+    except OSError as error:
         place.close()
-        raise
+        raise ConfigError(
+            f"can't listen on {listen.host}, port {listen.port}: {error.strerror}; name another"
+            " with --host or --port, or in listen; port 0 takes a free one"
+        ) from error
     return place
 
 

@@ -167,7 +167,7 @@ class Receipts(_Part):
     @classmethod
     def _is_known(cls, url: str) -> str:
         if not url.startswith(("sqlite:///", "postgresql://")):
-            raise ValueError("begins with sqlite:/// or postgresql://")
+            raise ValueError("must begin with sqlite:/// or postgresql://")
         return url
 
 

@@ -1,9 +1,9 @@
 """All settings, from a file and from the environment."""
 
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -95,7 +95,7 @@ def read_settings(path: Path | None = None) -> Settings:
     try:
         settings = Settings(**known)
     except ValidationError as error:
-        told += [f"{_place(e['loc'])}: {e['msg']}" for e in error.errors()]
+        told += wrong_settings(error)
     except SettingsError as error:  # a variable that isn't JSON where a list or a mapping is due
         told.append(" ".join(str(error).split()))
     if told:
@@ -104,5 +104,27 @@ def read_settings(path: Path | None = None) -> Settings:
     return settings
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, loc)) or "all"
+def wrong_settings(error: ValidationError, part: str | None = None) -> list[str]:
+    """What is wrong with each of the settings that can't be used, by its name in the file.
+
+    Args:
+        error: What was found.
+        part: The part that was read, such as `routing`; None where it was all of them.
+    """
+    told = []
+    for found in error.errors():
+        loc = found["loc"] if part is None else (part, *found["loc"])
+        words = found["msg"].removeprefix("Value error, ")
+        if found["type"] == "extra_forbidden":
+            words = f"no such setting; there are {', '.join(_model(loc[:-1]).model_fields)}"
+        told.append(f"{'.'.join(map(str, loc)) or 'all'}: {words}")
+    return told
+
+
+def _model(loc: tuple[int | str, ...]) -> type[BaseModel]:
+    model: type[BaseModel] = Settings
+    for name in loc:
+        if isinstance(name, str):
+            kind = model.model_fields[name].annotation
+            model = next(each for each in (kind, *get_args(kind)) if hasattr(each, "model_fields"))
+    return model
