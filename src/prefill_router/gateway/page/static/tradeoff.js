@@ -34,7 +34,7 @@ export class TradeOff {
   async update() {
     this.#curve = await get("curve");
     const { requests, since } = this.#curve;
-    byId("curve-of").textContent = since === null ? "" : `${count(requests)} requests of the last ${span(Math.max(60, Date.now() / 1000 - since))}`;
+    byId("curve-of").textContent = since === null ? "" : `${count(requests)} requests within ${span(Math.max(60, Date.now() / 1000 - since))}`;
     this.draw();
     await this.#ask();
   }
