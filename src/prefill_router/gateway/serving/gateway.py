@@ -49,6 +49,7 @@ class Gateway:
 
     Attributes:
         began: When it was made, seconds since 1970.
+        receipts_url: Where receipts go, whatever is reloaded.
         lam_set: The lam of requests that name none, where somebody applied one.
         metrics: For Prometheus.
         drift: Of the requests, from the router's train rows.
@@ -68,6 +69,7 @@ class Gateway:
         self._places, self._first = places, loaded
         self._environment = os.environ if environment is None else environment
         self.began = time.time()
+        self.receipts_url = settings.receipts.url
         self.lam_set: float | None = None
         self.breakers = Breakers(
             failures=settings.failures.breaker_failures, seconds=settings.failures.breaker_seconds
@@ -246,6 +248,9 @@ class Gateway:
             threads=places.threads,
         )
         await forecaster.start()
+        if forecaster.hello.fingerprint != loaded.light.fingerprint:
+            await forecaster.close()
+            raise ConfigError(f"{places.router} was replaced while it was being read; try again")
         return forecaster
 
     def _restore(self, settings: Settings) -> None:

@@ -72,7 +72,7 @@ class PageNumbers:
         """All of one decision; None if there is none of this name."""
         receipt = self._gateway.recent.find(id)
         if receipt is None:
-            url = self._gateway.settings.receipts.url
+            url = self._gateway.receipts_url
             found = await asyncio.to_thread(lambda: list(read_receipts(url, ids=[id])))
             if not found:
                 return None
@@ -88,7 +88,7 @@ class PageNumbers:
             return self._spend[1]
 
     async def _summed(self, now: float) -> Spend:
-        url = self._gateway.settings.receipts.url
+        url = self._gateway.receipts_url
         hour, day = now - _HOUR, now - now % _DAY
         return Spend(
             hour=_window(hour, await asyncio.to_thread(summary, url, hour)),
