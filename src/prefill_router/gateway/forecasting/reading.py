@@ -53,7 +53,12 @@ def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[Found]:
 
 
 def reusing_beginnings(router: Router, most_bytes: int) -> Router:
-    """The router, its encoders keeping what they made of shared beginnings, where they can."""
+    """The router, its encoders keeping what they made of shared beginnings, where they can.
+
+    On a GPU nothing is kept: prompts would be read one by one there, and batches pay more.
+    """
+    if not router.features.provenances or _on_gpu(router.sources.device):
+        return router
     from prefill_router.encoders.prefix_reuse import with_prefix_reuse
 
     loaded = tuple(
@@ -61,6 +66,12 @@ def reusing_beginnings(router: Router, most_bytes: int) -> Router:
         for provenance in router.features.provenances
     )
     return router.with_sources(replace(router.sources, loaded=loaded))
+
+
+def _on_gpu(device: str | None) -> bool:
+    import torch
+
+    return torch.cuda.is_available() if device is None else not device.startswith("cpu")
 
 
 def still_works(router: Router) -> bool:

@@ -75,6 +75,7 @@ def _load(options: dict[str, Any]) -> tuple[Router, Hello]:
     router = Router.load(folder, sources=sources_of(options))
     if fingerprint(folder) != before:
         raise CorruptError(f"{folder} was replaced while it was being read; load it again")
+    router.forecast_many(_WARM_UP[:1])  # loads the networks
     _use_threads(options["threads"])
     if options["reuse_bytes"]:
         router = reusing_beginnings(router, options["reuse_bytes"])

@@ -43,8 +43,7 @@ class Routing(_Part):
         max_batch: At most so many are encoded together.
         cache_entries: So many forecasts are remembered; 0 for none.
         reuse_bytes: How much a causal encoder keeps of the beginnings that prompts share, so as not
-            to compute them again; 0 for nothing. Prompts are then read one by one: on a GPU, where
-            batches pay, set 0.
+            to compute them again; 0 for nothing. On a GPU nothing is kept, since batches pay more.
         fallback: Who decides without a forecast: `prior`, the same policy with every target's
             share of correct answers on the train rows; `best` or `cheapest` of these; or a target.
         novelty: A request above this quantile of the train rows counts as unlike them; 1 for never.
