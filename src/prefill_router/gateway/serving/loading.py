@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, final
 
@@ -130,5 +130,8 @@ def _contradictions(
 def _merged(routed: Pool, pool: Pool) -> Pool:
     """The router's targets, as the pool file has them; one that it lacks can't be asked."""
     known = set(pool.names)
-    targets = tuple(pool[name] if name in known else routed[name] for name in routed.names)
+    targets = tuple(
+        pool[name] if name in known else replace(routed[name], provider=None)
+        for name in routed.names
+    )
     return Pool(targets, pool.prices_date, pool.providers)
