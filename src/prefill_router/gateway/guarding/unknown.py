@@ -51,4 +51,3 @@ def _reply(request: Request, refusal: RefusalError) -> Response:
         headers={"x-content-type-options": "nosniff", **refusal.headers},
         media_type="application/json",
     )
-

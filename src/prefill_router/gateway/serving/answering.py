@@ -51,6 +51,7 @@ class Answering:
                 lam=gateway.lam_set,
                 at=at,
             )
+            _check_streams(gateway, incoming)
             decided = await decide(gateway, live, incoming)
             seconds = time.perf_counter() - began
             recording = Recording(
@@ -107,6 +108,18 @@ async def decide(gateway: Gateway, live: Live, incoming: Incoming) -> Decided:
     if isinstance(found, Forecast):
         gateway.drift.add(found.bins)
     return Decided(live.decider.decide(incoming.question, found), waited)
+
+
+def _check_streams(gateway: Gateway, incoming: Incoming) -> None:
+    most = gateway.settings.limits.streams
+    if incoming.envelope.stream and gateway.streams >= most:
+        raise RefusalError(
+            f"the gateway has {most} streams open and takes no more; ask again soon",
+            status=503,
+            kind="server_error",
+            code="overloaded",
+            headers={"retry-after": "1"},
+        )
 
 
 async def _forecast(live: Live, incoming: Incoming) -> Forecast | FallbackReason:

@@ -10,32 +10,26 @@ from typing import final
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.deciding import Budgets, Decider, Sessions
-from prefill_router.gateway.deciding.sessions import Row
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Breakers, Forwarder
 from prefill_router.gateway.guarding import KeyLimits, key_budgets
 from prefill_router.gateway.protocol import to_client
 from prefill_router.gateway.receipts import (
     Receipt,
-    Turn,
     Writer,
     open_store,
-    recent,
-    sessions_since,
-    spend_since,
 )
 from prefill_router.gateway.serving.live import Live
 from prefill_router.gateway.serving.loading import Loaded, load
 from prefill_router.gateway.serving.places import Places
 from prefill_router.gateway.serving.readings import readings
 from prefill_router.gateway.serving.recent import Recent
+from prefill_router.gateway.serving.restoring import restore
 from prefill_router.gateway.settings import Budget, Settings
 from prefill_router.gateway.telemetry import DriftWatch, Metrics, Pulse, Traces, log_request
 from prefill_router.router import EncoderSources
 
 _log = logging.getLogger(__name__)
-_DAY = 86_400
-_SHOWN = 500
 
 
 @final
@@ -146,7 +140,7 @@ class Gateway:
             wait_seconds=settings.receipts.wait_seconds,
             max_queue=settings.receipts.max_queue,
         )
-        await asyncio.to_thread(self._restore, settings)
+        await asyncio.to_thread(restore, self, settings)
         self._live = await self._made(self._first, None)
         self._beating = asyncio.create_task(self.pulse.run())
         _log.info("ready, with the router %s", self._first.light.fingerprint)
@@ -252,28 +246,6 @@ class Gateway:
             await forecaster.close()
             raise ConfigError(f"{places.router} was replaced while it was being read; try again")
         return forecaster
-
-    def _restore(self, settings: Settings) -> None:
-        """What receipts tell of this day's spending and of conversations that go on."""
-        url, now = settings.receipts.url, time.time()
-        spent = spend_since(url, now - now % _DAY)
-        self.budgets.restore((one.key, one.at, one.cost) for one in spent)
-        self.recent.fill(reversed(recent(url, _SHOWN)))
-        # tool calls and stored responses are gone on from long after
-        since = now - max(_DAY, settings.sessions.seconds)
-        self.sessions.restore(map(_row, sessions_since(url, since)))
-
-
-def _row(turn: Turn) -> Row:
-    return (
-        turn.session,
-        turn.target,
-        turn.tokens or 0,
-        turn.at,
-        turn.tool_calls,
-        turn.response_id,
-        turn.key,
-    )
 
 
 def _budgets(loaded: Loaded) -> tuple[Budget, ...]:

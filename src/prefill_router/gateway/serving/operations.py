@@ -1,5 +1,6 @@
 """The gateway's own endpoints: the decision without the call, feedback, models, reload, health."""
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping
@@ -9,13 +10,13 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from prefill_router.errors import DataError, PrefillRouterError
+from prefill_router.errors import DataError, PrefillRouterError, StoreError
 from prefill_router.gateway.choice import Choice
 from prefill_router.gateway.guarding import KEY, ClientKey
 from prefill_router.gateway.outcome import Outcome
 from prefill_router.gateway.protocol import ROUTING_NAMES
 from prefill_router.gateway.protocol.walking import without_collecting
-from prefill_router.gateway.receipts import Feedback
+from prefill_router.gateway.receipts import Feedback, Receipt, read_receipts
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.serving.answering import decide
 from prefill_router.gateway.serving.gateway import Gateway
@@ -93,6 +94,13 @@ def _of_clients(routes: APIRouter, gateway: Gateway) -> None:
             said = Feedback(id=body.id, score=body.score, source=body.source, at=time.time())
         except DataError as error:
             raise RefusalError(str(error)) from None
+        if not await _is_known(gateway, body.id):
+            raise RefusalError(
+                "no such decision; its id is in the reply's headers",
+                status=404,
+                code="unknown_decision",
+                param="id",
+            )
         kept = await gateway.writer.keep(said)
         return JSONResponse({"id": body.id, "kept": kept}, status_code=200 if kept else 503)
 
@@ -122,15 +130,33 @@ def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
         report = health.alive()
         return JSONResponse(report.value, status_code=report.status)
 
+    routes.head("/health", include_in_schema=False)(alive)
+
     @routes.get("/ready", tags=["operating"], responses=_REPLIES, summary="Whether it answers")
     async def ready() -> JSONResponse:
         report = health.ready()
         return JSONResponse(report.value, status_code=report.status)
 
+    routes.head("/ready", include_in_schema=False)(ready)
+
     @routes.get("/metrics", tags=["operating"], summary="Metrics, for Prometheus")
     async def metrics(request: Request) -> Response:
         content, kind = gateway.metrics.render(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": kind})
+
+
+async def _is_known(gateway: Gateway, decision: str) -> bool:
+    """Whether there is a receipt of a decision; taken for granted while none can be read."""
+    if gateway.recent.find(decision) is not None:
+        return True
+    try:
+        return bool(await asyncio.to_thread(_receipts_of, gateway.receipts_url, decision))
+    except StoreError:
+        return True
+
+
+def _receipts_of(url: str, decision: str) -> list[Receipt]:
+    return list(read_receipts(url, ids=[decision]))
 
 
 async def _routed(gateway: Gateway, request: Request) -> JSONResponse:

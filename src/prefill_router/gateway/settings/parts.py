@@ -178,13 +178,15 @@ class Limits(_Part):
         body_bytes: Of a request's body.
         header_bytes: Of a request's headers.
         connections: Open at once.
-        requests: Under way at once; more are refused with 503.
+        requests: Under way at once, streams among them; more are refused with 503.
+        streams: Streams at once; more are refused with 503.
     """
 
     body_bytes: Count = 10_000_000
     header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
     connections: Count = 4096
     requests: Count = 2048
+    streams: Count = 2048
 
 
 @final
