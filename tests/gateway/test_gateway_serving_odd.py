@@ -88,3 +88,14 @@ def test_feedback_on_what_was_never_decided_is_refused(gateway: Served) -> None:
 def test_load_balancers_may_ask_for_the_head_alone(gateway: Served, path: str) -> None:
     reply = httpx2.head(gateway.url + path, timeout=60)
     assert (reply.status_code, reply.content) == (200, b"")
+
+
+def test_what_is_refused_undecided_is_counted(gateway: Served) -> None:
+    def counted() -> float:
+        text, _ = gateway.gateway.metrics.render()
+        rows = [row for row in text.decode().splitlines() if 'refusals_total{status="404"}' in row]
+        return sum(float(row.split()[-1]) for row in rows)
+
+    before = counted()
+    assert gateway.ask(body=chat("nobody")).status == 404
+    assert counted() == before + 1

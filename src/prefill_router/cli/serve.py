@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prefill_router.cli.app import app, out
+from prefill_router.cli.app import app, err, out
 
 
 @app.command()
@@ -69,9 +69,17 @@ def serve(
         threads=threads,
     )
     loaded = load(places)
+    unpriced = [target.name for target in loaded.pool if not target.has_price]
+    if unpriced:
+        err.print(
+            f"warning: {', '.join(unpriced)} have no prices, so what they cost isn't counted",
+            style="yellow",
+            soft_wrap=True,
+        )
     if check:
         names = ", ".join(loaded.pool.names)
-        out.print(f"all is well: the router {loaded.light.fingerprint}, in front of {names}")
+        told = f"all is well: the router {loaded.light.fingerprint}, in front of {names}"
+        out.print(told, soft_wrap=True)
         return
     from prefill_router.gateway.serving.running import run
 

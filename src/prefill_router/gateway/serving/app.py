@@ -1,6 +1,7 @@
 """The application: every route, its description, and the guard before it."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,7 +19,10 @@ from prefill_router.gateway.serving.loading import Loaded
 from prefill_router.gateway.serving.operations import operations
 from prefill_router.gateway.serving.page_numbers import PageNumbers
 from prefill_router.gateway.serving.schema import PATHS, operation, page_paths
+from prefill_router.gateway.telemetry import with_fields
 
+_log = logging.getLogger(__name__)
+_Handler = Callable[[Request, Any], Awaitable[Response]]
 _TOLD = "An OpenAI-compatible server that sends each request to the target a router picks."
 
 
@@ -47,6 +51,7 @@ def guarded_app(gateway: Gateway, loaded: Loaded) -> Guard:
 def application(gateway: Gateway) -> FastAPI:
     """Every route, without the guard."""
     handlers: dict[Any, Any] = {**error_handlers(), RequestValidationError: _invalid}
+    handlers[RefusalError] = _counted(gateway, handlers[RefusalError])
     app = FastAPI(
         title="prefill-router",
         version=__version__,
@@ -78,6 +83,19 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
         return document
 
     return describe
+
+
+def _counted(gateway: Gateway, reply: _Handler) -> _Handler:
+    """Tell metrics and the log of what is refused once the guard has let it through."""
+
+    async def refuse(request: Request, error: Any) -> Response:
+        gateway.metrics.refused(error.status)
+        path = getattr(request.scope.get("route"), "path", "")
+        fields = {"path": path, "status": error.status, "code": error.code}
+        _log.info("refused", extra=with_fields(fields))
+        return await reply(request, error)
+
+    return refuse
 
 
 async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001

@@ -30,7 +30,8 @@ class Incoming:
     Attributes:
         envelope: Its body.
         question: What deciding needs to know of it.
-        prompt: What the encoder is to read; None for nothing.
+        prompt: What the encoder is to read; None for nothing. Of a request that names its target,
+            what it would have read, where prompts are kept.
         scored: Which part of the request that is.
     """
 
@@ -76,7 +77,8 @@ def read_incoming(
     scored = wishes.scored or settings.routing.scored
     if asked.target is not None:
         question = _named(envelope, wishes, asked.target, key, at=at, to_call=to_call)
-        return Incoming(envelope=envelope, question=question, prompt=None, scored=scored)
+        kept = scored_prompt(envelope, scored) if settings.receipts.prompts else None
+        return Incoming(envelope=envelope, question=question, prompt=kept, scored=scored)
     prompt = scored_prompt(envelope, scored)
     question = Question(
         endpoint=endpoint,

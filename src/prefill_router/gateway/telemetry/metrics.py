@@ -51,7 +51,7 @@ class Metrics:
         self._attempts = count("attempts", "Calls of targets, by their end.", "target", "end")
         self._retries = count("retries", "Further calls of the same target.", "target")
         self._failovers = count("failovers", "Calls of the next target, once one failed.", "target")
-        self._refusals = count("refusals", "Requests that were refused unread.", "status")
+        self._refusals = count("refusals", "Requests that were refused undecided.", "status")
         self._seconds = self._histogram("stage_seconds", "Seconds of each stage.")
 
     def use_targets(self, targets: Iterable[str]) -> None:
@@ -59,7 +59,7 @@ class Metrics:
         self._targets = frozenset(targets)
 
     def refused(self, status: int) -> None:
-        """Count a request that was refused before it was read."""
+        """Count a request that was refused before a target was chosen."""
         self._refusals(str(status)).inc()
 
     def observe(self, receipt: Receipt) -> None:
