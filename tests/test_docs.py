@@ -28,7 +28,7 @@ FENCE = re.compile(
     re.MULTILINE,
 )
 KINDS = {"console", "python", "csv", "yaml", "json", "text", ""}
-MOST_NOT_RUN = 14
+MOST_NOT_RUN = 15
 NEEDS_SHELL = re.compile(r"[|<>;&]")
 
 
