@@ -1,0 +1,43 @@
+"""The page before a real gateway that asks for keys."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+import pytest
+from browser import PATIENCE_MS, chromium
+from clients_world import CHEAP, Served, World, chat, served, world
+
+KEY = "pr-" + "k" * 43
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    keys = [{"name": "ann", "sha256": sha256(KEY.encode()).hexdigest(), "admin": True}]
+    with world(tmp_path_factory.mktemp("page"), keys=keys) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def gateway(made: World) -> Iterator[Served]:
+    with served(made) as gateway:
+        yield gateway
+
+
+def test_the_page_works_behind_keys(
+    gateway: Served, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    bearer = f"Bearer {KEY}"
+    assert gateway.ask(body=chat(CHEAP), authorization=bearer).status == 200
+    with chromium(tmp_path_factory.mktemp("browser")) as browser:
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(f"{gateway.url}/")
+        page.get_by_label("Key", exact=True).fill(KEY)
+        page.keyboard.press("Enter")
+        page.get_by_role("cell", name=CHEAP).first.wait_for()
+        page.get_by_label("Prompt", exact=True).fill("How difficult is it?")
+        page.get_by_role("button", name="Send").click()
+        page.get_by_text("named by client").wait_for()
+        gateway.until(lambda: len(gateway.gateway.recent.all()) == 2)
+        assert KEY not in page.content()
+    assert [receipt.key for receipt in gateway.receipts] == ["ann", "ann"]
