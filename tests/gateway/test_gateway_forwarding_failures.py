@@ -332,8 +332,10 @@ def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while()
         assert breakers.state("a") == "closed"
         breakers.failed("a")
     assert (breakers.state("a"), breakers.allow("a")) == ("open", False)
+    now[0] = 4.0
+    assert (breakers.retry_in("a"), breakers.retry_in("b")) == (6.0, None)
     now[0] = 10.0
-    assert breakers.state("a") == "half_open"
+    assert (breakers.state("a"), breakers.retry_in("a")) == ("half_open", 0.0)
     assert [breakers.allow("a"), breakers.allow("a")] == [True, False]
     breakers.failed("a")
     assert (breakers.state("a"), breakers.allow("a")) == ("open", False)

@@ -66,6 +66,13 @@ class Breakers:
         waited = self._clock() - breaker.opened_at >= self._seconds
         return "half_open" if waited else "open"
 
+    def retry_in(self, target: str) -> float | None:
+        """Seconds until an open breaker lets one request try; None where it isn't open."""
+        breaker = self._breakers.get(target)
+        if breaker is None or breaker.opened_at is None:
+            return None
+        return max(0.0, breaker.opened_at + self._seconds - self._clock())
+
     def failures(self, target: str) -> int:
         """How many calls of a target failed in a row."""
         breaker = self._breakers.get(target)

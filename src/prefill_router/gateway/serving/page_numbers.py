@@ -127,10 +127,7 @@ class PageNumbers:
         ended = gateway.recent.last_hour()
         return Targets(
             prices_date=pool.prices_date,
-            targets=[
-                page_rows.health(pool, name, gateway.breakers.state(name), ended)
-                for name in pool.names
-            ],
+            targets=[page_rows.health(pool, name, gateway.breakers, ended) for name in pool.names],
         )
 
     async def drift(self) -> Drift:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prefill_router.gateway.forwarding import BreakerState
+from prefill_router.gateway.forwarding import Breakers
 from prefill_router.gateway.page.shapes import (
     AttemptView,
     Decision,
@@ -121,7 +121,7 @@ def _tokens(receipt: Receipt) -> Tokens:
     )
 
 
-def health(pool: Pool, name: str, breaker: BreakerState, ended: Sequence[Receipt]) -> TargetHealth:
+def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) -> TargetHealth:
     """How a target does, by the requests of the last hour that are remembered."""
     target = pool[name]
     calls = [a for r in ended for a in r.outcome.attempts if a.target == name]
@@ -134,8 +134,8 @@ def health(pool: Pool, name: str, breaker: BreakerState, ended: Sequence[Receipt
     return TargetHealth(
         target=name,
         provider=pool.provider_of(name).name,
-        breaker=breaker,
-        retry_in=None,
+        breaker=breakers.state(name),
+        retry_in=breakers.retry_in(name),
         requests=len(calls),
         failures=sum(call.end not in _GOOD for call in calls),
         first_byte_p50=middle,
