@@ -153,6 +153,18 @@ def test_what_is_no_secret_stays() -> None:
     assert redact("a longer-secret") == f"a {REDACTED}"
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_people_at_a_terminal_get_text_and_programs_get_json() -> None:
+    for stream, starts in ((Terminal(), "20"), (io.StringIO(), "{")):
+        with logging_to(Logs(), stream=stream):
+            log_request(RECEIPT)
+        assert stream.getvalue().startswith(starts)
+
+
 class Stuck(io.StringIO):
     """Takes nothing until it is let go."""
 

@@ -194,11 +194,11 @@ class Logs(_Part):
     """How the log is written, to standard error.
 
     Attributes:
-        form: One JSON object a line, or text for people.
+        form: `json`, one object a line; `text`, for people; `auto`: text on a terminal, else JSON.
         level: The least that is written.
     """
 
-    form: Literal["json", "text"] = "json"
+    form: Literal["auto", "json", "text"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
