@@ -52,8 +52,12 @@ def logging_to(
         stream: Where to; None for standard error.
     """
     waiting: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
-    writer = _Writer(stream or sys.stderr)
-    writer.setFormatter(_FORMS[settings.form](Redaction(secrets)))
+    target = stream or sys.stderr
+    form = settings.form
+    if form == "auto":
+        form = "text" if target.isatty() else "json"
+    writer = _Writer(target)
+    writer.setFormatter(_FORMS[form](Redaction(secrets)))
     handler = _Handler(waiting)
     root = logging.getLogger()
     before = {name: _state(logging.getLogger(name)) for name in _OURS}
