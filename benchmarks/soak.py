@@ -49,7 +49,9 @@ logs: {level: warning}
 routing: {deadline_seconds: 5}
 failures: {first_token_seconds: 4, silence_seconds: 4, answer_seconds: 30, breaker_seconds: 2}
 limits: {requests: 500}
+sessions: {most: 1000}
 """
+"""Little is remembered of conversations, so that memory is full early, and what grows is a leak."""
 
 
 @final

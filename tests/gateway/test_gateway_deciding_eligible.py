@@ -182,10 +182,13 @@ forecasts = st.sampled_from(
 )
 
 
-def able(question: Question, one: Target, decider_pool: Any) -> bool:
+def able(question: Question, one: Target, decider_pool: Any, *, caller: str | None = None) -> bool:
+    """Whether a target can answer; whoever called tools takes their results, whatever it says."""
+    called = question.in_tool_loop and one.name == caller
+    needs = question.needs - {"tools"} if called else question.needs
     return (
         question.endpoint in decider_pool.serves(one.name)
-        and question.needs <= set(one.accepts)
+        and needs <= set(one.accepts)
         and (question.key_targets is None or one.name in question.key_targets)
     )
 
@@ -215,7 +218,7 @@ def test_whoever_cant_answer_is_never_chosen(
         )
     decider: Decider = here.decider
     told = told if decider.needs_forecast(question) else None
-    if not any(able(question, one, router.pool) for one in pool):
+    if not any(able(question, one, router.pool, caller=remembered) for one in pool):
         assert refusal(lambda: decider.decide(question, told)).code == "no_eligible_target"
         return
     try:
@@ -223,7 +226,7 @@ def test_whoever_cant_answer_is_never_chosen(
     except RefusalError:  # what fits and what it may cost, or embeddings
         return
     for name in choice.order:
-        assert able(question, router.pool[name], router.pool)
+        assert able(question, router.pool[name], router.pool, caller=remembered)
         assert fits(choice, question, router.pool[name])
         assert name not in choice.excluded
         if choice.reason != "tool_loop":

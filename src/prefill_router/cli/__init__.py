@@ -35,6 +35,7 @@ from prefill_router.cli import (  # noqa: F401
     study_learning as _study_learning,
     study_end_to_end as _study_end_to_end,
     route as _route,
+    litellm as _litellm,
     serve as _serve,
     explain as _explain,
     replay as _replay,
@@ -43,7 +44,6 @@ from prefill_router.cli import (  # noqa: F401
     show as _show,
     minipool as _minipool,
     key as _key,
-    litellm as _litellm,
     demo as _demo,
 )
 

@@ -113,6 +113,8 @@ def _runner(app: App) -> Any:
     logging.getLogger("uvicorn.error").addFilter(_unless_cut_off)
     config = uvicorn.Config(
         app,
+        loop="asyncio",  # uvicorn's faster parts may be there or not, and it should be the same
+        http="h11",
         log_config=None,
         log_level="warning",
         access_log=False,
