@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 from clients_bodies import COUNTS, SAID, completion, response, response_events
-from clients_sdk import Sent, openai_client
+from clients_sdk import Sent
 from clients_world import (
     CHEAP,
     DEAR,
@@ -16,7 +16,6 @@ from clients_world import (
     PRICES,
     Served,
     World,
-    served,
     user,
     world,
 )
@@ -41,26 +40,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def gateway(made: World) -> Iterator[Served]:
-    with served(made) as gateway:
-        yield gateway
-
-
 @pytest.fixture(autouse=True)
 def _fresh(made: World) -> None:
     made.forget()
-
-
-@pytest.fixture
-def sent() -> Sent:
-    return Sent()
-
-
-@pytest.fixture
-def client(gateway: Served, sent: Sent) -> Iterator[openai.OpenAI]:
-    with openai_client(gateway.url, sent) as client:
-        yield client
 
 
 def everyone(made: World, *script: Any) -> None:

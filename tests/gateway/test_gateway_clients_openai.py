@@ -18,7 +18,7 @@ from clients_bodies import (
     called,
     completion,
 )
-from clients_sdk import Sent, openai_client
+from clients_sdk import Sent
 from clients_world import (
     CHEAP,
     DEAR,
@@ -27,7 +27,6 @@ from clients_world import (
     PRICES,
     Served,
     World,
-    served,
     user,
     world,
 )
@@ -55,26 +54,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def gateway(made: World) -> Iterator[Served]:
-    with served(made) as gateway:
-        yield gateway
-
-
 @pytest.fixture(autouse=True)
 def _fresh(made: World) -> None:
     made.forget()
-
-
-@pytest.fixture
-def sent() -> Sent:
-    return Sent()
-
-
-@pytest.fixture
-def client(gateway: Served, sent: Sent) -> Iterator[openai.OpenAI]:
-    with openai_client(gateway.url, sent) as client:
-        yield client
 
 
 def test_all_that_is_sent_arrives_as_the_bytes_it_was(

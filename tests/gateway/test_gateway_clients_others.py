@@ -30,7 +30,6 @@ from clients_world import (
     PRICES,
     Served,
     World,
-    served,
     user,
     world,
 )
@@ -67,12 +66,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     dialects = {MIDDLE: "vllm", DEAR: "anthropic"}
     with world(tmp_path_factory.mktemp("others"), ROWS, dialects=dialects, settings=FAST) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def gateway(made: World) -> Iterator[Served]:
-    with served(made) as gateway:
-        yield gateway
 
 
 @pytest.fixture(autouse=True)
@@ -157,11 +150,6 @@ CLAUDE_TOOL: Any = {
     "description": "The weather at a place.",
     "input_schema": TOOL["function"]["parameters"],
 }
-
-
-@pytest.fixture
-def sent() -> Sent:
-    return Sent()
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from clients_world import (
     ask,
     chat,
     router_folder,
-    served,
     user,
     world,
 )
@@ -47,12 +46,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(folder) as made:
         made.made = replace(made.made, router=folder / "router")
         yield made
-
-
-@pytest.fixture(scope="module")
-def gateway(made: World) -> Iterator[Served]:
-    with served(made) as gateway:
-        yield gateway
 
 
 @pytest.fixture(autouse=True)

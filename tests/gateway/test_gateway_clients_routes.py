@@ -53,12 +53,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def gateway(made: World) -> Iterator[Served]:
-    with served(made) as gateway:
-        yield gateway
-
-
 @pytest.fixture(autouse=True)
 def _fresh(made: World) -> None:
     made.forget()

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
-from clients_world import CHATS, CHEAP, PRICES, Served, World, chat, served, world
+from clients_world import CHATS, CHEAP, PRICES, Served, World, chat, world
 from forwarding_target import ANSWER, DONE, chunked, framed
 
 ODD = ("größe/模型", "two\nlines", 'quo"te, and more')
@@ -19,12 +19,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     few = {"limits": {"streams": 1}}
     with world(tmp_path_factory.mktemp("odd"), rows, settings=few) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def gateway(made: World) -> Iterator[Served]:
-    with served(made) as gateway:
-        yield gateway
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 from browser import PATIENCE_MS, chromium
-from clients_world import CHEAP, Served, World, chat, served, world
+from clients_world import CHEAP, Served, World, chat, world
 
 KEY = "pr-" + "k" * 43
 
@@ -15,12 +15,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     keys = [{"name": "ann", "sha256": sha256(KEY.encode()).hexdigest(), "admin": True}]
     with world(tmp_path_factory.mktemp("page"), keys=keys) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def gateway(made: World) -> Iterator[Served]:
-    with served(made) as gateway:
-        yield gateway
 
 
 def test_the_page_works_behind_keys(

@@ -1,0 +1,37 @@
+"""Fixtures of tests that ask a whole gateway; each module says by `made` what it stands before."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import openai
+    from clients_sdk import Sent
+    from clients_world import Served, World
+
+
+@pytest.fixture(scope="module")
+def gateway(made: "World") -> "Iterator[Served]":
+    """A gateway in a thread, before the module's targets."""
+    from clients_world import served
+
+    with served(made) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def sent() -> "Sent":
+    """What a client's SDK itself has sent."""
+    from clients_sdk import Sent
+
+    return Sent()
+
+
+@pytest.fixture
+def client(gateway: "Served", sent: "Sent") -> "Iterator[openai.OpenAI]":
+    """The openai SDK, before the gateway."""
+    from clients_sdk import openai_client
+
+    with openai_client(gateway.url, sent) as client:
+        yield client
