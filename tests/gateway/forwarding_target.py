@@ -301,3 +301,23 @@ ANSWER = {
     ],
     "usage": USAGE,
 }
+
+
+GOOD_WHOLE = whole(ANSWER)
+ERROR = {"error": {"message": "secret words", "type": "server_error", "code": None}}
+
+
+def asked(
+    *fakes: list[Script], body: bytes = CHAT, **given: Any
+) -> tuple[Asked, Gateway, list[int]]:
+    """Ask targets with these scripts; also how often each was asked."""
+
+    async def ask() -> tuple[Asked, Gateway, list[int]]:
+        started = [await Fake(*scripts).__aenter__() for scripts in fakes]
+        async with gateway(*started, **given) as app:
+            client = await Asked(body).ask(app)
+        for fake in started:
+            await fake.__aexit__()
+        return client, app, [len(fake.requests) for fake in started]
+
+    return asyncio.run(ask())
