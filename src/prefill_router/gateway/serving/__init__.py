@@ -1,1 +1,11 @@
-"""Serving: the pieces joined, one request after another, until the process is asked to end."""
+"""Serving: the pieces joined, one request after another, until the process is asked to end.
+
+places, loading                where everything is, read and checked with every error at once
+gateway, live                  what lasts as long as the process, and what a reload replaces
+restoring, recent              what receipts tell at the start, what ended lately
+incoming, answering, recording one request: read, decided on, forwarded, put on record
+alone, models, operations      the gateway's own endpoints; schema describes the forwarding ones
+page_numbers, page_rows, page_tradeoff    what the page shows
+readings, soundness            what metrics and health look at
+app, running, background       the application, its process, or a thread of another one
+"""

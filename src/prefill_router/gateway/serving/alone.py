@@ -1,0 +1,115 @@
+"""The decision without the call, for those who have a gateway already: `/v1/route`."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import JSONResponse
+
+from prefill_router.gateway.choice import Choice
+from prefill_router.gateway.guarding import KEY
+from prefill_router.gateway.outcome import Outcome
+from prefill_router.gateway.protocol.walking import without_collecting
+from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.serving.answering import decide
+from prefill_router.gateway.serving.gateway import Gateway
+from prefill_router.gateway.serving.incoming import read_incoming
+from prefill_router.gateway.serving.live import Live
+from prefill_router.gateway.serving.recording import Recording
+from prefill_router.gateway.words import Endpoint
+
+_ENDPOINTS: Mapping[str, Endpoint] = {
+    "messages": "chat",
+    "prompt": "completions",
+    "input": "responses",
+}
+
+
+async def decide_alone(gateway: Gateway, request: Request) -> JSONResponse:
+    """Decide about a request as it would be forwarded, and keep a receipt of that.
+
+    Raises:
+        RefusalError: It can't be read, no target may answer it, or a budget is spent.
+    """
+    at, began = time.time(), time.perf_counter()
+    body, endpoint = _whole(await request.body())
+    live = gateway.enter()
+    try:
+        incoming = read_incoming(
+            endpoint,
+            body,
+            list(request.scope["headers"]),
+            key=request.scope.get(KEY),
+            settings=live.settings,
+            pool=live.loaded.pool,
+            lam=gateway.lam_set,
+            at=at,
+            to_call=False,
+        )
+        decided = await decide(gateway, live, incoming)
+        seconds = time.perf_counter() - began
+        choice = decided.choice
+        recording = Recording(
+            gateway,
+            live,
+            incoming,
+            choice,
+            decision_seconds=seconds,
+            forecast_seconds=decided.waited,
+        )
+        outcome = Outcome(
+            kind="routed", target=None, status=200, attempts=(), total_seconds=seconds
+        )
+        await recording.finished(outcome)
+    finally:
+        live.leave()
+    headers = {n.decode(): v.decode() for n, v in recording.reply_headers(choice.target, ())}
+    told = _told(live, choice, incoming.question.key_targets)
+    return JSONResponse(told, headers=headers)
+
+
+def _told(live: Live, choice: Choice, allowed: frozenset[str] | None) -> dict[str, Any]:
+    """A decision as plain values; of targets that the client's key may not use it tells nothing."""
+    routed = live.loaded.light.pool.names
+    names = routed if choice.target in routed else (choice.target,)
+    shown = [name for name in names if allowed is None or name in allowed]
+    known = {
+        "id": choice.id,
+        "target": choice.target,
+        "model": live.models.get(choice.target, choice.target),
+        "order": list(choice.order),
+        "reason": choice.reason,
+        "fallback": choice.fallback,
+        "lam": choice.lam,
+        "lam_asked": choice.lam_asked,
+        "novelty": choice.novelty,
+        "input_tokens": choice.input_tokens,
+        "excluded": {name: why for name, why in choice.excluded.items() if name in shown},
+    }
+    rows = {
+        name: {
+            "correctness": choice.correctness.get(name),
+            "estimated_cost": choice.estimated_cost.get(name),
+        }
+        for name in shown
+    }
+    return {**known, "targets": rows}
+
+
+def _whole(body: bytes) -> tuple[bytes, Endpoint]:
+    """A body with a model's name, and the call that it would be."""
+    try:
+        with without_collecting(body):
+            value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RefusalError("the body isn't JSON; send that of a chat completion") from None
+    if not isinstance(value, dict):
+        raise RefusalError("the body isn't a JSON object; send that of a chat completion")
+    found = next((call for field, call in _ENDPOINTS.items() if field in value), None)
+    if found is None:
+        raise RefusalError("the body has no messages, prompt or input; send one", param="messages")
+    if "model" in value:
+        return body, found
+    return body.lstrip().replace(b"{", b'{"model":"auto",', 1), found
