@@ -1,16 +1,22 @@
 """The accuracy-cost curve of the recorded traffic as a picture, with its data beside."""
 
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from prefill_router.evaluation.drawn import write_figure
 from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.labels import place_labels
 from prefill_router.gateway.receipts.replay import Replay
 from prefill_router.studies.drawing import QUIET, legend_below, new_figure, stroke, style
 
 _REQUESTS = 1000
+_SEEN = 100
+"""Places of the curve that labels had better not cover."""
 
 
 def write_picture(found: Replay, path: Path) -> list[Path]:
@@ -23,17 +29,25 @@ def write_picture(found: Replay, path: Path) -> list[Path]:
     Returns:
         The files: `.png`, `.svg` and `.csv`.
     """
-    rows = _rows(found)
+    rows = rows_of(found)
+    title = f"{len(found.recorded):,} recorded requests, decided again"
+    return write_figure(picture(rows, title=title), path, rows)
+
+
+def picture(rows: list[dict[str, Any]], *, title: str) -> Figure:
+    """The picture of the points that `rows_of` gives."""
     figure = new_figure(6.4, 4.6)
     axes = figure.subplots()
     _draw(axes, rows)
-    title = f"{len(found.recorded):,} recorded requests, decided again"
+    axes.margins(x=0.08, y=0.08)
     style(axes, title=title, x="expected US dollars for 1,000 requests", y="expected accuracy")
     legend_below(figure)
-    return write_figure(figure, path, rows)
+    _name(axes, rows)
+    return figure
 
 
-def _rows(found: Replay) -> list[dict[str, Any]]:
+def rows_of(found: Replay) -> list[dict[str, Any]]:
+    """The points of the picture: the curve, each target alone, what was, and what was tried."""
     curve = found.recorded.curve()
     rows = [
         _row("curve", "", p, c, lam=lam)
@@ -57,37 +71,48 @@ def _row(
     return {"kind": kind, "name": name, "lam": lam, **told}
 
 
+def _points(rows: list[dict[str, Any]], kind: str) -> list[tuple[float, float]]:
+    return [(row["usd_per_1000"], row["accuracy"]) for row in rows if row["kind"] == kind]
+
+
 def _draw(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    def points(kind: str) -> tuple[list[float], list[float], list[str]]:
-        some = [row for row in rows if row["kind"] == kind]
-        return (
-            [row["usd_per_1000"] for row in some],
-            [row["accuracy"] for row in some],
-            [row["name"] for row in some],
-        )
+    def draw(points: list[tuple[float, float]], look: str, label: str, **more: Any) -> None:
+        axes.plot([x for x, _ in points], [y for _, y in points], look, label=label, **more)
 
-    x, y, _ = points("curve")
-    axes.plot(x, y, "-", color=stroke(0)[0], lw=1.6, drawstyle="steps-post", label="any lam")
-    x, y, names = points("target")
-    axes.plot(x, y, "o", color=QUIET, ms=5, label="one target alone")
-    _name(axes, x, y, names, below=False)
-    x, y, names = points("setting")
+    line = {"color": stroke(0)[0], "lw": 1.6, "drawstyle": "steps-post"}
+    draw(_points(rows, "curve"), "-", "any lam", **line)
+    draw(_points(rows, "target"), "o", "one target alone", color=QUIET, ms=5)
+    was, *tried = _points(rows, "setting")
     colour, _, marker = stroke(1)
-    axes.plot(x[:1], y[:1], marker, color=colour, ms=7, ls="none", label=names[0])
+    draw([was], marker, "as it was", color=colour, ms=7, ls="none")
     colour, _, marker = stroke(2)
-    axes.plot(x[1:], y[1:], marker, color=colour, ms=6, ls="none", label="settings tried")
-    _name(axes, x[1:], y[1:], names[1:], below=True)
+    draw(tried, marker, "settings tried", color=colour, ms=6, ls="none")
 
 
-def _name(axes: Axes, x: list[float], y: list[float], names: list[str], *, below: bool) -> None:
-    place = (5, -10) if below else (5, 5)
-    for a, b, name in zip(x, y, names, strict=True):
-        axes.annotate(
-            name,
-            (a, b),
-            place,
-            textcoords="offset points",
-            fontsize=7,
-            color=INK,
-            parse_math=False,
-        )
+def _name(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Names beside the points, all but that of what was, which the legend tells.
+
+    Settings that came out the same are one point, and have one label.
+    """
+    names: dict[tuple[float, float], list[str]] = {}
+    for kind, first in (("target", 0), ("setting", 1)):
+        some = [row["name"] for row in rows if row["kind"] == kind][first:]
+        for point, name in zip(_points(rows, kind)[first:], some, strict=True):
+            if np.isfinite(point).all():
+                x, y = (float(f"{value:.6g}") for value in point)  # rounding makes no two points
+                names.setdefault((x, y), []).append(name)
+    avoid = [*_along(_points(rows, "curve")), *_points(rows, "setting")]
+    told = [", ".join(some) for some in names.values()]
+    place_labels(axes, list(names), told, avoid=avoid, size=7, colour=INK)
+
+
+def _along(curve: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Places on the stairs of a curve, evenly apart as the eye sees them."""
+    corners = [(x, y) for (_, y), (x, _) in pairwise(curve)]
+    x, y = np.array([*chain.from_iterable(zip(curve, corners, strict=False)), curve[-1]]).T
+    steps = np.hypot(np.diff(x) / (np.ptp(x) or 1.0), np.diff(y) / (np.ptp(y) or 1.0))
+    length = np.concatenate([[0.0], np.cumsum(steps)])
+    at = np.linspace(0.0, length[-1], _SEEN)
+    return list(
+        zip(np.interp(at, length, x).tolist(), np.interp(at, length, y).tolist(), strict=True)
+    )
