@@ -23,6 +23,9 @@ from clients_world import (
 )
 from forwarding_target import whole
 
+from prefill_router.gateway.receipts import latest_feedback
+from prefill_router.gateway.serving.recent import Recent
+
 EMBEDDER, HELPER = "embedder", "helper"
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 ROWS = {
@@ -233,6 +236,30 @@ def test_a_key_may_ask_so_often(gateway: Served, made: World) -> None:
     assert often.status == 429
     assert often.error["code"] == "rate_limit_exceeded"
     assert made.asked() == [HELPER]
+
+
+def test_a_key_scores_its_own_decisions_and_an_admin_all(gateway: Served, made: World) -> None:
+    def score(who: str, decision: str | None) -> Reply:
+        body = {"id": decision, "score": 1, "source": who}
+        return gateway.ask("/v1/feedback", body, authorization=f"Bearer pr-{who}")
+
+    bobs = ask(gateway, chat(HELPER), "bob").own("decision-id")
+    anns = ask(gateway, chat(HELPER), "ann").own("decision-id")
+    never = score("bob", "pr_" + "0" * 32)
+    for remembered in (True, False):
+        if not remembered:  # then it is looked up
+            gateway.gateway.recent = Recent()
+        assert [score(who, bobs).status for who in ("bob", "ann", "cleo")] == [200, 200, 404]
+        assert score("ann", anns).status == 200
+        others = score("bob", anns)
+        assert (others.status, others.body) == (never.status, never.body) == (404, never.body)
+    database = made.made.database
+    away = database.rename(database.with_name("away.sqlite"))
+    assert [score("bob", one).status for one in (bobs, anns, "pr_none")] == [503, 503, 503]
+    away.rename(database)
+    scores = latest_feedback(made.made.url, [str(bobs), str(anns)])
+    assert sorted(one.source for one in scores[str(bobs)]) == ["ann", "bob"]
+    assert [one.source for one in scores[str(anns)]] == ["ann"]
 
 
 def test_receipts_tell_of_targets_that_were_named(gateway: Served) -> None:

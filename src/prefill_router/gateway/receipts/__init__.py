@@ -8,6 +8,7 @@ from prefill_router.gateway.receipts.opening import open_store
 from prefill_router.gateway.receipts.reading import (
     Spending,
     Turn,
+    is_recorded,
     latest_feedback,
     read_receipts,
     recent,
@@ -54,6 +55,7 @@ __all__ = [
     "decide_again",
     "explain",
     "export",
+    "is_recorded",
     "latest_feedback",
     "open_store",
     "prompt_of",

@@ -98,6 +98,23 @@ def read_receipts(
             yield from_row(row)
 
 
+def is_recorded(url: str, decision: str, *, key: str | None = None) -> bool:
+    """Whether there is a receipt of a decision.
+
+    Args:
+        url: See `open_store`.
+        decision: Its id.
+        key: Only one of a request with the client's key of this name; None for any.
+
+    Raises:
+        StoreError: As `read_receipts`.
+    """
+    given = "" if key is None else " AND client_key = ?"
+    query = f"SELECT 1 FROM {RECEIPTS} WHERE id = ?{given}"
+    with closing(open_store(url, create=False)) as store:
+        return bool(store.select(query, [decision] if key is None else [decision, key]))
+
+
 def recent(url: str, count: int) -> list[Receipt]:
     """The latest receipts, the newest first; errors as `read_receipts`."""
     return list(read_receipts(url, limit=count, newest_first=True))

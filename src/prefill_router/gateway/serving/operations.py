@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from prefill_router.errors import DataError, PrefillRouterError, StoreError
-from prefill_router.gateway.guarding import KEY
-from prefill_router.gateway.receipts import Feedback, Receipt, read_receipts
+from prefill_router.gateway.guarding import KEY, ClientKey
+from prefill_router.gateway.receipts import Feedback, is_recorded
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.serving.alone import decide_alone
 from prefill_router.gateway.serving.gateway import Gateway
@@ -74,14 +74,14 @@ def _of_clients(routes: APIRouter, gateway: Gateway) -> None:
     @routes.post(
         "/v1/feedback", tags=["routing"], responses=_REPLIES, summary="How good an answer was"
     )
-    async def feedback(body: FeedbackBody) -> JSONResponse:
+    async def feedback(request: Request, body: FeedbackBody) -> JSONResponse:
         try:
             said = Feedback(id=body.id, score=body.score, source=body.source, at=time.time())
         except DataError as error:
             raise RefusalError(str(error)) from None
-        if not await _is_known(gateway, body.id):
+        if not await _may_be_told(gateway, body.id, request.scope.get(KEY)):
             raise RefusalError(
-                "no such decision; its id is in the reply's headers",
+                "no such decision of yours; its id is in the reply's headers",
                 status=404,
                 code="unknown_decision",
                 param="id",
@@ -130,15 +130,28 @@ def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
         return Response(content, headers={"content-type": kind})
 
 
-async def _is_known(gateway: Gateway, decision: str) -> bool:
-    """Whether there is a receipt of a decision; taken for granted while none can be read."""
-    if gateway.recent.find(decision) is not None:
+async def _may_be_told(gateway: Gateway, decision: str, key: ClientKey | None) -> bool:
+    """Whether there is a receipt of a decision, and who asks may score it.
+
+    A key's holder may score what was decided for that key, an admin everything. What is another
+    key's is looked for as long as what never was, so that nobody learns of it.
+
+    Raises:
+        RefusalError: That can't be read now; without keys, or of an admin, it is taken for granted.
+    """
+    owner = None if key is None or key.admin else key.name
+    recent = gateway.recent.find(decision)
+    if recent is not None and owner in (None, recent.key):
         return True
     try:
-        return bool(await asyncio.to_thread(_receipts_of, gateway.receipts_url, decision))
+        return await asyncio.to_thread(is_recorded, gateway.receipts_url, decision, key=owner)
     except StoreError:
-        return True
-
-
-def _receipts_of(url: str, decision: str) -> list[Receipt]:
-    return list(read_receipts(url, ids=[decision]))
+        if owner is None:
+            return True
+        raise RefusalError(
+            "receipts can't be read now, so whose decision this is isn't known; send it again",
+            status=503,
+            kind="server_error",
+            code="unavailable",
+            headers={"retry-after": "5"},
+        ) from None
