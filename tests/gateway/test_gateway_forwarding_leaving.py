@@ -289,7 +289,7 @@ def test_a_slow_client_holds_up_a_proxy_too() -> None:
         calls._client = httpx2.AsyncClient(transport=transport)  # for the proxy
         client = Asked()
         arrival = await calls.call(
-            b"/", [], b"{}", client=Client(client.receive, client.send), fresh=False
+            b"POST", b"/", [], b"{}", client=Client(client.receive, client.send), fresh=False
         )
         await arrival.head()
         for _ in range(1000):

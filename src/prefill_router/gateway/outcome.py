@@ -19,6 +19,7 @@ AttemptEnd = Literal[
     "unauthorised",
     "unknown_model",
     "context_too_long",
+    "unknown_call",
     "broken_off",
     "malformed",
     "breaker_open",

@@ -3,6 +3,7 @@
 from prefill_router.gateway.deciding.budgets import Allowance, Budgets, BudgetState
 from prefill_router.gateway.deciding.decider import Decider, RouterParts
 from prefill_router.gateway.deciding.ids import decision_id
+from prefill_router.gateway.deciding.keepers import Keepers
 from prefill_router.gateway.deciding.question import Question
 from prefill_router.gateway.deciding.sessions import Row, Seat, Sessions, session_name
 
@@ -11,6 +12,7 @@ __all__ = [
     "BudgetState",
     "Budgets",
     "Decider",
+    "Keepers",
     "Question",
     "RouterParts",
     "Row",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from prefill_router.gateway.deciding.eligible import Excluded, Obstacle
 from prefill_router.gateway.deciding.question import Question
 from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.words import HEADER
 
 _WHAT_WOULD_DO: dict[Obstacle, str] = {
     "call": "give it a base_url or a provider in the pool file",
@@ -93,6 +94,34 @@ def response_lost(target: str, why: str) -> RefusalError:
         code="response_lost",
         param="previous_response_id",
     )
+
+
+def stored_unknown(serving: list[str]) -> RefusalError:
+    """The error of a call about a response that no target is known to keep."""
+    header = f"{HEADER}allow"
+    return _not_found(
+        f"it isn't known which target keeps this response, and {len(serving)} may: name one of "
+        f"{serving} in the header {header}"
+    )
+
+
+def stored_not_of_key() -> RefusalError:
+    """The same where keys are asked for, or were; it tells nothing of others' responses."""
+    return _not_found(
+        "no response of this id is known to be this key's: another key made it, or it was made so "
+        "long ago that the gateway no longer knows; ask its target itself"
+    )
+
+
+def stored_lost(target: str, why: str) -> RefusalError:
+    """The error of a call about a response whose target can't be asked any more."""
+    return _not_found(
+        f"this response is kept by the target {target!r}, which can't be asked: {why}"
+    )
+
+
+def _not_found(message: str) -> RefusalError:
+    return RefusalError(message, status=404, code="unknown_response", param="response_id")
 
 
 def several_embeddings(serving: list[str]) -> RefusalError:

@@ -145,6 +145,16 @@ class Sessions:
         target, owner = self._responses.entries.get(response_id, (None, None))
         return target if owner in (None, key) else None
 
+    def keep(self, response_id: str, *, target: str, key: str | None) -> None:
+        """Remember who keeps a response, and the key that it was given to."""
+        if len(response_id) <= _LONGEST_ID:
+            self._responses.put(response_id, (target, key))
+
+    def owned(self, response_id: str, *, key: str | None) -> str | None:
+        """As `keeper`, and only where it was given to this very key."""
+        target, owner = self._responses.entries.get(response_id, (None, None))
+        return target if owner == key else None
+
     def is_anothers(self, response_id: str, *, key: str | None) -> bool:
         """Whether a stored response is known to be that of another key."""
         _, owner = self._responses.entries.get(response_id, (None, None))
@@ -180,8 +190,8 @@ class Sessions:
                 self._loose_calls.put((key, call), target)
                 if session is not None:
                     self._calls.put((session, call), target)
-        if response_id is not None and len(response_id) <= _LONGEST_ID:
-            self._responses.put(response_id, (target, key))
+        if response_id is not None:
+            self.keep(response_id, target=target, key=key)
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Remember what receipts tell, oldest first."""

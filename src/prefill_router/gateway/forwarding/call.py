@@ -9,6 +9,10 @@ from prefill_router.gateway.outcome import Attempt, Outcome
 from prefill_router.gateway.words import Endpoint
 
 
+def _nothing() -> None:
+    pass
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Call:
@@ -16,7 +20,12 @@ class Call:
 
     Attributes:
         endpoint: What is asked.
-        bodies: The body for a target, by its name.
+        method: The HTTP method.
+        below: What follows the endpoint's path, percent-encoded, such as `/resp_1/cancel`.
+        query: What the client's address has behind its question mark, percent-encoded.
+        is_plain: Whether the answer is passed on as it is, and nothing is read of it.
+        lacking: The statuses by which a target tells a plain call that it has no such call.
+        bodies: The body for a target, by its name; made anew for each attempt.
         order: The targets that may be asked, the first one first.
         stream: Whether a stream is asked for.
         usage_added: Whether the body asks for token counts that the client didn't ask for; the one
@@ -28,6 +37,8 @@ class Call:
         stay: Whether nobody but the first target may answer.
         input_tokens: Of the request, estimated; used where a target reports none.
         began: When the request came, by the loop's clock; None for now.
+        named: Called once a stream has told the answer's id: who answers, and the id.
+        settled: Called once no target will be asked any more, so that bodies are needed no longer.
     """
 
     endpoint: Endpoint
@@ -41,3 +52,10 @@ class Call:
     stay: bool = False
     input_tokens: int = 0
     began: float | None = None
+    method: bytes = b"POST"
+    below: bytes = b""
+    query: bytes = b""
+    is_plain: bool = False
+    lacking: frozenset[int] = frozenset()
+    named: Callable[[str, str], None] | None = None
+    settled: Callable[[], object] = _nothing

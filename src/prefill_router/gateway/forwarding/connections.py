@@ -11,6 +11,8 @@ from prefill_router.gateway.forwarding.arrival import Arrival, BrokenError, Head
 from prefill_router.gateway.forwarding.client import Client, check_not_cancelled
 from prefill_router.gateway.forwarding.connection import Connection
 
+_NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}
+"""The end of headers that no body follows (RFC 9110, 8.6)."""
 _IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
 
 
@@ -36,11 +38,19 @@ class Connections:
         self._closed = False
 
     async def call(
-        self, path: bytes, headers: list[Header], body: bytes, *, client: Client, fresh: bool
+        self,
+        method: bytes,
+        path: bytes,
+        headers: list[Header],
+        body: bytes,
+        *,
+        client: Client,
+        fresh: bool,
     ) -> Arrival:
         """Send a request, and return its reply, which then arrives.
 
         Args:
+            method: Of HTTP.
             path: Of the URL, with its query.
             headers: All but `host` and `content-length`.
             body: What is sent.
@@ -54,9 +64,9 @@ class Connections:
         connection = None if fresh else self._take()
         if connection is None:
             connection = await self._connect(client)
-        lines = [b"POST %b HTTP/1.1\r\nhost: %b" % (path, self._place)]
+        lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (method, path, self._place)]
         lines += [b"%b: %b" % header for header in headers]
-        lines.append(b"content-length: %d\r\n\r\n" % len(body))
+        lines.append(b"content-length: %d\r\n\r\n" % len(body) if body else _NO_BODY[method])
         return connection.ask(b"\r\n".join(lines), body)
 
     async def close(self) -> None:

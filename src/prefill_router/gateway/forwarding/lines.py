@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from typing import final
+from urllib.parse import unquote_to_bytes
 
 import httpx2
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.forwarding.arrival import Arrival, BrokenError, Header
+from prefill_router.gateway.forwarding.call import Call
 from prefill_router.gateway.forwarding.client import Client
 from prefill_router.gateway.forwarding.connections import Connections
 from prefill_router.gateway.forwarding.proxied import ProxiedCalls, wants_proxy
@@ -60,7 +62,7 @@ class Line:
         self._paths = _paths(url, anthropic=self._is_anthropic)
         self.key = None if provider.api_key_env is None or key == NO_KEY else key
         self._plain = [
-            (b"content-type", b"application/json"),
+            (b"content-type", b"application/json"),  # first: only what has a body gets it
             (b"accept-encoding", b"identity"),  # compression holds tokens back
         ]
         self._bearer, self._own = list(self._plain), list(self._plain)
@@ -71,34 +73,24 @@ class Line:
         self.silence_seconds = failures.silence_seconds or provider.silence_seconds
         self.answer_seconds = failures.answer_seconds or provider.answer_seconds
 
-    async def call(
-        self,
-        endpoint: Endpoint,
-        headers: list[Header],
-        body: bytes,
-        *,
-        client: Client,
-        stream: bool,
-    ) -> Arrival:
+    async def call(self, call: Call, body: bytes, *, client: Client) -> Arrival:
         """Send a request; its reply arrives, and ends early where the client leaves.
 
         Args:
-            endpoint: What is asked.
-            headers: The client's, as far as they go on.
+            call: What is asked.
             body: What is sent.
             client: Who asks.
-            stream: Whether a stream is asked for: only then there is a limit for its first token.
 
         Raises:
             BrokenError: There is none.
             GoneError: The client has left.
         """
-        theirs = self._headers(endpoint, headers)
+        path, theirs = self._path(call), self._headers(call)
         for fresh in (False, True):
             arrival = await self._calls.call(
-                self._paths[endpoint], theirs, body, client=client, fresh=fresh
+                call.method, path, theirs, body, client=client, fresh=fresh
             )
-            self._limit(arrival, stream=stream)
+            self._limit(arrival, stream=call.stream)
             try:
                 client.stop_with(arrival.leave)
                 await arrival.head()
@@ -135,12 +127,21 @@ class Line:
         else:
             arrival.limit(arrival.began + self.answer_seconds, "answer_timeout")
 
-    def _headers(self, endpoint: Endpoint, headers: list[Header]) -> list[Header]:
-        native = self._is_anthropic and endpoint == "messages"
-        theirs = [h for h in headers if h[0] not in _OURS and b"\n" not in h[1]]
+    def _path(self, call: Call) -> bytes:
+        path = self._paths[call.endpoint]
+        if not (call.below or call.query):
+            return path
+        path, _, own = path.partition(b"?")
+        query = _joined(own, call.query)
+        return path + call.below + (b"?" + query if query else b"")
+
+    def _headers(self, call: Call) -> list[Header]:
+        native = self._is_anthropic and call.endpoint == "messages"
+        theirs = [h for h in call.headers if h[0] not in _OURS and b"\n" not in h[1]]
         if native and all(name != _VERSION for name, _ in theirs):
             theirs.append((_VERSION, _DEFAULT_VERSION))
-        return [*(self._own if native else self._bearer), *theirs]
+        own = self._own if native else self._bearer
+        return [*(own if call.method == b"POST" else own[1:]), *theirs]
 
 
 def _calls(url: httpx2.URL, *, connect_seconds: float) -> Connections | ProxiedCalls:
@@ -165,3 +166,14 @@ def _paths(url: httpx2.URL, *, anthropic: bool) -> Mapping[Endpoint, bytes]:
     if anthropic and not path.endswith(b"/v1"):
         path += b"/v1"
     return {endpoint: path + last + mark + query for endpoint, last in _PATHS.items()}
+
+
+def _joined(own: bytes, theirs: bytes) -> bytes:
+    """The query of a base URL, and the client's, but for what the former says already."""
+    said = {_name(part) for part in own.split(b"&")}
+    further = (part for part in theirs.split(b"&") if _name(part) not in said)
+    return b"&".join(filter(None, (own, *further)))
+
+
+def _name(part: bytes) -> bytes:
+    return unquote_to_bytes(part.partition(b"=")[0])

@@ -8,8 +8,15 @@ from prefill_router.gateway.forwarding.call import Call
 from prefill_router.gateway.forwarding.client import Client
 from prefill_router.gateway.forwarding.facts import Facts, parsed
 from prefill_router.gateway.forwarding.lines import Line
-from prefill_router.gateway.forwarding.verdicts import FailedError, Refusal, refused, told
+from prefill_router.gateway.forwarding.verdicts import (
+    FailedError,
+    Refusal,
+    declined,
+    refused,
+    told,
+)
 from prefill_router.gateway.forwarding.watch import Watch
+from prefill_router.gateway.forwarding.whole_lines import WholeLines
 
 _LONGEST = 2**26  # bytes of a reply in one piece
 _LONGEST_ERROR = 2**20
@@ -36,7 +43,7 @@ class Opened:
     facts: Facts
     body: bytes
     arrival: Arrival | None = None
-    watch: Watch | None = None
+    watch: Watch | WholeLines | None = None
 
 
 async def open_answer(call: Call, target: str, line: Line, client: Client) -> Opened:
@@ -49,9 +56,7 @@ async def open_answer(call: Call, target: str, line: Line, client: Client) -> Op
     arrival: Arrival | None = None
     opened: Opened | None = None
     try:
-        arrival = await line.call(
-            call.endpoint, call.headers, call.bodies(target), client=client, stream=call.stream
-        )
+        arrival = await line.call(call, call.bodies(target), client=client)
         opened = await _read(call, arrival, line.key)
     except BrokenError as error:
         status = (arrival.status or None) if arrival is not None else None
@@ -73,12 +78,34 @@ async def _read(call: Call, arrival: Arrival, key: str | None) -> Opened:
             encoding = value.lower()
     if not _FIRST_GOOD <= status < _FIRST_ODD:
         body = await _read_error(arrival)
-        raise refused(Refusal(status=status, headers=arrival.headers, body=body), key=key)
+        refusal = Refusal(status=status, headers=arrival.headers, body=body)
+        if call.is_plain:
+            raise declined(refusal, key=key, lacking=call.lacking)
+        raise refused(refusal, key=key)
     if b"html" in kind or encoding not in (b"", b"identity"):  # what nobody asked for
         raise FailedError("malformed", status=status)
+    if call.is_plain:
+        return await _open_plain(call, arrival, stream=b"event-stream" in kind)
     if b"event-stream" in kind:
         return await _open_stream(call, arrival)
     return await _read_whole(call, arrival)
+
+
+async def _open_plain(call: Call, arrival: Arrival, *, stream: bool) -> Opened:
+    """Of what was asked for before, errors are part of the answer; it may also be empty."""
+    facts = Facts(call.endpoint)
+    if stream:
+        return Opened(
+            status=arrival.status,
+            headers=arrival.headers,
+            facts=facts,
+            body=b"",
+            arrival=arrival,
+            watch=WholeLines(facts),
+        )
+    body = await _read_all(arrival)
+    facts.done = True
+    return Opened(status=arrival.status, headers=arrival.headers, facts=facts, body=body)
 
 
 async def _open_stream(call: Call, arrival: Arrival) -> Opened:

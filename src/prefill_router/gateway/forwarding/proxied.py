@@ -56,12 +56,22 @@ class ProxiedCalls:
         self._closed = False
 
     async def call(
-        self, path: bytes, headers: list[Header], body: bytes, *, client: Client, fresh: bool
+        self,
+        method: bytes,
+        path: bytes,
+        headers: list[Header],
+        body: bytes,
+        *,
+        client: Client,
+        fresh: bool,
     ) -> Arrival:
         """As `Connections.call`; what fails on the way is told by the arrival."""
         del client, fresh
         request = self._client.build_request(
-            "POST", self._url.copy_with(raw_path=path), headers=headers, content=body
+            method.decode(),
+            self._url.copy_with(raw_path=path),
+            headers=headers,
+            content=body or None,
         )
         may_read = asyncio.Event()
         may_read.set()

@@ -14,6 +14,7 @@ from prefill_router.gateway.forwarding.telling import cut_event, no_answer
 from prefill_router.gateway.forwarding.track import Track, Ways
 from prefill_router.gateway.forwarding.verdicts import HARMLESS, Refusal, end_of
 from prefill_router.gateway.forwarding.watch import Watch
+from prefill_router.gateway.forwarding.whole_lines import WholeLines
 from prefill_router.gateway.outcome import AttemptEnd, Outcome
 from prefill_router.gateway.words import OutcomeKind
 
@@ -57,6 +58,7 @@ class Run:
 
     async def _give(self) -> None:
         found = await find_answer(self._ways, self._call, self._client, self._track)
+        #self._call.settled()
         if isinstance(found, Opened):
             self._answer, self._target = found, self._track.target
             if found.arrival is None or found.watch is None:
@@ -77,9 +79,12 @@ class Run:
         await self._finish("answered", answer.status)
         await self._send(answer.status, answer.headers, answer.body)
 
-    async def _give_stream(self, answer: Opened, arrival: Arrival, watch: Watch) -> None:
+    async def _give_stream(
+        self, answer: Opened, arrival: Arrival, watch: Watch | WholeLines
+    ) -> None:
         line = self._ways.lines[self._track.target or ""]
         piece = answer.body
+        self._name(answer)
         try:
             await self._client.start(answer.status, self._headers(answer.headers))
             self._first_byte = self._clock()
@@ -107,6 +112,11 @@ class Run:
             self._client.stop_with(None)
             arrival.close()
 
+    def _name(self, answer: Opened) -> None:
+        name, target = answer.facts.response_id, self._target
+        if self._call.named is not None and name is not None and target is not None:
+            self._call.named(target, name)
+
     async def _end_stream(self, answer: Opened, rest: bytes, end: AttemptEnd) -> None:
         """End it well where its answer is complete, and with an error event where it isn't."""
         if not self._is_finished:
@@ -117,7 +127,7 @@ class Run:
             await self._conclude(answer, end)
         await self._client.body(rest, more=False)
 
-    async def _break_off(self, watch: Watch) -> None:
+    async def _break_off(self, watch: Watch | WholeLines) -> None:
         """End a stream that isn't complete with an error event, through no fault of the target."""
         if not self._is_finished:
             await self._leave("cut")

@@ -28,6 +28,13 @@ def no_answer(attempts: Sequence[Attempt], *, wait: float | None) -> RefusalErro
         wait: Seconds after which to ask again, as far as targets said.
     """
     ends = {attempt.end for attempt in attempts if attempt.end != "breaker_open"}
+    if ends == {"unknown_call"}:
+        asked = ", ".join(dict.fromkeys(attempt.target for attempt in attempts))
+        return RefusalError(
+            f"this call isn't one that {asked} can answer; name a target that can as the model",
+            status=404,
+            code="unknown_call",
+        )
     tried = ", ".join(f"{attempt.target}: {attempt.end}" for attempt in attempts)
     message = f"no target answered ({tried}); ask again later"
     if ends == {"rate_limited"}:

@@ -1,7 +1,7 @@
 """What a failure of a target means for the call: try again, ask the next, or pass it on."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -15,10 +15,19 @@ RETRIED: frozenset[AttemptEnd] = frozenset(
     ("connect", "rate_limited", "overloaded", "server_error", "broken_off", "malformed")
 )
 """After these the same target may be asked again; after a time limit, waiting again costs more."""
-HARMLESS: frozenset[AttemptEnd] = frozenset(("refused", "context_too_long"))
+HARMLESS: frozenset[AttemptEnd] = frozenset(("refused", "context_too_long", "unknown_call"))
 """These say that a target is well: it read the request."""
 LATE: frozenset[AttemptEnd] = frozenset(("first_token_timeout", "silence", "answer_timeout"))
 
+_FIRST_OF_CLIENTS, _FIRST_OF_SERVERS = 400, 500
+_PLAIN_ENDS: dict[int, AttemptEnd] = {
+    401: "unauthorised",  # it is the gateway's own key that is wrong, or its account
+    402: "unauthorised",
+    403: "unauthorised",
+    429: "rate_limited",
+    503: "overloaded",
+    529: "overloaded",
+}
 _CLIENTS_OWN = frozenset((400, 406, 413, 414, 415, 422, 431, 451))
 _ENDS: dict[FailureKind, AttemptEnd] = {
     "unauthorised": "unauthorised",
@@ -90,6 +99,35 @@ def refused(refusal: Refusal, *, key: str | None) -> FailedError:
         status=status,
         wait=_wait(error, refusal.headers) if end in RETRIED else None,
         refusal=refusal if end in HARMLESS else None,
+    )
+
+
+def declined(
+    refusal: Refusal, *, key: str | None, lacking: Collection[int] = frozenset()
+) -> FailedError:
+    """The same of a plain call, of whose reply nothing but the status is read.
+
+    Args:
+        refusal: The reply.
+        key: The target's key; a reply that quotes it is never passed on.
+        lacking: The statuses of targets that have no such call.
+    """
+    status = refusal.status
+    end: AttemptEnd
+    if status in lacking:
+        end = "unknown_call"
+    elif status in _PLAIN_ENDS:
+        end = _PLAIN_ENDS[status]
+    elif _FIRST_OF_CLIENTS <= status < _FIRST_OF_SERVERS:
+        quotes = key is not None and key.encode() in refusal.body
+        end = "unauthorised" if quotes else "refused"
+    else:
+        end = "server_error" if status >= _FIRST_OF_SERVERS else "malformed"
+    return FailedError(
+        end,
+        status=status,
+        wait=_wait(ErrorBody(), refusal.headers) if end in RETRIED else None,
+        refusal=refusal if end == "refused" else None,
     )
 
 
