@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,6 +28,7 @@ from prefill_router.gateway.receipts import (
     spend_since,
     summary,
 )
+from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import NAMES, to_row
 
 Make = Callable[[], str]
@@ -202,6 +204,47 @@ def test_sums(url: str) -> None:
 
     nothing = summary(url, START + 99)
     assert (nothing.requests, nothing.cost, nothing.instead.best) == (0, 0, None)
+
+
+def test_old_receipts_go_with_their_feedback(url: str) -> None:
+    late = 600  # scored so long after its request
+    scores = [Feedback(id=name_of(n), score=1, at=START + n + late * (n % 2)) for n in range(400)]
+    orphan = Feedback(id="pr_none", score=1, at=START)
+    fill(url, 400, *scores, orphan)
+    with closing(open_store(url)) as store:
+        retention = Retention(store, 2, clock=lambda: START + 300 + 2 * 86_400)
+        more = []
+        while len(more) < 3:
+            time.sleep(retention.wait() or 0)
+            more.append(retention.work())
+            if more == [True]:  # some went, the oldest first
+                assert [r.choice.id for r in read_receipts(url, limit=1)] == [name_of(256)]
+            if not more[-1]:
+                break
+    assert more == [True, False]
+    assert retention.deleted == 300
+    assert [r.choice.id for r in read_receipts(url)] == [name_of(n) for n in range(300, 400)]
+    assert latest_feedback(url) == {name_of(n): [scores[n]] for n in range(300, 400)}
+    assert not retention.work()  # not yet again
+    assert Retention(store, None).wait() is None
+
+
+def test_what_is_done_in_part_is_undone(url: str) -> None:
+    score = Feedback(id=name_of(1), score=1, at=5)
+    fill(url, 2, score)
+    with closing(open_store(url)) as store:
+        with pytest.raises(DownError):
+            store.change([("DELETE FROM receipt_feedback", []), ("DELETE FROM absent", [])])
+        assert store.change([("DELETE FROM receipts WHERE at > ?", [START])]) == [1]
+    assert latest_feedback(url) == {name_of(1): [score]}
+
+
+def test_tables_of_before_get_the_index_at_the_next_start(url: str) -> None:
+    fill(url, 1)
+    run(url, "DROP INDEX receipt_feedback_at")
+    assert len(list(read_receipts(url))) == 1
+    fill(url, 2)
+    run(url, "DROP INDEX receipt_feedback_at")
 
 
 def test_other_databases_are_refused(url: str) -> None:

@@ -1,4 +1,7 @@
-"""A gateway killed at any moment: what was told to be kept is there, and nothing is half."""
+"""A gateway killed at any moment: what was told to be kept is there, and nothing is half.
+
+Nor is anything that was deleted since it was too old.
+"""
 
 import json
 import os
@@ -10,19 +13,26 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from receipts_made import made_receipt, plain
+from receipts_made import made_receipt, name_of, plain, write
 
-from prefill_router.gateway.receipts import read_receipts
+from prefill_router.gateway.receipts import Feedback, latest_feedback, read_receipts
 
 PROGRAM = Path(__file__).with_name("receipts_stem.py")
 FAR = 1_000_000
 """Numbers of different runs lie so far apart."""
+OLD = range(100 * FAR, 100 * FAR + 1500)
+LONG_AGO = -5e9
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
 def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
     moments = random.Random(at_once)
     url = f"sqlite:///{tmp_path}/receipts.sqlite"
+    write(
+        tmp_path / "receipts.sqlite",
+        [made_receipt(n, at=LONG_AGO) for n in OLD],
+        [Feedback(id=name_of(n), score=1, at=LONG_AGO + n % 2 * 1e10) for n in OLD],
+    )
     plans = [
         [url, run * FAR, at_once, moments.randrange(60), moments.random() / 100]
         for run in range(12)
@@ -41,8 +51,12 @@ def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
     assert len(told) == len(plans)
     assert sum(map(len, told)) > 100  # there was something to lose
 
+    old = {receipt.choice.id for receipt in read_receipts(url, until=0)}
+    assert len(old) < len(OLD)  # some went, each with its score
+    assert old == latest_feedback(url).keys()
+
     there: dict[int, set[str]] = {run: set() for run in range(len(plans))}
-    for receipt in read_receipts(url):
+    for receipt in read_receipts(url, since=0):
         number = int(receipt.choice.id.removeprefix("pr_"), 16)
         there[number // FAR].add(receipt.choice.id)
         assert plain(receipt) == plain(made_receipt(number))

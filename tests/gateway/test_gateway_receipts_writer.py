@@ -3,13 +3,14 @@
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from receipts_made import made_receipt, name_of
+from receipts_made import made_receipt, name_of, write
 
 from prefill_router.gateway.receipts import (
     DownError,
@@ -22,6 +23,7 @@ from prefill_router.gateway.receipts import (
     read_receipts,
 )
 from prefill_router.gateway.receipts.rows import Row
+from prefill_router.gateway.settings import Receipts
 
 
 class HeldStore(Store):
@@ -49,6 +51,9 @@ class HeldStore(Store):
         if self.never in names:
             raise RowError("never")
         self.batches.append(names)
+
+    def change(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[int]:
+        raise NotImplementedError(statements)
 
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         raise NotImplementedError(query, values)
@@ -232,3 +237,54 @@ def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
     asyncio.run(work())
     assert [r.choice.id for r in read_receipts(url)] == names(0, 1, 2)
     assert latest_feedback(url)[name_of(1)][0].score == 0.5
+
+
+def test_old_receipts_are_deleted_between_writes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "what nobody is to find"
+    file = write(
+        tmp_path / "receipts.sqlite",
+        [made_receipt(n, at=float(n), prompt=secret) for n in range(5)],
+        [Feedback(id=name_of(1), score=1, at=1)],
+    )
+    url = f"sqlite:///{file}"
+    now = time.time()
+
+    async def work() -> None:
+        writer = Writer(open_store(url), wait_seconds=60, keep_days=1)
+        assert await writer.keep(made_receipt(9, at=now))
+        while writer.stats().deleted < 5:
+            await asyncio.sleep(0.001)
+        assert await writer.keep(Feedback(id=name_of(9), score=1, at=now))
+        await writer.close()
+        assert (writer.stats().kept, writer.stats().failures) == (2, 0)
+
+    with caplog.at_level("INFO"):
+        asyncio.run(work())
+    assert [r.choice.id for r in read_receipts(url)] == names(9)
+    assert list(latest_feedback(url)) == names(9)
+    assert "5 receipts older than 1 days were deleted" in caplog.text
+    assert secret.encode() not in b"".join(f.read_bytes() for f in tmp_path.iterdir())
+
+
+def test_what_cannot_be_deleted_now_is_counted_and_stops_no_write() -> None:
+    class Kept(HeldStore):
+        def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+            raise DownError(query, kind=str(values))
+
+    async def work() -> None:
+        writer = Writer(Kept(), wait_seconds=60, keep_days=1)
+        while not writer.stats().failures:
+            await asyncio.sleep(0.001)
+        assert await writer.keep(made_receipt(1))
+        assert writer.healthy
+        await writer.close()
+
+    asyncio.run(work())
+
+
+def test_a_day_is_kept_at_least() -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        Receipts(keep_days=0)
+    assert Receipts(keep_days=1).keep_days == 1

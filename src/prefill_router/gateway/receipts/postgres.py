@@ -11,6 +11,7 @@ from prefill_router.errors import ConfigError, MissingExtraError, StoreError
 from prefill_router.gateway.receipts.rows import Kind, Row
 from prefill_router.gateway.receipts.store import (
     FEEDBACK,
+    FEEDBACK_INDEX,
     RECEIPTS,
     SCHEMA,
     DownError,
@@ -80,6 +81,19 @@ class PostgresStore(Store):
         except self._psycopg.Error as error:
             raise self._failure(error) from None
 
+    def change(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[int]:
+        """Do several things, all or none; see `Store.change`."""
+        connection = self._connected()
+        try:
+            counts = [
+                connection.execute(query.replace("?", "%s").encode(), tuple(values)).rowcount
+                for query, values in statements
+            ]
+            connection.commit()
+        except self._psycopg.Error as error:
+            raise self._failure(error) from None
+        return counts
+
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query; see `Store.select`."""
         connection = self._connected()
@@ -136,6 +150,8 @@ class PostgresStore(Store):
             version=lambda: one(f"SELECT max(version) FROM {SCHEMA}"),
             at=self._place,
         )
+        if self._create:
+            connection.execute(FEEDBACK_INDEX.encode())
 
     def _failure(self, error: "psycopg.Error") -> StoreError:
         """What an error is told as; the transaction is undone, or the connection given up."""

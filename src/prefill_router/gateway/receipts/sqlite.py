@@ -16,6 +16,7 @@ from prefill_router.errors import StoreError
 from prefill_router.gateway.receipts.rows import Kind, Row
 from prefill_router.gateway.receipts.store import (
     FEEDBACK,
+    FEEDBACK_INDEX,
     RECEIPTS,
     SCHEMA,
     DownError,
@@ -49,23 +50,27 @@ class SqliteStore(Store):
 
     def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
         """Write rows, all or none; see `Store.insert`."""
+        self.change(
+            [
+                (insert_statement(table, "?", rows=len(part)), [v for row in part for v in row])
+                for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
+                for part in _parts(rows)
+            ]
+        )
+
+    def change(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[int]:
+        """Do several things, all or none; see `Store.change`."""
         self._follow()
-        statements = [
-            (insert_statement(table, "?", rows=len(part)), [v for row in part for v in row])
-            for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
-            for part in _parts(rows)
-        ]
         try:
             if len(statements) == 1:
-                self._connection.execute(*statements[0])
-                return
+                return [self._connection.execute(*statements[0]).rowcount]
             self._connection.execute("BEGIN IMMEDIATE")
-            for statement, values in statements:
-                self._connection.execute(statement, values)
+            counts = [self._connection.execute(*one).rowcount for one in statements]
             self._connection.execute("COMMIT")
         except (sqlite3.Error, OverflowError) as error:
             self._roll_back()
             raise self._failure(error) from None
+        return counts
 
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query; see `Store.select`."""
@@ -108,6 +113,7 @@ class SqliteStore(Store):
         if self._create:
             one("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA secure_delete = ON")  # prompts that go are to be gone
             connection.execute("BEGIN IMMEDIATE")
         else:
             connection.execute("PRAGMA query_only = ON")
@@ -123,6 +129,7 @@ class SqliteStore(Store):
             at=str(self._path),
         )
         if self._create:
+            connection.execute(FEEDBACK_INDEX)
             connection.execute("COMMIT")
 
     def _follow(self) -> None:

@@ -52,6 +52,17 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def change(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[int]:
+        """Do several things, all or none; gives how many rows each of them changed.
+
+        Args:
+            statements: What is done, and the values that its `?` stand for.
+
+        Raises:
+            DownError: It can't be written now.
+        """
+
+    @abstractmethod
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query, whose `?` stand for the values.
 
@@ -73,6 +84,10 @@ def create_statements(types: Mapping[Kind, str]) -> list[str]:
     version = f"CREATE TABLE {SCHEMA} (version {types['integer']} NOT NULL)"
     index = f"CREATE INDEX {RECEIPTS}_at ON {RECEIPTS} (at, id)"
     return [*tables, version, f"INSERT INTO {SCHEMA} VALUES ({VERSION})", index]
+
+
+FEEDBACK_INDEX = f"CREATE INDEX IF NOT EXISTS {FEEDBACK}_at ON {FEEDBACK} (at)"
+"""Made at every start: tables that were made before it came lack it, and do without."""
 
 
 @cache

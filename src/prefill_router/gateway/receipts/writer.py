@@ -10,6 +10,7 @@ from typing import NamedTuple, final
 from prefill_router.errors import StoreError
 from prefill_router.gateway.receipts.feedback import Feedback
 from prefill_router.gateway.receipts.receipt import Receipt
+from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import Row, to_row
 from prefill_router.gateway.receipts.store import DownError, RowError, Store
 
@@ -31,13 +32,15 @@ class WriterStats:
         waiting: That are to be written.
         lost: That came to a full queue, that the database takes never, or that were left at the
             end.
-        failures: Attempts that failed; what they were to write is tried again.
+        deleted: Receipts that went since they were too old.
+        failures: Attempts that failed; what they were to do is tried again.
         last_error_kind: Why the last one failed, in a word or two; empty where none did.
     """
 
     kept: int
     waiting: int
     lost: int
+    deleted: int
     failures: int
     last_error_kind: str
 
@@ -50,10 +53,25 @@ class _Item(NamedTuple):
 
 @final
 class Writer:
-    """Writes receipts to a store, of which it has the only use from now on."""
+    """Writes receipts to a store, of which it has the only use from now on.
 
-    def __init__(self, store: Store, *, wait_seconds: float = 2.0, max_queue: int = 10_000) -> None:
+    Args:
+        store: Where to.
+        wait_seconds: How long `keep` waits at most.
+        max_queue: At most so many wait to be written.
+        keep_days: Receipts that are older are deleted, between writes; None for none.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        wait_seconds: float = 2.0,
+        max_queue: int = 10_000,
+        keep_days: int | None = None,
+    ) -> None:
         self._store, self._wait, self._most = store, wait_seconds, max_queue
+        self._retention = Retention(store, keep_days)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._stop = Event()
         # Each of these counts is changed by one thread alone: the first three by the loop's.
@@ -96,6 +114,7 @@ class Writer:
             kept=self._kept,
             waiting=self._put - self._kept - self._dropped - self._left,
             lost=self._refused + self._dropped + self._left,
+            deleted=self._retention.deleted,
             failures=self._failures,
             last_error_kind=self._last_error_kind,
         )
@@ -118,20 +137,39 @@ class Writer:
     def _run(self) -> None:
         ended = False
         while not ended:
-            batch: list[_Item] = []
-            item = self._queue.get()
+            batch, ended = self._gathered()
+            if batch:
+                self._write(batch)
+            if not ended:
+                self._tidy()
+        self._store.close()
+
+    def _gathered(self) -> tuple[list[_Item], bool]:
+        """What has come since, and whether nothing more will; waits for the first of it.
+
+        Nothing, where old receipts are to be looked for.
+        """
+        batch: list[_Item] = []
+        try:
+            item = self._queue.get(timeout=self._retention.wait())
             while item is not None:
                 batch.append(item)
                 if len(batch) == _TOGETHER:
                     break
-                try:
-                    item = self._queue.get_nowait()
-                except Empty:
-                    break
-            ended = item is None
-            if batch:
-                self._write(batch)
-        self._store.close()
+                item = self._queue.get_nowait()
+        except Empty:
+            return batch, False
+        return batch, item is None
+
+    def _tidy(self) -> None:
+        try:
+            self._retention.work()
+        except StoreError as error:
+            self._failed(error)
+
+    def _failed(self, error: StoreError) -> None:
+        self._failures += 1
+        self._last_error_kind = error.kind if isinstance(error, DownError) else "unusable"
 
     def _write(self, batch: Sequence[_Item]) -> None:
         """Write a batch, however long the database is down."""
@@ -142,8 +180,7 @@ class Writer:
                 written = self._insert(batch, rows)
             except StoreError as error:
                 self._down = True
-                self._failures += 1
-                self._last_error_kind = error.kind if isinstance(error, DownError) else "unusable"
+                self._failed(error)
                 self._stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

@@ -139,6 +139,7 @@ class Gateway:
             store,
             wait_seconds=settings.receipts.wait_seconds,
             max_queue=settings.receipts.max_queue,
+            keep_days=settings.receipts.keep_days,
         )
         await asyncio.to_thread(restore, self, settings)
         self._live = await self._made(self._first, None)

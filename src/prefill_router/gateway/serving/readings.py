@@ -47,7 +47,12 @@ def _forecasts(gateway: "Gateway") -> Mapping[str, float]:
 
 def _receipts(gateway: "Gateway") -> Mapping[str, float]:
     stats = gateway.writer.stats()
-    return {"kept": stats.kept, "lost": stats.lost, "failures": stats.failures}
+    return {
+        "kept": stats.kept,
+        "lost": stats.lost,
+        "deleted": stats.deleted,
+        "failures": stats.failures,
+    }
 
 
 def _budgets(gateway: "Gateway") -> Sequence[BudgetLeft]:

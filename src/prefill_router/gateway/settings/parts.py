@@ -153,12 +153,14 @@ class Receipts(_Part):
     Attributes:
         url: `sqlite:///FILE`, or `postgresql://...`, whose password may come from `PGPASSWORD`.
         prompts: Whether the text that the encoder read is kept too.
+        keep_days: Older receipts are deleted, with their feedback; None keeps all.
         wait_seconds: How long the end of an answer waits for its receipt to be kept.
         max_queue: At most so many wait to be written; what comes then is lost, and counted.
     """
 
     url: str = "sqlite:///receipts.sqlite"
     prompts: bool = False
+    keep_days: Annotated[int, Field(le=36_500)] | None = None
     wait_seconds: Annotated[float, Field(ge=0, le=60)] = 2.0
     max_queue: Count = 10_000
 
@@ -168,6 +170,16 @@ class Receipts(_Part):
         if not url.startswith(("sqlite:///", "postgresql://")):
             raise ValueError("must begin with sqlite:/// or postgresql://")
         return url
+
+    @field_validator("keep_days")
+    @classmethod
+    def _is_long_enough(cls, days: int | None) -> int | None:
+        if days is not None and days < 1:
+            raise ValueError(
+                "must be at least 1: at the start, spending and conversations of the last day are "
+                "read from them"
+            )
+        return days
 
 
 @final
