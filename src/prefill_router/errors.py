@@ -41,7 +41,18 @@ FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 
 class PrefillRouterError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of everything that this package raises on purpose.
+
+    Args:
+        told: What is wrong; several things, each by itself, where several were found at once.
+
+    Attributes:
+        told: The same; as a text it has a line for each.
+    """
+
+    def __init__(self, *told: str) -> None:
+        super().__init__("\n".join(told))
+        self.told = told
 
 
 class ConfigError(PrefillRouterError):
@@ -72,9 +83,9 @@ class FormatError(DataError):
         line: The line (text) or record (JSON, Parquet) in it, from 1; None for the whole file.
     """
 
-    def __init__(self, message: str, *, file: Path | str, line: int | None = None) -> None:
+    def __init__(self, *told: str, file: Path | str, line: int | None = None) -> None:
         place = f"{file}" if line is None else f"{file}:{line}"
-        super().__init__(f"{place}: {message}")
+        super().__init__(*(f"{place}: {one}" for one in told))
         self.file = Path(file)
         self.line = line
 

@@ -1,5 +1,6 @@
 """YAML that people write: a name that is there twice is a mistake, not silently the last one."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +38,39 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError("no such file") from None
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from None
+
+
+def line_of(path: Path, place: Iterable[int | str]) -> int:
+    """The line of a file on which what stands at a place begins, from 1.
+
+    Where nothing stands there, that of what it would stand in.
+
+    Args:
+        path: A file that `read_yaml` can read.
+        place: The names that lead to it, and the numbers of places in lists, from 0.
+
+    Raises:
+        ConfigError: The file can't be read any more.
+    """
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Distinct)
+    except (OSError, ValueError, yaml.YAMLError):
+        raise ConfigError("it changed while it was read; try again") from None
+    line = 0
+    for name in place:
+        found = _child(node, name)
+        if found is None:
+            break
+        line, node = found
+    return line + 1
+
+
+def _child(node: Any, name: int | str) -> tuple[int, yaml.Node] | None:
+    """What stands under a name or number, and the line on which it begins, from 0."""
+    if isinstance(node, yaml.SequenceNode) and isinstance(name, int) and name < len(node.value):
+        child = node.value[name]
+        return child.start_mark.line, child
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next(
+        ((key.start_mark.line, value) for key, value in pairs if key.value == str(name)), None
+    )

@@ -95,7 +95,7 @@ def test_keys_name_targets_of_the_pool() -> None:
         ]
     )
     keys.check_targets(["big", "old", "new"])
-    with pytest.raises(ConfigError, match=r"'a' is for \['old'\].*'b' is for \['new'\]"):
+    with pytest.raises(ConfigError, match=r"(?s)'a' is for \['old'\].*'b' is for \['new'\]"):
         keys.check_targets(["big"])
 
 

@@ -49,9 +49,10 @@ def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch
         "traffic: .*otherwise",
         "budgets.0.dollars",
         "budgets.0.per",
-        "limits.requests",
+        "LIMITS__REQUESTS",
     ):
         assert re.search(part, str(caught.value)), part
+    assert len(caught.value.told) == len(str(caught.value).splitlines()) == 8
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_malformed_variable_or_option_is_refused(
     with pytest.raises(ConfigError, match=r"the options: routing\.lam: "):
         places.settings()
     monkeypatch.setenv("PREFILL_ROUTER_BUDGETS", "[{")
-    with pytest.raises(ConfigError, match="budgets"):
+    with pytest.raises(ConfigError, match="PREFILL_ROUTER_BUDGETS: isn't JSON"):
         read_settings()
 
 

@@ -56,8 +56,9 @@ def main() -> None:
     except (PrefillRouterError, OSError) as error:  # of the system: no such name, no room, no right
         if interruptions:
             _end_interrupted()
-        told = " ".join(line.strip() for line in str(error).splitlines())
-        err.print(Text.assemble(("error", "bold red"), ": ", told), soft_wrap=True)
+        for told in error.told if isinstance(error, PrefillRouterError) else (str(error),):
+            line = " ".join(part.strip() for part in told.splitlines())
+            err.print(Text.assemble(("error", "bold red"), ": ", line), soft_wrap=True)
         sys.exit(1)
     finally:
         _flush()

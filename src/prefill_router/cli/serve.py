@@ -1,11 +1,17 @@
 """`prefill-router serve`: the gateway, in front of real traffic."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prefill_router.cli.app import app, err, out
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.errors import ConfigError, PrefillRouterError
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.serving.loading import Loaded
 
 
 @app.command()
@@ -42,6 +48,9 @@ def serve(
     check: Annotated[
         bool, typer.Option("--check", help="Check everything that it is made of, and end.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what --check finds as JSON.")
+    ] = False,
 ) -> None:
     """Serve the OpenAI protocol, and send each request to the target that the router picks.
 
@@ -54,6 +63,8 @@ def serve(
     from prefill_router.gateway.serving.loading import load
     from prefill_router.gateway.serving.places import Places
 
+    if as_json and not check:
+        raise ConfigError("--json prints what --check finds; give both, or neither")
     places = Places(
         router=router,
         pool=pool,
@@ -68,22 +79,38 @@ def serve(
         device=device,
         threads=threads,
     )
-    loaded = load(places)
-    unpriced = [target.name for target in loaded.pool if not target.has_price]
-    if unpriced:
-        err.print(
-            f"warning: {', '.join(unpriced)} have no prices, so what they cost isn't counted",
-            style="yellow",
-            soft_wrap=True,
-        )
     if check:
-        names = ", ".join(loaded.pool.names)
-        told = f"all is well: the router {loaded.light.fingerprint}, in front of {names}"
-        out.print(told, soft_wrap=True)
+        _check(partial(load, places), as_json=as_json)
         return
+    loaded = load(places)
+    _warn(loaded)
     from prefill_router.gateway.serving.running import run
 
     run(places, loaded, told=lambda address: out.print(f"serving at {address}", soft_wrap=True))
+
+
+def _check(load: "Callable[[], Loaded]", *, as_json: bool) -> None:
+    """Say what is wrong, or that nothing is; for programs, what is wrong is the result too."""
+    try:
+        loaded = load()
+    except PrefillRouterError as error:
+        if not as_json:
+            raise
+        print_json({"ok": False, "errors": list(error.told), "warnings": []})
+        raise typer.Exit(1) from None
+    names, router = list(loaded.pool.names), loaded.light.fingerprint
+    if as_json:
+        found = {"ok": True, "errors": [], "warnings": list(loaded.warnings)}
+        print_json({**found, "router": router, "targets": names})
+        return
+    _warn(loaded)
+    told = f"all is well: the router {router}, in front of {', '.join(names)}"
+    out.print(told, soft_wrap=True)
+
+
+def _warn(loaded: "Loaded") -> None:
+    for told in loaded.warnings:
+        err.print(f"warning: {told}", style="yellow", soft_wrap=True)
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -31,6 +31,9 @@ FallbackReason = Literal["deadline", "queue_full", "encoder_down", "unreadable",
 """
 FALLBACK_REASONS: tuple[FallbackReason, ...] = get_args(FallbackReason)
 
+FALLBACKS = ("prior", "best", "cheapest")
+"""Who decides without a forecast, beside a target's own name; see `settings.Routing`."""
+
 OutcomeKind = Literal["answered", "refused", "failed", "cut", "disconnected", "routed"]
 """How a request ended.
 
@@ -48,6 +51,7 @@ HEADER = "x-prefill-router-"
 SESSION_HEADER = "x-session-id"
 
 __all__ = [
+    "FALLBACKS",
     "FALLBACK_REASONS",
     "HEADER",
     "OUTCOMES",

@@ -27,8 +27,9 @@ or, where only prices are known, `prices.csv` with the columns `target`,
 """
 
 import csv
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -43,6 +44,9 @@ from prefill_router.targets.target import Target
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+_Row = TypeVar("_Row")
+_Made = TypeVar("_Made")
 
 _PRICE_COLUMNS = ("target", "usd_per_million_input_tokens", "usd_per_million_output_tokens")
 
@@ -108,21 +112,41 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
     """A pool from plain values, as `Pool.to_dict` gives them.
 
     Raises:
-        FormatError: A field is missing, unknown, or of the wrong type.
+        FormatError: Fields are missing, unknown, or make no sense; it tells every one.
     """
     try:
         model = _PoolModel.model_validate(value)
-        providers = [Provider(**p.model_dump(exclude_none=True)) for p in model.providers]
-        return Pool(tuple(map(_target, model.targets)), model.prices_date, tuple(providers))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise FormatError(f"{place}: {_told(first)}", file=source) from None
+        raise FormatError(*map(_told, error.errors()), file=source) from None
+    wrong: list[str] = []
+    providers = tuple(_each(_provider, model.providers, wrong))
+    targets = tuple(_each(_target, model.targets, wrong))
+    try:
+        if not wrong:
+            return Pool(targets, model.prices_date, providers)
     except ConfigError as error:
-        raise FormatError(str(error), file=source) from None
+        wrong += error.told
+    raise FormatError(*wrong, file=source)
+
+
+def _provider(row: _ProviderModel) -> Provider:
+    return Provider(**row.model_dump(exclude_none=True))
+
+
+def _each(make: Callable[[_Row], _Made], rows: Iterable[_Row], wrong: list[str]) -> Iterator[_Made]:
+    for row in rows:
+        try:
+            yield make(row)
+        except ConfigError as error:
+            wrong += error.told
 
 
 def _told(error: "ErrorDetails") -> str:
+    place = ".".join(map(str, error["loc"]))
+    return f"{place}: {_words(error)}"
+
+
+def _words(error: "ErrorDetails") -> str:
     """What is wrong with a field, and what would do; without its value, which may be a key."""
     if error["type"] != "extra_forbidden":
         return error["msg"]

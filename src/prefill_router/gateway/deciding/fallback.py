@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.deciding.ordering import ordered
+from prefill_router.gateway.words import FALLBACKS
 from prefill_router.policy import Policy
 
 PerTarget = Float[NDArray[np.float64], " target"]
-_WORDS = ("prior", "best", "cheapest")
 
 
 def check_fallback(fallback: str, names: tuple[str, ...]) -> None:
@@ -20,9 +20,9 @@ def check_fallback(fallback: str, names: tuple[str, ...]) -> None:
     Raises:
         ConfigError: It is neither a word for one nor a target.
     """
-    if fallback not in _WORDS and fallback not in names:
+    if fallback not in FALLBACKS and fallback not in names:
         raise ConfigError(
-            f"routing.fallback is {fallback!r}; known are {', '.join(_WORDS)}, and the targets "
+            f"routing.fallback is {fallback!r}; known are {', '.join(FALLBACKS)}, and the targets "
             f"{list(names)}"
         )
 

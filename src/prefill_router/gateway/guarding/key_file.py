@@ -57,7 +57,7 @@ def read_rows(path: Path) -> tuple[ClientKey, ...]:
             told.extend(f"{_place(number, e['loc'])}: {e['msg']}" for e in error.errors())
     told.extend(repeated(rows))
     if told:
-        raise ConfigError(f"{path}: {'; '.join(told)}")
+        raise ConfigError(*(f"{path}: {one}" for one in told))
     return tuple(keys)
 
 

@@ -94,7 +94,7 @@ class ClientKeys:
         self._keys = tuple(keys)
         told = repeated([{"name": key.name, "sha256": key.sha256} for key in keys])
         if told:
-            raise ConfigError("; ".join(told))
+            raise ConfigError(*told)
         self._by_digest = {
             bytes.fromhex(key.sha256): (
                 key,
@@ -125,14 +125,13 @@ class ClientKeys:
         """
         known = set(names)
         told = [
-            f"the key {key.name!r} is for {unknown}"
+            f"the key {key.name!r} is for {unknown}, which the pool lacks; its targets are "
+            f"{sorted(known)}"
             for key in self._keys
             if (unknown := sorted(set(key.targets or ()) - known))
         ]
         if told:
-            raise ConfigError(
-                f"{'; '.join(told)}, which the pool lacks; its targets are {sorted(known)}"
-            )
+            raise ConfigError(*told)
 
     def _known(self, key: bytes) -> ClientKey | None:
         found = self._by_digest.get(sha256(key).digest())

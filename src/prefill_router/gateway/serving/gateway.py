@@ -173,6 +173,8 @@ class Gateway:
             ending.add_done_callback(self._old.discard)
             for tell in self.on_reload:
                 tell(loaded)
+            for warning in loaded.warnings:
+                _log.warning("%s", warning)
             _log.info("reloaded, with the router %s", loaded.light.fingerprint)
             return loaded
 

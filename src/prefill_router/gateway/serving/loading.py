@@ -10,13 +10,16 @@ from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.guarding import ClientKeys, check_listen, read_keys
 from prefill_router.gateway.protocol import Passing
 from prefill_router.gateway.serving.places import Places
-from prefill_router.gateway.settings import Settings
+from prefill_router.gateway.settings import Settings, nearest, stray_variables
+from prefill_router.gateway.words import FALLBACKS
+from prefill_router.router.decision import refuse_cascade
 from prefill_router.router.light import LightRouter, read_light
 from prefill_router.targets import Pool, read_pool
 from prefill_router.upstream import provider_keys
 
 _T = TypeVar("_T")
-_FALLBACKS = ("prior", "best", "cheapest")
+_OTHER_VARIABLES = ("PREFILL_ROUTER_CACHE", "PREFILL_ROUTER_EMBEDDINGS_KEY")
+"""What else of this package is set in the environment."""
 
 
 @final
@@ -30,12 +33,14 @@ class Loaded:
         pool: All that can be asked: the pool file's targets that have an endpoint, of which the
             router may not know all.
         keys: The clients' keys; None where none are asked for.
+        warnings: What can be used, but hardly as it was meant.
     """
 
     settings: Settings
     light: LightRouter
     pool: Pool
     keys: ClientKeys | None
+    warnings: tuple[str, ...] = ()
 
 
 def load(places: Places, *, environment: Mapping[str, str] | None = None) -> Loaded:
@@ -46,7 +51,7 @@ def load(places: Places, *, environment: Mapping[str, str] | None = None) -> Loa
         environment: Where the providers' keys are; the process's if not given.
 
     Raises:
-        ConfigError: Something can't be used; the message names everything that can't.
+        ConfigError: Something can't be used; it tells everything that can't.
     """
     found: list[str] = []
     settings = _tried(places.settings, found)
@@ -56,27 +61,28 @@ def load(places: Places, *, environment: Mapping[str, str] | None = None) -> Loa
         pool = _tried(partial(read_pool, places.pool), found)
     elif light is not None:
         pool = light.pool
-    keys = None
-    if settings is not None and settings.keys is not None:
-        keys = _tried(partial(read_keys, settings.keys), found)
+    named = places.keys if settings is None else settings.keys
+    keys = None if named is None else _tried(partial(read_keys, named), found)
     asked = None if pool is None else _askable(pool, found)
     if asked is not None:
         known = os.environ if environment is None else environment
         _tried(partial(provider_keys, asked, known), found)
-    if settings is not None and asked is not None and light is not None:
-        found += _contradictions(settings, asked, light, keys)
+    for check in _checks(settings, asked, light, keys):
+        _tried(check, found)
     if found or settings is None or light is None or asked is None:
-        raise ConfigError("; ".join(found))
+        raise ConfigError(*found)
     merged = light.with_pool(_merged(light.pool, asked))
-    return Loaded(settings=settings, light=merged, pool=asked, keys=keys)
+    return Loaded(settings=settings, light=merged, pool=asked, keys=keys, warnings=_warnings(asked))
 
 
 def _tried(read: Callable[[], _T], found: list[str]) -> _T | None:
     try:
         return read()
-    except (PrefillRouterError, OSError) as error:
+    except PrefillRouterError as error:
+        found += error.told
+    except OSError as error:
         found.append(str(error))
-        return None
+    return None
 
 
 def _askable(pool: Pool, found: list[str]) -> Pool | None:
@@ -87,44 +93,71 @@ def _askable(pool: Pool, found: list[str]) -> Pool | None:
     return pool.select(names)
 
 
-def _contradictions(
-    settings: Settings, pool: Pool, light: LightRouter, keys: ClientKeys | None
-) -> Iterator[str]:
-    """What each part alone doesn't show."""
-    try:
-        check_listen(settings.listen, keys)
-    except ConfigError as error:
-        yield str(error)
-    try:
-        if keys is not None:
-            keys.check_targets(pool.names)
-    except ConfigError as error:
-        yield str(error)
-    try:
-        Passing(settings.forward_headers)
-    except ConfigError as error:
-        yield str(error)
+def _checks(
+    settings: Settings | None,
+    pool: Pool | None,
+    light: LightRouter | None,
+    keys: ClientKeys | None,
+) -> Iterator[Callable[[], object]]:
+    """What each part alone doesn't show, as far as its parts could be read."""
+    if light is not None:
+        yield partial(refuse_cascade, light.policy)
+    if settings is not None:
+        yield partial(Passing, settings.forward_headers)
+        if keys is not None or settings.keys is None:
+            yield partial(check_listen, settings.listen, keys)
+            yield partial(_check_budgets, settings, keys)
+    if keys is not None and pool is not None:
+        yield partial(keys.check_targets, pool.names)
+    if pool is not None and light is not None:
+        yield partial(_check_targets, settings, pool, light)
+
+
+def _check_targets(settings: Settings | None, pool: Pool, light: LightRouter) -> None:
+    told = []
     known = set(pool.names) & set(light.pool.names)
     if not known:
-        yield (
+        told.append(
             f"the pool has none of the router's targets {list(light.pool.names)}; it has "
             f"{list(pool.names)}"
         )
-    fallback, otherwise = settings.routing.fallback, settings.traffic.otherwise
-    if fallback not in known and fallback not in _FALLBACKS:
-        yield (
-            f"routing.fallback is {fallback!r}; it is one of {list(_FALLBACKS)}, or one of the "
-            f"router's targets that the pool has: {sorted(known)}"
+    there = f"of the router's targets the pool has {sorted(known)}"
+    fallback = None if settings is None else settings.routing.fallback
+    if fallback is not None and fallback not in {*known, *FALLBACKS}:
+        near = nearest(fallback, [*FALLBACKS, *known])
+        told.append(
+            f"routing.fallback is {fallback!r}; it is one of {list(FALLBACKS)}, or a target; "
+            f"{there}{near}"
         )
+    otherwise = None if settings is None else settings.traffic.otherwise
     if otherwise is not None and otherwise not in known:
-        yield (
-            f"traffic.otherwise is {otherwise!r}; of the router's targets the pool has "
-            f"{sorted(known)}"
-        )
+        near = nearest(otherwise, list(known))
+        told.append(f"traffic.otherwise is {otherwise!r}; {there}{near}")
+    if told:
+        raise ConfigError(*told)
+
+
+def _check_budgets(settings: Settings, keys: ClientKeys | None) -> None:
+    known = [key.name for key in keys or ()]
     named = {b.key for b in settings.budgets if b.key is not None}
-    unknown = sorted(named - {key.name for key in keys or ()})
-    if unknown:
-        yield f"budgets name the keys {unknown}, which the file of keys hasn't"
+    told = [
+        f"budgets name the key {name!r}, which the file of keys hasn't{nearest(name, known)}"
+        for name in sorted(named - set(known))
+    ]
+    if told:
+        raise ConfigError(*told)
+
+
+def _warnings(pool: Pool) -> tuple[str, ...]:
+    told = []
+    unpriced = [target.name for target in pool if not target.has_price]
+    if unpriced:
+        told.append(f"{', '.join(unpriced)}: no prices, so what is spent there isn't counted")
+    theirs = {*_OTHER_VARIABLES, *(p.api_key_env for p in map(pool.provider_of, pool.names))}
+    for name, meant in stray_variables().items():
+        if name not in theirs:
+            told.append(f"the environment variable {name} sets nothing{meant}")
+    return tuple(told)
 
 
 def _merged(routed: Pool, pool: Pool) -> Pool:

@@ -5,11 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from pydantic import BaseModel, ValidationError
-
-from prefill_router.errors import ConfigError
 from prefill_router.gateway.settings import Settings, read_settings
-from prefill_router.gateway.settings.whole import wrong_settings
 
 
 @final
@@ -42,20 +38,7 @@ class Places:
         """The settings, as they are now.
 
         Raises:
-            ConfigError: Some can't be used; the message names every one.
+            ConfigError: Some can't be used; it tells every one.
         """
-        read = read_settings(self.config)
-        parts, told = {}, []
-        for part, values in self.overrides.items():
-            try:
-                parts[part] = _changed(getattr(read, part), values)
-            except ValidationError as error:
-                told += wrong_settings(error, part)
-        if told:
-            raise ConfigError(f"the options: {'; '.join(told)}")
         named = {} if self.keys is None else {"keys": self.keys}
-        return read.model_copy(update={**parts, **named})
-
-
-def _changed(part: BaseModel, values: Mapping[str, Any]) -> BaseModel:
-    return type(part).model_validate({**part.model_dump(), **values})
+        return read_settings(self.config, options={**self.overrides, **named})

@@ -16,7 +16,8 @@ from prefill_router.gateway.settings.parts import (
     Streams,
     Traffic,
 )
-from prefill_router.gateway.settings.whole import Settings, read_settings
+from prefill_router.gateway.settings.whole import Settings, read_settings, stray_variables
+from prefill_router.gateway.settings.wrong import nearest
 
 __all__ = [
     "Budget",
@@ -30,5 +31,7 @@ __all__ = [
     "Settings",
     "Streams",
     "Traffic",
+    "nearest",
     "read_settings",
+    "stray_variables",
 ]

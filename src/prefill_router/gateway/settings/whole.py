@@ -1,36 +1,41 @@
 """All settings, from a file and from the environment."""
 
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, final, get_args
+from typing import Any, final
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic import ValidationError, field_validator
 
 from prefill_router.errors import ConfigError
+from prefill_router.gateway.settings.environment import (
+    PREFIX,
+    Variable,
+    merged,
+    over,
+    variables_of,
+)
 from prefill_router.gateway.settings.parts import (
     Budget,
     Failures,
     Limits,
     Listen,
     Logs,
+    Part,
     Receipts,
     Routing,
     Sessions,
     Streams,
     Traffic,
 )
+from prefill_router.gateway.settings.wrong import Sources, wrong_settings
 from prefill_router.yaml_files import read_yaml
-
-_PREFIX = "PREFILL_ROUTER_"
 
 
 @final
-class Settings(BaseSettings):
+class Settings(Part):
     """All that can be set; every part has defaults.
 
     Attributes:
@@ -39,13 +44,6 @@ class Settings(BaseSettings):
         traces: The OTLP endpoint of traces; None for none.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=_PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        nested_model_default_partial_update=True,
-    )
     listen: Listen = Listen()
     routing: Routing = Routing()
     sessions: Sessions = Sessions()
@@ -60,71 +58,83 @@ class Settings(BaseSettings):
     forward_headers: tuple[str, ...] = ()
     traces: str | None = None
 
+    @field_validator("traces")
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment comes before the file; nothing else is read."""
-        return env_settings, init_settings
+    def _is_address(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "")
+        if url is not None and not (parts.scheme in ("http", "https") and parts.netloc):
+            raise ValueError("must be an OTLP endpoint, such as http://127.0.0.1:4318")
+        return url
 
 
-def read_settings(path: Path | None = None) -> Settings:
-    """The settings of a YAML file, with the environment's over them.
+def read_settings(
+    path: Path | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings of a YAML file, with the environment's over them, and options over both.
+
+    Args:
+        path: The file; None for none.
+        options: Settings as in a file.
+        environment: The variables; the process's if not given.
 
     Raises:
-        ConfigError: Some can't be used; the message names every one.
+        ConfigError: Some can't be used; it tells every one, and where it is set.
     """
-    value: Any = {}
-    if path is not None:
-        try:
-            value = read_yaml(path)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
-        value = {} if value is None else value
-        if not isinstance(value, dict):
-            raise ConfigError(f"{path}: not settings; they are names with values, see the guide")
-    known = {name: part for name, part in value.items() if name in Settings.model_fields}
-    told = [f"{name}: no such setting" for name in value if name not in known]
-    if told:
-        told[-1] += f"; there are {', '.join(Settings.model_fields)}"
+    variables = _variables(environment)
+    value = {} if path is None else _of_file(path)
+    told = [f"{variable.name}: {variable.wrong}" for variable in variables if variable.wrong]
+    sources = Sources(path, value, variables, options or {})
     try:
-        settings = Settings(**known)
+        settings = Settings.model_validate(over(merged(value, variables), sources.options))
     except ValidationError as error:
-        told += wrong_settings(error)
-    except SettingsError as error:  # a variable that isn't JSON where a list or a mapping is due
-        told.append(" ".join(str(error).split()))
+        told += wrong_settings(error, Settings, sources)
     if told:
-        source = "the settings" if path is None else str(path)
-        raise ConfigError(f"{source}: {'; '.join(told)}") from None
+        raise ConfigError(*told)
     return settings
 
 
-def wrong_settings(error: ValidationError, part: str | None = None) -> list[str]:
-    """What is wrong with each of the settings that can't be used, by its name in the file.
+def stray_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables that begin as settings do, and set nothing: other programs may have set them.
 
     Args:
-        error: What was found.
-        part: The part that was read, such as `routing`; None where it was all of them.
+        environment: The variables; the process's if not given.
+
+    Returns:
+        For each, the end of a sentence that says which setting may be meant; empty for none.
     """
-    told = []
-    for found in error.errors():
-        loc = found["loc"] if part is None else (part, *found["loc"])
-        words = found["msg"].removeprefix("Value error, ")
-        if found["type"] == "extra_forbidden":
-            words = f"no such setting; there are {', '.join(_model(loc[:-1]).model_fields)}"
-        told.append(f"{'.'.join(map(str, loc)) or 'all'}: {words}")
-    return told
+    known = os.environ if environment is None else environment
+    found = variables_of(known, Settings)
+    return {variable.name: _meant(variable) for variable in found if _is_stray(variable)}
 
 
-def _model(loc: tuple[int | str, ...]) -> type[BaseModel]:
-    model: type[BaseModel] = Settings
-    for name in loc:
-        if isinstance(name, str):
-            kind = model.model_fields[name].annotation
-            model = next(each for each in (kind, *get_args(kind)) if hasattr(each, "model_fields"))
-    return model
+def _meant(variable: Variable) -> str:
+    name = str(variable.path[0])
+    for part, field in Settings.model_fields.items():
+        if name in getattr(field.annotation, "model_fields", ()):
+            return f"; did you mean {PREFIX}{part.upper()}__{name.upper()}?"
+    near = get_close_matches(name, Settings.model_fields, n=1)
+    return f"; did you mean {PREFIX}{near[0].upper()}?" if near else ""
+
+
+def _variables(environment: Mapping[str, str] | None) -> tuple[Variable, ...]:
+    known = os.environ if environment is None else environment
+    found = variables_of(known, Settings)
+    return tuple(variable for variable in found if not _is_stray(variable))
+
+
+def _is_stray(variable: Variable) -> bool:
+    """Whether it is no setting at all; one with two parts is meant for one, and then a mistake."""
+    return len(variable.path) == 1 and variable.path[0] not in Settings.model_fields
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    try:
+        value = read_yaml(path)
+    except ConfigError as error:
+        raise ConfigError(*(f"{path}: {one}" for one in error.told)) from None
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"{path}: not settings; they are names with values, see the guide")
+    return value or {}
