@@ -50,6 +50,11 @@ def test_a_dataset_counted_by_hand() -> None:
     assert [t.costs_known for t in whole.targets] == [0, 5, 5]
 
 
+def test_queries_with_one_label_are_counted() -> None:
+    labels = [[1, NAN, NAN], [0, 0, NAN], [NAN, NAN, NAN], [NAN, NAN, 0]]
+    assert summarise(made(labels)).whole.single_label == 2
+
+
 def test_recorded_cost_comes_before_the_price_list() -> None:
     dataset = made([[1, 1, 1], [1, 1, 1]], recorded_cost=[[0.5, NAN, 2], [1.5, NAN, NAN]])
     costs = [(t.mean_cost, t.costs_known) for t in summarise(dataset).whole.targets]
@@ -124,7 +129,8 @@ def test_to_dict_holds_plain_values() -> None:
     told = summarise(make_routing_dataset(queries=20)).to_dict()
     assert set(told) == {
         *("queries", "distinct_prompts", "targets", "best_single", "best_single_accuracy"),
-        *("oracle_accuracy", "regimes", "unmeasured", "by_benchmark", "by_domain", "fingerprint"),
+        *("oracle_accuracy", "regimes", "unmeasured", "single_label", "by_benchmark"),
+        *("by_domain", "fingerprint"),
     }
     assert set(told["regimes"]) == {"all_correct", "all_incorrect", "disagreement"}
     assert set(told["targets"][0]) == {

@@ -170,7 +170,10 @@ def test_traffic_becomes_a_dataset_that_can_be_fitted(
         np.testing.assert_array_equal(dataset.correct[at], labels)
         assert np.nanmax(dataset.recorded_cost[at]) == pytest.approx(0.002)
         assert np.nanmax(dataset.input_tokens[at]) == 100 + row
-    assert "90 queries" in succeeded("describe", traffic)
+    told = succeeded("describe", traffic)
+    assert "90 queries" in told
+    assert "no query has the labels of two targets: there is no oracle" in told
+    assert "disagreement" not in told
     assert Router.load(router).pool.names == asked.pool.names
 
 

@@ -58,11 +58,34 @@ def _show_whole(whole: PartSummary, pool: Pool) -> None:
     out.print()
     out.print(_targets(whole, pool))
     out.print()
-    best, oracle = _percent(whole.best_single_accuracy), _percent(whole.oracle_accuracy)
-    best_single = f" ({whole.best_single or 'none'}), oracle "
-    out.print(Text.assemble("best single target ", (best, "bold"), best_single, (oracle, "bold")))
+    _show_comparison(whole)
+
+
+def _show_comparison(whole: PartSummary) -> None:
+    """What targets would give together, as far as they were asked the same queries."""
+    best = Text.assemble("best single target ", (_percent(whole.best_single_accuracy), "bold"))
+    best.append(f" ({whole.best_single or 'none'})")
+    labelled = whole.queries - whole.unmeasured
+    few = whole.single_label if len(whole.targets) > 1 else 0
+    if few and few == labelled:
+        out.print(best)
+        out.print(
+            "no query has the labels of two targets: there is no oracle and no consensus to tell, "
+            "and accuracies are of different queries",
+            style="yellow",
+            soft_wrap=True,
+        )
+        return
+    out.print(best.append(", oracle ").append(_percent(whole.oracle_accuracy), "bold"))
     out.print()
     out.print(_regimes(whole))
+    if few:
+        out.print(
+            f"{few:,} of {labelled:,} labelled queries have one target's label alone, which "
+            "oracle and consensus take for everybody's",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 def _targets(whole: PartSummary, pool: Pool) -> Table:

@@ -53,6 +53,8 @@ class PartSummary:
         oracle_accuracy: Mean of each query's highest label, over queries with any label.
         regimes: Queries in each consensus regime, over the targets measured on it.
         unmeasured: Queries without any label, which are in no regime.
+        single_label: Queries with one target's label alone: with nothing beside it, it is the
+            oracle's and everybody's.
     """
 
     queries: int
@@ -63,6 +65,7 @@ class PartSummary:
     oracle_accuracy: float | None
     regimes: Mapping[Regime, int]
     unmeasured: int
+    single_label: int
 
     def share(self, regime: Regime) -> float | None:
         """A regime's share of the queries with any label, from 0 to 1; None without such."""
@@ -136,6 +139,7 @@ def _part(dataset: RoutingDataset) -> PartSummary:
         oracle_accuracy=_known(_column_means(np.fmax.reduce(dataset.correct, axis=1)[:, None])[0]),
         regimes={regime: int((found == regime.value).sum()) for regime in MEASURED},
         unmeasured=int((found == Regime.UNMEASURED.value).sum()),
+        single_label=int(((~np.isnan(dataset.correct)).sum(axis=1) == 1).sum()),
     )
 
 
