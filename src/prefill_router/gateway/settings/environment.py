@@ -74,8 +74,10 @@ def over(value: Mapping[Any, Any], further: Mapping[Any, Any]) -> dict[Any, Any]
     joined = dict(value)
     for name, new in further.items():
         old = joined.get(name)
-        both = isinstance(old, dict) and isinstance(new, dict)
-        joined[name] = over(old, new) if both else new
+        if isinstance(old, dict) and isinstance(new, dict):
+            joined[name] = over(old, new)
+        else:
+            joined[name] = new
     return joined
 
 
