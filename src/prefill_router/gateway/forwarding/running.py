@@ -58,7 +58,7 @@ class Run:
 
     async def _give(self) -> None:
         found = await find_answer(self._ways, self._call, self._client, self._track)
-        #self._call.settled()
+        self._call.settled()
         if isinstance(found, Opened):
             self._answer, self._target = found, self._track.target
             if found.arrival is None or found.watch is None:

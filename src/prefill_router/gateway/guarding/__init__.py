@@ -1,20 +1,23 @@
 """Guarding: keys of clients, their limits, and what no request may do."""
 
 from prefill_router.gateway.guarding.address import Hosts, check_listen, is_loopback
-from prefill_router.gateway.guarding.guard import KEY, Guard
+from prefill_router.gateway.guarding.guard import FREE_BODY, KEY, Guard
 from prefill_router.gateway.guarding.key_file import read_keys
 from prefill_router.gateway.guarding.keys import ClientKey, ClientKeys
 from prefill_router.gateway.guarding.limits import KeyLimits, Slots, key_budgets
 from prefill_router.gateway.guarding.replies import send_refusal
+from prefill_router.gateway.guarding.room import Room
 from prefill_router.gateway.guarding.unknown import error_handlers
 
 __all__ = [
+    "FREE_BODY",
     "KEY",
     "ClientKey",
     "ClientKeys",
     "Guard",
     "Hosts",
     "KeyLimits",
+    "Room",
     "Slots",
     "check_listen",
     "error_handlers",

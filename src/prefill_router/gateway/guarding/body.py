@@ -5,18 +5,27 @@ import asyncio
 from starlette.types import Message, Receive
 
 from prefill_router.gateway.guarding.head import too_long
+from prefill_router.gateway.guarding.room import Held
 from prefill_router.gateway.refusal import RefusalError
 
 
-async def read_body(receive: Receive, *, most_bytes: int, seconds: float) -> bytes | None:
+async def read_body(
+    receive: Receive, *, most_bytes: int, seconds: float, held: Held
+) -> bytes | None:
     """The whole body; None where the client left before its end.
 
+    Args:
+        receive: Of ASGI.
+        most_bytes: It may be so long.
+        seconds: And take so long.
+        held: Counts what has come of it.
+
     Raises:
-        RefusalError: 413, it is too long; 408, it took too long.
+        RefusalError: 413, it is too long; 408, it took too long; 503, there is no room for it.
     """
     try:
         async with asyncio.timeout(seconds):
-            return await _read(receive, most_bytes)
+            return await _read(receive, most_bytes, held)
     except TimeoutError:
         raise RefusalError(
             f"the body didn't come within {seconds:g} seconds; send it faster, or less of it",
@@ -26,7 +35,7 @@ async def read_body(receive: Receive, *, most_bytes: int, seconds: float) -> byt
         ) from None
 
 
-async def _read(receive: Receive, most_bytes: int) -> bytes | None:
+async def _read(receive: Receive, most_bytes: int, held: Held) -> bytes | None:
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -37,6 +46,7 @@ async def _read(receive: Receive, most_bytes: int) -> bytes | None:
         size += len(piece)
         if size > most_bytes:
             raise too_long(most_bytes)
+        held.add(len(piece))
         if not message.get("more_body", False):
             return b"".join((*pieces, piece)) if pieces else piece
         pieces.append(piece)

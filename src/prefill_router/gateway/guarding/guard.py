@@ -5,7 +5,7 @@ from typing import final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from prefill_router.gateway.guarding.access import access_of
+from prefill_router.gateway.guarding.access import access_of, asks_a_target
 from prefill_router.gateway.guarding.address import Hosts
 from prefill_router.gateway.guarding.body import read_body, with_body
 from prefill_router.gateway.guarding.head import (
@@ -18,13 +18,18 @@ from prefill_router.gateway.guarding.head import (
 from prefill_router.gateway.guarding.keys import ClientKey, ClientKeys
 from prefill_router.gateway.guarding.limits import KeyLimits, Slots
 from prefill_router.gateway.guarding.replies import Reply, send_refusal
+from prefill_router.gateway.guarding.room import Held, Room
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.settings import Limits, Listen
 
 KEY = "prefill_router.key"
 """Where a request's `ClientKey` stands in its scope; None where none is asked for."""
+FREE_BODY = "prefill_router.free_body"
+"""Where its scope has what is to be called once nobody needs its body any more."""
 _BODY_SECONDS = 60.0
+_SHORT = 2**16  # bytes of bodies that have no room to wait for, such as an admin's
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_BODILESS = _READING | {"DELETE"}  # which no page can send elsewhere without asking first
 
 
 def _ignore(status: int) -> None:
@@ -45,6 +50,7 @@ class Guard:
         limits: How much clients may ask at once.
         keys: The keys that are asked for; None to ask for none.
         key_limits: What is known of each key's requests.
+        room: Where bodies are held.
         body_seconds: A body that takes longer is refused.
         refused: Told the status of every refusal.
     """
@@ -57,11 +63,13 @@ class Guard:
         limits: Limits,
         keys: ClientKeys | None,
         key_limits: KeyLimits | None = None,
+        room: Room | None = None,
         body_seconds: float = _BODY_SECONDS,
         refused: Callable[[int], None] = _ignore,
     ) -> None:
         self._app = app
         self._key_limits = key_limits or KeyLimits()
+        self._room = room or Room(limits.held_bytes)
         self._body_seconds = body_seconds
         self._refused = refused
         self.slots = Slots(limits.requests)
@@ -73,6 +81,7 @@ class Guard:
         self._limits = limits
         self._keys = keys
         self.slots.most = limits.requests
+        self._room.most = limits.held_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -92,17 +101,22 @@ class Guard:
     async def _check(self, scope: Scope, receive: Receive, reply: Reply, path: str) -> None:
         head = read_head(scope, most_bytes=self._limits.header_bytes)
         check_host(head, self._hosts, version=scope["http_version"])
-        reads = scope["method"] in _READING
-        if not reads:
+        method = scope["method"]
+        if method not in _READING:
             check_site(head)
         key = scope[KEY] = self._key_of(head, path)
-        if reads:
+        if method == "HEAD":  # answered as GET is; the server leaves the body out
+            scope = {**scope, "method": "GET"}
+        if method in _READING and not asks_a_target(path):
             await self._app(scope, receive, reply)
             return
-        check_content(head, most_bytes=self._limits.body_bytes)
         if not path.startswith("/v1/"):  # what an admin does must be possible under load
-            await self._pass(scope, receive, reply)
+            check_content(head, most_bytes=_SHORT)
+            await self._pass(scope, receive, reply, _SHORT, Held(Room(_SHORT)))
             return
+        if method not in _BODILESS:
+            check_content(head, most_bytes=self._limits.body_bytes)
+            self._room.check(int(head.get(b"content-length", b"0")))
         self.slots.enter()
         try:
             await self._admit(scope, receive, reply, key)
@@ -112,21 +126,31 @@ class Guard:
     async def _admit(
         self, scope: Scope, receive: Receive, reply: Reply, key: ClientKey | None
     ) -> None:
+        most = self._limits.body_bytes
         if key is None:
-            await self._pass(scope, receive, reply)
+            await self._pass(scope, receive, reply, most, Held(self._room))
             return
         self._key_limits.enter(key)
         try:
-            await self._pass(scope, receive, reply)
+            await self._pass(scope, receive, reply, most, Held(self._room))
         finally:
             self._key_limits.leave(key)
 
-    async def _pass(self, scope: Scope, receive: Receive, reply: Reply) -> None:
-        body = await read_body(
-            receive, most_bytes=self._limits.body_bytes, seconds=self._body_seconds
-        )
-        if body is not None:
-            await self._app(scope, with_body(body, receive), reply)
+    async def _pass(
+        self, scope: Scope, receive: Receive, reply: Reply, most_bytes: int, held: Held
+    ) -> None:
+        try:
+            body = await read_body(
+                receive, most_bytes=most_bytes, seconds=self._body_seconds, held=held
+            )
+            if body is None:
+                return
+            receive = with_body(body, receive)
+            del body  # else it would stay as long as the request
+            scope[FREE_BODY] = held.free
+            await self._app(scope, receive, reply)
+        finally:
+            held.free()
 
     def _key_of(self, head: Head, path: str) -> ClientKey | None:
         if self._keys is None:

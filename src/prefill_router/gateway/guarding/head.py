@@ -113,9 +113,10 @@ def check_content(head: Head, *, most_bytes: int) -> None:
         )
     if head.get(b"content-encoding", b"identity").lower() != b"identity":
         raise RefusalError(
-            "the body is compressed; send it as it is",
+            "the body is compressed; send it as it is, without content-encoding",
             status=415,
             code="unsupported_content_encoding",
+            headers={"accept-encoding": "identity"},  # RFC 9110, 15.5.16
         )
     length = head.get(b"content-length", b"0")
     if not length.isdigit():
@@ -127,7 +128,8 @@ def check_content(head: Head, *, most_bytes: int) -> None:
 def too_long(most_bytes: int) -> RefusalError:
     """The refusal of a body that is too long."""
     return RefusalError(
-        f"the body has more than {most_bytes} bytes, which is the most (limits.body_bytes)",
+        f"the body has more than {most_bytes} bytes, which is the most that is taken here (at /v1, "
+        "limits.body_bytes); send less",
         status=413,
         code="body_too_large",
     )

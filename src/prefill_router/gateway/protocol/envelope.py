@@ -1,6 +1,6 @@
 """A request's body, read once, and sent on as the bytes that it came as."""
 
-import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, final
@@ -32,6 +32,7 @@ class Envelope:
         stream: Whether the answer is to be sent as it comes.
         usage_asked: Whether the client itself asked that a stream ends with its token counts.
         max_tokens: At most so many tokens in the answer; None where nothing is said.
+        splicer: Makes the bodies for targets; it keeps the bytes that came, and no field.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Envelope:
         self.max_tokens = read_limit(value)
         options = value.get("stream_options")
         self.usage_asked = options is not None and options.get("include_usage") is True
-        self._splicer, self._schema_bytes = splicer, schema_bytes
+        self.splicer, self._schema_bytes = splicer, schema_bytes
 
     @property
     def can_ask_usage(self) -> bool:
@@ -61,14 +62,7 @@ class Envelope:
                 counts; it changes nothing where `can_ask_usage` is False.
             further: Fields, their values in JSON, that are added where the client sent none.
         """
-        if not further:
-            return self._splicer.body_for(model, ask_usage=ask_usage)
-        added = b"".join(
-            b"," + json.dumps(name).encode() + b":" + value
-            for name, value in further.items()
-            if name not in self.value
-        )
-        return self._splicer.body_for(model, ask_usage=ask_usage, further=added)
+        return self.splicer.body_for(model, ask_usage=ask_usage, further=further)
 
     @cached_property
     def turns(self) -> tuple[Message, ...]:
@@ -135,6 +129,7 @@ def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
         RefusalError: It isn't one JSON object in UTF-8, is nested too deeply, names a field twice
             or no model, or a field that the gateway reads isn't of its kind.
     """
+    body = body.removeprefix(BOM_UTF8)  # some editors and shells write one (RFC 8259, 8.1)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

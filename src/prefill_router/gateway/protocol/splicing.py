@@ -1,6 +1,7 @@
 """A body for another model: its own bytes, but for the name of the model."""
 
 import json
+from collections.abc import Mapping
 from typing import final
 
 from prefill_router.gateway.protocol.walking import Fields, Span, read_fields_at
@@ -24,20 +25,31 @@ class Splicer:
 
     def __init__(self, body: bytes, text: str, fields: Fields, *, can_ask: bool) -> None:
         self._body = body
+        self._names = frozenset(fields.value)
         self._start, self._end = _in_bytes(body, text, fields.spans["model"])
         self._usage: tuple[int, int, bytes] | None = None
         if can_ask:
             span, put = _usage_edit(text, fields)
             self._usage = (*_in_bytes(body, text, span), put)
 
-    def body_for(self, model: str, *, ask_usage: bool, further: bytes = b"") -> bytes:
-        """The body with this model; `ask_usage` has it ask for the token counts of a stream.
+    def body_for(
+        self, model: str, *, ask_usage: bool, further: Mapping[str, bytes] | None = None
+    ) -> bytes:
+        """The body with this model.
 
-        Every byte but those of the model's name and of `stream_options` stays as it came;
-        `further` comes behind the name: fields that the body hasn't, each after a comma.
+        Every byte but those of the model's name and of `stream_options` stays as it came, and
+        further fields stand behind the name.
+
+        Args:
+            model: What the target calls itself.
+            ask_usage: Whether it is to ask for the token counts of a stream, if it may.
+            further: Fields, their values in JSON, that are added where the client sent none.
         """
         body, start, end = self._body, self._start, self._end
-        name = json.dumps(model).encode() + further
+        name = json.dumps(model).encode()
+        for added, value in (further or {}).items():
+            if added not in self._names:
+                name += b"," + json.dumps(added).encode() + b":" + value
         if self._usage is None or not ask_usage:
             return b"".join((body[:start], name, body[end:]))
         first, last, put = self._usage

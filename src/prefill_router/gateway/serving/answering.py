@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import final
 
 from starlette.types import Receive, Scope, Send
@@ -9,10 +10,11 @@ from starlette.types import Receive, Scope, Send
 from prefill_router.gateway.choice import Choice
 from prefill_router.gateway.forecasting import NoForecastError
 from prefill_router.gateway.forwarding import Call
-from prefill_router.gateway.guarding import KEY
+from prefill_router.gateway.guarding import FREE_BODY, KEY
+from prefill_router.gateway.protocol import Envelope
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.serving.gateway import Gateway
-from prefill_router.gateway.serving.incoming import Headers, Incoming, read_incoming
+from prefill_router.gateway.serving.incoming import Incoming, read_incoming
 from prefill_router.gateway.serving.live import Live
 from prefill_router.gateway.serving.recording import Recording
 from prefill_router.gateway.telemetry import Trace
@@ -34,37 +36,12 @@ class Answering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the guard has read its body."""
-        at, began = time.time(), time.perf_counter()
-        arrived = asyncio.get_running_loop().time()
-        body: bytes = (await receive()).get("body", b"")
-        gateway, headers = self._gateway, scope["headers"]
-        trace = None if gateway.traces is None else gateway.traces.begin(headers, at=at)
+        at = time.time()
+        gateway = self._gateway
+        trace = None if gateway.traces is None else gateway.traces.begin(scope["headers"], at=at)
         live = gateway.enter()
         try:
-            incoming = read_incoming(
-                self._endpoint,
-                body,
-                headers,
-                key=scope.get(KEY),
-                settings=live.settings,
-                pool=live.loaded.pool,
-                lam=gateway.lam_set,
-                at=at,
-            )
-            _check_streams(gateway, incoming)
-            decided = await decide(gateway, live, incoming)
-            seconds = time.perf_counter() - began
-            recording = Recording(
-                gateway,
-                live,
-                incoming,
-                decided.choice,
-                decision_seconds=seconds,
-                forecast_seconds=decided.waited,
-                trace=trace,
-            )
-            call = _call(live, incoming, decided.choice, recording, headers, trace, arrived)
-            live.decider.started(decided.choice, key=incoming.question.key)
+            call = await self._decide(scope, receive, live, trace, at)
             await self._forward(live, call, receive, send)
         except RefusalError as refusal:
             if trace is not None:
@@ -72,6 +49,38 @@ class Answering:
             raise
         finally:
             live.leave()
+
+    async def _decide(
+        self, scope: Scope, receive: Receive, live: Live, trace: Trace | None, at: float
+    ) -> Call:
+        """The call to make; nothing but it keeps the request's body."""
+        began, arrived = time.perf_counter(), asyncio.get_running_loop().time()
+        gateway, headers = self._gateway, scope["headers"]
+        incoming = read_incoming(
+            self._endpoint,
+            (await receive()).get("body", b""),
+            headers,
+            key=scope.get(KEY),
+            settings=live.settings,
+            pool=live.loaded.pool,
+            lam=gateway.lam_set,
+            at=at,
+        )
+        _check_streams(gateway, incoming)
+        decided = await decide(gateway, live, incoming)
+        seconds = time.perf_counter() - began
+        recording = Recording(
+            gateway,
+            live,
+            incoming,
+            decided.choice,
+            decision_seconds=seconds,
+            forecast_seconds=decided.waited,
+            trace=trace,
+        )
+        call = _call(live, incoming, decided.choice, recording, scope, trace, arrived)
+        live.decider.started(decided.choice, key=incoming.question.key)
+        return call
 
     async def _forward(self, live: Live, call: Call, receive: Receive, send: Send) -> None:
         gateway = self._gateway
@@ -138,20 +147,21 @@ def _call(
     incoming: Incoming,
     choice: Choice,
     recording: Recording,
-    headers: Headers,
+    scope: Scope,
     trace: Trace | None,
     arrived: float,
 ) -> Call:
     envelope = incoming.envelope
     ask_usage = live.settings.streams.usage == "ask" and envelope.can_ask_usage
-    passed = live.passing.to_target(headers)
+    bodies, settled = _bodies(live, envelope, ask_usage=ask_usage, free=scope[FREE_BODY])
+    passed = live.passing.to_target(scope["headers"])
     if trace is not None:
         carried = trace.headers()
         names = {name for name, _ in carried}
         passed = [header for header in passed if header[0] not in names] + carried
     return Call(
         endpoint=envelope.endpoint,
-        bodies=lambda target: live.body_for(target, envelope, ask_usage=ask_usage),
+        bodies=bodies,
         order=choice.order,
         finished=recording.finished,
         reply_headers=recording.reply_headers,
@@ -161,4 +171,24 @@ def _call(
         stay=choice.tool_loop or choice.reason in ("named", "stored"),
         input_tokens=choice.input_tokens,
         began=arrived,
+        settled=settled,
     )
+
+
+def _bodies(
+    live: Live, envelope: Envelope, *, ask_usage: bool, free: Callable[[], object]
+) -> tuple[Callable[[str], bytes], Callable[[], None]]:
+    """What makes a request's body for a target, and what ends that, to free what it is made of.
+
+    Only the bytes that came are kept for it: the fields that were read may take ten times as much.
+    """
+    endpoint, held = envelope.endpoint, [envelope.splicer]
+
+    def body_for(target: str) -> bytes:
+        return live.body_for(target, held[0], endpoint, ask_usage=ask_usage)
+
+    def settled() -> None:
+        held.clear()
+        free()
+
+    return body_for, settled

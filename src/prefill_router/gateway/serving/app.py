@@ -40,6 +40,7 @@ def guarded_app(gateway: Gateway, loaded: Loaded) -> Guard:
         limits=settings.limits,
         keys=loaded.keys,
         key_limits=gateway.key_limits,
+        room=gateway.room,
         refused=gateway.metrics.refused,
     )
     gateway.on_reload.append(

@@ -12,7 +12,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.gateway.deciding import Budgets, Decider, Sessions
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Breakers, Forwarder
-from prefill_router.gateway.guarding import KeyLimits, key_budgets
+from prefill_router.gateway.guarding import KeyLimits, Room, key_budgets
 from prefill_router.gateway.protocol import to_client
 from prefill_router.gateway.receipts import (
     Receipt,
@@ -50,6 +50,7 @@ class Gateway:
         traces: Where they are sent; None for nowhere.
         pulse: Whether the event loop is held up.
         key_limits: What is known of each key's requests.
+        room: Where the bodies of requests are held.
         recent: The requests that ended lately.
         under_way: Requests under way.
         streams: Those of them that are streamed.
@@ -77,6 +78,7 @@ class Gateway:
         self.traces = None if settings.traces is None else Traces(settings.traces)
         self.pulse = Pulse()
         self.key_limits = KeyLimits()
+        self.room = Room(settings.limits.held_bytes)
         self.recent = Recent()
         self._writer: Writer | None = None
         self._live: Live | None = None
@@ -173,8 +175,6 @@ class Gateway:
             ending.add_done_callback(self._old.discard)
             for tell in self.on_reload:
                 tell(loaded)
-            for warning in loaded.warnings:
-                _log.warning("%s", warning)
             _log.info("reloaded, with the router %s", loaded.light.fingerprint)
             return loaded
 

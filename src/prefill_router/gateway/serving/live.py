@@ -7,10 +7,11 @@ from typing import final
 from prefill_router.gateway.deciding import Decider
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Forwarder
-from prefill_router.gateway.protocol import Envelope, Passing
+from prefill_router.gateway.protocol import Passing, Splicer
 from prefill_router.gateway.receipts import scale_details
 from prefill_router.gateway.serving.loading import Loaded
 from prefill_router.gateway.settings import Settings
+from prefill_router.gateway.words import Endpoint
 from prefill_router.targets import Pool, Target
 from prefill_router.upstream import identity_parameters
 
@@ -47,14 +48,16 @@ class Live:
         """The settings."""
         return self.loaded.settings
 
-    def body_for(self, target: str, envelope: Envelope, *, ask_usage: bool) -> bytes:
+    def body_for(
+        self, target: str, splicer: Splicer, endpoint: Endpoint, *, ask_usage: bool
+    ) -> bytes:
         """A request's body for a target: the client's bytes, with the target's name for its model.
 
         What makes a target another one than its model, such as its reasoning effort, is added to
         chats that don't say so themselves.
         """
-        further = self._further[target] if envelope.endpoint == "chat" else None
-        return envelope.body_for(self.models[target], ask_usage=ask_usage, further=further)
+        further = self._further[target] if endpoint == "chat" else None
+        return splicer.body_for(self.models[target], ask_usage=ask_usage, further=further)
 
     def enter(self) -> "Live":
         """One more request goes on with it; `leave` must follow."""

@@ -21,6 +21,7 @@ def readings(gateway: "Gateway") -> Readings:
     return Readings(
         in_flight=lambda: gateway.under_way,
         streams=lambda: gateway.streams,
+        held_bytes=lambda: gateway.room.held,
         queue=lambda: gateway.live.forecaster.stats().waiting,
         lam=lambda: gateway.lam_left,
         breakers=lambda: breakers_of(gateway),

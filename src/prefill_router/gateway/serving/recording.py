@@ -52,7 +52,11 @@ class Recording:
         forecast_seconds: float | None,
         trace: Trace | None = None,
     ) -> None:
-        self._gateway, self._live, self._incoming, self._choice = gateway, live, incoming, choice
+        self._gateway, self._live, self._choice = gateway, live, choice
+        self._question, self._scored = incoming.question, incoming.scored
+        envelope = incoming.envelope  # isn't kept: its texts are freed while the answer comes
+        self._requested, self._stream = envelope.model[:_LONGEST_NAME], envelope.stream
+        self._prompt = _plain(incoming.prompt) if live.settings.receipts.prompts else None
         self._decision_seconds, self._forecast_seconds = decision_seconds, forecast_seconds
         self._trace = trace
 
@@ -97,25 +101,25 @@ class Recording:
         await self._gateway.keep(receipt)
 
     def _receipt(self, outcome: Outcome) -> Receipt:
-        incoming, loaded = self._incoming, self._live.loaded
+        question, loaded = self._question, self._live.loaded
         decided = self._choice.reason != "named"
         cost, is_estimated = self._cost(outcome)
         return Receipt(
             choice=self._choice,
             outcome=outcome,
-            at=incoming.question.at,
+            at=question.at,
             router=loaded.light.fingerprint if decided else "",
             policy=loaded.light.policy.kind if decided else "",
-            endpoint=incoming.question.endpoint,
-            requested=incoming.envelope.model[:_LONGEST_NAME],
-            stream=incoming.envelope.stream,
-            key=incoming.question.key,
-            scored=incoming.scored,
+            endpoint=question.endpoint,
+            requested=self._requested,
+            stream=self._stream,
+            key=question.key,
+            scored=self._scored,
             cost=cost,
             cost_is_estimated=is_estimated,
             decision_seconds=self._decision_seconds,
             forecast_seconds=self._forecast_seconds,
-            prompt=_plain(incoming.prompt) if loaded.settings.receipts.prompts else None,
+            prompt=self._prompt,
             details=self._live.details if decided else {},
         )
 

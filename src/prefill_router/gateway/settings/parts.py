@@ -11,14 +11,12 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-class Part(BaseModel):
-    """Settings that belong together; names that aren't known are refused."""
-
+class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @final
-class Listen(Part):
+class Listen(_Part):
     """Where the gateway listens.
 
     Attributes:
@@ -33,7 +31,7 @@ class Listen(Part):
 
 
 @final
-class Routing(Part):
+class Routing(_Part):
     """How targets are chosen.
 
     Attributes:
@@ -64,7 +62,7 @@ class Routing(Part):
 
 
 @final
-class Sessions(Part):
+class Sessions(_Part):
     """How conversations keep their target.
 
     Attributes:
@@ -84,7 +82,7 @@ class Sessions(Part):
 
 
 @final
-class Failures(Part):
+class Failures(_Part):
     """What is done when a target fails.
 
     Attributes:
@@ -111,7 +109,7 @@ class Failures(Part):
 
 
 @final
-class Budget(Part):
+class Budget(_Part):
     """Dollars that may be spent.
 
     Attributes:
@@ -130,7 +128,7 @@ class Budget(Part):
 
 
 @final
-class Traffic(Part):
+class Traffic(_Part):
     """Which share of the traffic is routed.
 
     Attributes:
@@ -149,7 +147,7 @@ class Traffic(Part):
 
 
 @final
-class Receipts(Part):
+class Receipts(_Part):
     """Where receipts go.
 
     Attributes:
@@ -185,7 +183,7 @@ class Receipts(Part):
 
 
 @final
-class Limits(Part):
+class Limits(_Part):
     """How much clients may ask at once.
 
     Attributes:
@@ -194,6 +192,8 @@ class Limits(Part):
         connections: Open at once.
         requests: Under way at once, streams among them; more are refused with 503.
         streams: Streams at once; more are refused with 503.
+        held_bytes: Of the bodies of all requests that still need theirs: until an answer begins.
+            What finds no room is refused with 503.
     """
 
     body_bytes: Count = 10_000_000
@@ -201,10 +201,17 @@ class Limits(Part):
     connections: Count = 4096
     requests: Count = 2048
     streams: Count = 2048
+    held_bytes: Annotated[int, Field(ge=1, le=2**40)] = 2**30
+
+    @model_validator(mode="after")
+    def _has_room_for_one(self) -> "Limits":
+        if self.held_bytes < self.body_bytes:
+            raise ValueError("held_bytes must be at least body_bytes, or some bodies never fit")
+        return self
 
 
 @final
-class Logs(Part):
+class Logs(_Part):
     """How the log is written, to standard error.
 
     Attributes:
@@ -217,7 +224,7 @@ class Logs(Part):
 
 
 @final
-class Streams(Part):
+class Streams(_Part):
     """How streams are forwarded.
 
     Attributes:

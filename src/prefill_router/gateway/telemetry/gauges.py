@@ -36,6 +36,7 @@ class Gauges(Collector):
         read = self._read
         yield _gauge("requests_in_flight", "Requests under way.", rows=[((), read.in_flight())])
         yield _gauge("streams_open", "Streams that are open.", rows=[((), read.streams())])
+        yield _gauge("held_bytes", "Bytes of bodies that are held.", rows=[((), read.held_bytes())])
         yield _gauge(
             "forecast_queue", "Requests waiting for a forecast.", rows=[((), read.queue())]
         )

@@ -47,6 +47,7 @@ class Readings:
     Attributes:
         in_flight: Requests under way.
         streams: Streams open.
+        held_bytes: Bytes of requests' bodies that are held.
         queue: Requests that wait for a forecast.
         lam: The lam in force where a request names none, after budgets; None for none.
         breakers: The state of each target's breaker.
@@ -60,6 +61,7 @@ class Readings:
 
     in_flight: Callable[[], int] = lambda: 0
     streams: Callable[[], int] = lambda: 0
+    held_bytes: Callable[[], int] = lambda: 0
     queue: Callable[[], int] = lambda: 0
     lam: Callable[[], float | None] = _none
     breakers: Callable[[], Mapping[str, BreakerState]] = lambda: {}
