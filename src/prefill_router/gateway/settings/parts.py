@@ -11,12 +11,14 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Settings that belong together; names that aren't known are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @final
-class Listen(_Part):
+class Listen(Part):
     """Where the gateway listens.
 
     Attributes:
@@ -31,7 +33,7 @@ class Listen(_Part):
 
 
 @final
-class Routing(_Part):
+class Routing(Part):
     """How targets are chosen.
 
     Attributes:
@@ -62,7 +64,7 @@ class Routing(_Part):
 
 
 @final
-class Sessions(_Part):
+class Sessions(Part):
     """How conversations keep their target.
 
     Attributes:
@@ -82,7 +84,7 @@ class Sessions(_Part):
 
 
 @final
-class Failures(_Part):
+class Failures(Part):
     """What is done when a target fails.
 
     Attributes:
@@ -109,7 +111,7 @@ class Failures(_Part):
 
 
 @final
-class Budget(_Part):
+class Budget(Part):
     """Dollars that may be spent.
 
     Attributes:
@@ -128,7 +130,7 @@ class Budget(_Part):
 
 
 @final
-class Traffic(_Part):
+class Traffic(Part):
     """Which share of the traffic is routed.
 
     Attributes:
@@ -147,7 +149,7 @@ class Traffic(_Part):
 
 
 @final
-class Receipts(_Part):
+class Receipts(Part):
     """Where receipts go.
 
     Attributes:
@@ -183,7 +185,7 @@ class Receipts(_Part):
 
 
 @final
-class Limits(_Part):
+class Limits(Part):
     """How much clients may ask at once.
 
     Attributes:
@@ -211,7 +213,7 @@ class Limits(_Part):
 
 
 @final
-class Logs(_Part):
+class Logs(Part):
     """How the log is written, to standard error.
 
     Attributes:
@@ -224,7 +226,7 @@ class Logs(_Part):
 
 
 @final
-class Streams(_Part):
+class Streams(Part):
     """How streams are forwarded.
 
     Attributes:
