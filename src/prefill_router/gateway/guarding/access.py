@@ -7,6 +7,11 @@ _FREE = frozenset({"/", "/health", "/ready", "/favicon.ico"})
 _ADMIN = ("/metrics", "/page/api", "/admin")
 
 
+def asks_a_target(path: str) -> bool:
+    """Whether even reading this path asks a target, so that it counts as a request of the key."""
+    return path.startswith("/v1/responses/")
+
+
 def access_of(path: str) -> Access:
     """What a path needs, where keys are set; one that isn't known needs a key."""
     if path.startswith("/v1/"):
