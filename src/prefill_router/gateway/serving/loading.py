@@ -14,7 +14,7 @@ from prefill_router.gateway.settings import Settings, nearest, stray_variables
 from prefill_router.gateway.words import FALLBACKS
 from prefill_router.router.decision import refuse_cascade
 from prefill_router.router.light import LightRouter, read_light
-from prefill_router.targets import Pool, read_pool
+from prefill_router.targets import Pool, Target, read_pool
 from prefill_router.upstream import provider_keys
 
 _T = TypeVar("_T")
@@ -71,7 +71,7 @@ def load(places: Places, *, environment: Mapping[str, str] | None = None) -> Loa
         _tried(check, found)
     if found or settings is None or light is None or asked is None:
         raise ConfigError(*found)
-    merged = light.with_pool(_merged(light.pool, asked))
+    merged = light.with_pool(_merged(light.pool, light.pool if pool is None else pool))
     return Loaded(settings=settings, light=merged, pool=asked, keys=keys, warnings=_warnings(asked))
 
 
@@ -161,10 +161,11 @@ def _warnings(pool: Pool) -> tuple[str, ...]:
 
 
 def _merged(routed: Pool, pool: Pool) -> Pool:
-    """The router's targets, as the pool file has them; one that it lacks can't be asked."""
+    """The router's targets, as the pool file has them; one that it lacks serves nothing."""
     known = set(pool.names)
-    targets = tuple(
-        pool[name] if name in known else replace(routed[name], provider=None)
-        for name in routed.names
-    )
+    targets = tuple(pool[name] if name in known else _closed(routed[name]) for name in routed.names)
     return Pool(targets, pool.prices_date, pool.providers)
+
+
+def _closed(target: Target) -> Target:
+    return replace(target, provider=None, base_url=None, api_key_env=None, serves=())
