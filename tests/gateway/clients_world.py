@@ -57,6 +57,7 @@ class Got:
     path: str
     headers: dict[str, str]
     body: bytes
+    method: str = "POST"
 
     @property
     def json(self) -> Any:
@@ -122,9 +123,9 @@ class FakeTarget:
         while line := client.rfile.readline().decode("latin-1").strip():
             name, _, value = line.partition(": ")
             headers[name.lower()] = value
-        body = client.rfile.read(int(headers["content-length"]))
+        body = client.rfile.read(int(headers.get("content-length", "0")))
         script = self.next.popleft() if self.next else self.usual
-        self.requests.append(Got(first[1], headers, body))
+        self.requests.append(Got(first[1], headers, body, first[0]))
         self.asked.release()
         for piece in script:
             if isinstance(piece, threading.Event):

@@ -312,7 +312,7 @@ def test_unknown_paths_and_methods_are_told_in_json(caplog: pytest.LogCaptureFix
         assert b"secret" not in got.body
         got = server.post("/v1/models")
         assert (got.status, got.error["code"]) == (405, "method_not_allowed")
-        assert got.headers["allow"] == "GET"
+        assert got.headers["allow"] == "GET, HEAD"
         got = server.ask("GET", "/v1/messages/none")
         assert got.body.startswith(b'{"type": "error"')
         got = server.ask("GET", "/v1/models")

@@ -23,14 +23,35 @@ def error_handlers() -> dict[int | type[Exception], Handler]:
 
 
 async def _of_starlette(request: Request, error: HTTPException) -> Response:
+    headers = dict(error.headers or {})
+    if "Allow" in headers:
+        headers["Allow"] = _allowed(headers["Allow"])
     told = {  # without the path, which may hold anything
-        404: "no such path; /openapi.json lists those that there are",
+        404: f"no such path{_nearest(request)}; /openapi.json lists those that there are",
         405: f"the path doesn't take {request.method}; it takes what the header allow says",
     }
     text = told.get(error.status_code, HTTPStatus(error.status_code).phrase)
     code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
-    refusal = RefusalError(text, status=error.status_code, code=code, headers=error.headers)
+    refusal = RefusalError(text, status=error.status_code, code=code, headers=headers)
     return _reply(request, refusal)
+
+
+def _allowed(methods: str) -> str:
+    """What a path takes, in order; where it takes GET, the head alone may be asked for too."""
+    names = {name.strip() for name in methods.split(",")}
+    return ", ".join(sorted({*names, "HEAD"} if "GET" in names else names))
+
+
+def _nearest(request: Request) -> str:
+    """The path that was probably meant: of this server's own words, nothing that was sent."""
+    known = {getattr(route, "path", "") for route in request.app.routes}
+    parts = [part for part in request.scope["path"].split("/") if part]
+    while parts[:1] == ["v1"]:
+        parts.pop(0)
+    for path in ("/" + "/".join(parts), "/" + "/".join(["v1", *parts])):
+        if path in known and parts:
+            return f"; did you mean {path}? The base URL of OpenAI's clients ends with /v1"
+    return ""
 
 
 async def _of_gateway(request: Request, error: RefusalError) -> Response:

@@ -14,6 +14,7 @@ from prefill_router.gateway.outcome import Outcome
 from prefill_router.gateway.protocol.walking import without_collecting
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.serving.answering import decide
+from prefill_router.gateway.serving.begun import begun
 from prefill_router.gateway.serving.gateway import Gateway
 from prefill_router.gateway.serving.incoming import read_incoming
 from prefill_router.gateway.serving.live import Live
@@ -35,12 +36,12 @@ async def decide_alone(gateway: Gateway, request: Request) -> JSONResponse:
     """
     at, began = time.time(), time.perf_counter()
     body, endpoint = _whole(await request.body())
-    live = gateway.enter()
-    try:
+    headers = list(request.scope["headers"])
+    with begun(gateway, headers, at=at) as (live, trace):
         incoming = read_incoming(
             endpoint,
             body,
-            list(request.scope["headers"]),
+            headers,
             key=request.scope.get(KEY),
             settings=live.settings,
             pool=live.loaded.pool,
@@ -58,16 +59,15 @@ async def decide_alone(gateway: Gateway, request: Request) -> JSONResponse:
             choice,
             decision_seconds=seconds,
             forecast_seconds=decided.waited,
+            trace=trace,
         )
         outcome = Outcome(
             kind="routed", target=None, status=200, attempts=(), total_seconds=seconds
         )
         await recording.finished(outcome)
-    finally:
-        live.leave()
-    headers = {n.decode(): v.decode() for n, v in recording.reply_headers(choice.target, ())}
+    own = {n.decode(): v.decode() for n, v in recording.reply_headers(choice.target, ())}
     told = _told(live, choice, incoming.question.key_targets)
-    return JSONResponse(told, headers=headers)
+    return JSONResponse(told, headers=own)
 
 
 def _told(live: Live, choice: Choice, allowed: frozenset[str] | None) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from prefill_router.gateway.forwarding import Call
 from prefill_router.gateway.guarding import FREE_BODY, KEY
 from prefill_router.gateway.protocol import Envelope
 from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.serving.begun import begun, headers_on
 from prefill_router.gateway.serving.gateway import Gateway
-from prefill_router.gateway.serving.incoming import Incoming, read_incoming
+from prefill_router.gateway.serving.incoming import Incoming, query_of, read_incoming
 from prefill_router.gateway.serving.live import Live
 from prefill_router.gateway.serving.recording import Recording
 from prefill_router.gateway.telemetry import Trace
@@ -36,19 +37,10 @@ class Answering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the guard has read its body."""
-        at = time.time()
-        gateway = self._gateway
-        trace = None if gateway.traces is None else gateway.traces.begin(scope["headers"], at=at)
-        live = gateway.enter()
-        try:
+        at, gateway = time.time(), self._gateway
+        with begun(gateway, scope["headers"], at=at) as (live, trace):
             call = await self._decide(scope, receive, live, trace, at)
-            await self._forward(live, call, receive, send)
-        except RefusalError as refusal:
-            if trace is not None:
-                trace.end_refused(refusal.status, at=time.time())
-            raise
-        finally:
-            live.leave()
+            await forward(gateway, live, call, receive, send)
 
     async def _decide(
         self, scope: Scope, receive: Receive, live: Live, trace: Trace | None, at: float
@@ -66,7 +58,7 @@ class Answering:
             lam=gateway.lam_set,
             at=at,
         )
-        _check_streams(gateway, incoming)
+        check_streams(gateway, stream=incoming.envelope.stream)
         decided = await decide(gateway, live, incoming)
         seconds = time.perf_counter() - began
         recording = Recording(
@@ -82,15 +74,16 @@ class Answering:
         live.decider.started(decided.choice, key=incoming.question.key)
         return call
 
-    async def _forward(self, live: Live, call: Call, receive: Receive, send: Send) -> None:
-        gateway = self._gateway
-        gateway.under_way += 1
-        gateway.streams += call.stream
-        try:
-            await live.forwarder.forward(call, receive, send)
-        finally:
-            gateway.under_way -= 1
-            gateway.streams -= call.stream
+
+async def forward(gateway: Gateway, live: Live, call: Call, receive: Receive, send: Send) -> None:
+    """Answer a client by a target, or by an error."""
+    gateway.under_way += 1
+    gateway.streams += call.stream
+    try:
+        await live.forwarder.forward(call, receive, send)
+    finally:
+        gateway.under_way -= 1
+        gateway.streams -= call.stream
 
 
 @final
@@ -103,8 +96,16 @@ class Decided:
         self.choice, self.waited = choice, waited
 
 
-async def decide(gateway: Gateway, live: Live, incoming: Incoming) -> Decided:
+async def decide(
+    gateway: Gateway, live: Live, incoming: Incoming, *, counted: bool = True
+) -> Decided:
     """Decide about a request.
+
+    Args:
+        gateway: The gateway.
+        live: By what.
+        incoming: The request.
+        counted: Whether it is one of those whose drift is watched.
 
     Raises:
         RefusalError: No target may answer it, or a budget is spent.
@@ -114,14 +115,19 @@ async def decide(gateway: Gateway, live: Live, incoming: Incoming) -> Decided:
     began = time.perf_counter()
     found = await _forecast(live, incoming)
     waited = time.perf_counter() - began
-    if isinstance(found, Forecast):
+    if counted and isinstance(found, Forecast):
         gateway.drift.add(found.bins)
     return Decided(live.decider.decide(incoming.question, found), waited)
 
 
-def _check_streams(gateway: Gateway, incoming: Incoming) -> None:
+def check_streams(gateway: Gateway, *, stream: bool) -> None:
+    """Check that there is room for a request, where its answer is a stream.
+
+    Raises:
+        RefusalError: 503, with `retry-after`: as many streams are open as may be.
+    """
     most = gateway.settings.limits.streams
-    if incoming.envelope.stream and gateway.streams >= most:
+    if stream and gateway.streams >= most:
         raise RefusalError(
             f"the gateway has {most} streams open and takes no more; ask again soon",
             status=503,
@@ -154,11 +160,6 @@ def _call(
     envelope = incoming.envelope
     ask_usage = live.settings.streams.usage == "ask" and envelope.can_ask_usage
     bodies, settled = _bodies(live, envelope, ask_usage=ask_usage, free=scope[FREE_BODY])
-    passed = live.passing.to_target(scope["headers"])
-    if trace is not None:
-        carried = trace.headers()
-        names = {name for name, _ in carried}
-        passed = [header for header in passed if header[0] not in names] + carried
     return Call(
         endpoint=envelope.endpoint,
         bodies=bodies,
@@ -167,10 +168,12 @@ def _call(
         reply_headers=recording.reply_headers,
         stream=envelope.stream,
         usage_added=ask_usage,
-        headers=passed,
+        headers=headers_on(live, scope["headers"], trace),
         stay=choice.tool_loop or choice.reason in ("named", "stored"),
         input_tokens=choice.input_tokens,
         began=arrived,
+        query=query_of(scope),
+        named=recording.named if envelope.endpoint == "responses" else None,
         settled=settled,
     )
 

@@ -14,11 +14,13 @@ from prefill_router.gateway.guarding import Guard, error_handlers
 from prefill_router.gateway.page import page_routes
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.serving.answering import Answering
+from prefill_router.gateway.serving.errands import plain_routes
 from prefill_router.gateway.serving.gateway import Gateway
 from prefill_router.gateway.serving.loading import Loaded
 from prefill_router.gateway.serving.operations import operations
 from prefill_router.gateway.serving.page_numbers import PageNumbers
 from prefill_router.gateway.serving.schema import PATHS, operation, page_paths
+from prefill_router.gateway.serving.schema_plain import plain_paths
 from prefill_router.gateway.telemetry import with_fields
 
 _log = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ def application(gateway: Gateway) -> FastAPI:
         Route(path, Answering(gateway, endpoint), methods=["POST"])
         for endpoint, path in PATHS.items()
     ]
-    app.router.routes.extend(forwarded)
+    app.router.routes.extend(forwarded + plain_routes(gateway))
     app.include_router(operations(gateway))
     app.router.routes.extend(page_routes(PageNumbers(gateway)))
     app.openapi = _described(app.openapi)  # type: ignore[method-assign]
@@ -80,6 +82,7 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
         document = openapi()
         for endpoint, path in PATHS.items():
             document["paths"].setdefault(path, {"post": operation(endpoint)})
+        document["paths"].update(plain_paths())
         document["paths"].update(page_paths())
         return document
 

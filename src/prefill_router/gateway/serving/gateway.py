@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import final
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.deciding import Budgets, Decider, Sessions
+from prefill_router.gateway.deciding import Budgets, Decider, Keepers, Sessions
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Breakers, Forwarder
 from prefill_router.gateway.guarding import KeyLimits, Room, key_budgets
@@ -175,6 +175,8 @@ class Gateway:
             ending.add_done_callback(self._old.discard)
             for tell in self.on_reload:
                 tell(loaded)
+            for warning in loaded.warnings:
+                _log.warning("%s", warning)
             _log.info("reloaded, with the router %s", loaded.light.fingerprint)
             return loaded
 
@@ -220,8 +222,13 @@ class Gateway:
             passing=lambda headers: to_client(headers, reframed=True),
             environment=self._environment,
         )
-        forecaster = await self._forecaster(loaded, before)
-        return Live(loaded, forecaster=forecaster, forwarder=forwarder, decider=decider)
+        return Live(
+            loaded,
+            forecaster=await self._forecaster(loaded, before),
+            forwarder=forwarder,
+            decider=decider,
+            keepers=Keepers(loaded.pool, self.sessions),
+        )
 
     async def _forecaster(self, loaded: Loaded, before: Live | None) -> Forecaster:
         """The present one where it is of the same router, so that a reload of prices is cheap."""

@@ -1,7 +1,10 @@
 """A request that has come: its body, its headers and its key, as deciding needs them."""
 
+import re
 from dataclasses import dataclass
 from typing import final
+
+from starlette.types import Scope
 
 from prefill_router.data import Prompt, prompt_text
 from prefill_router.gateway.deciding import Question, session_name
@@ -20,6 +23,7 @@ from prefill_router.gateway.words import Endpoint, Scored
 from prefill_router.targets import Pool
 
 Headers = list[tuple[bytes, bytes]]
+_odd = re.compile(rb"[^!-~]").sub
 
 
 @final
@@ -107,6 +111,12 @@ def read_incoming(
         to_call=to_call,
     )
     return Incoming(envelope=envelope, question=question, prompt=prompt, scored=scored)
+
+
+def query_of(scope: Scope) -> bytes:
+    """What a request's address has behind its question mark, as a target may be sent it."""
+    query: bytes = scope["query_string"]
+    return _odd(lambda found: b"%%%02X" % found[0][0], query) if query else b""
 
 
 def _named(

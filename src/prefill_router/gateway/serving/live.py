@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import final
 
-from prefill_router.gateway.deciding import Decider
+from prefill_router.gateway.deciding import Decider, Keepers
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Forwarder
 from prefill_router.gateway.protocol import Passing, Splicer
@@ -25,16 +25,23 @@ class Live:
         forecaster: The encoder's process.
         forwarder: The connections to the targets.
         decider: Who chooses.
+        keepers: Who keeps stored responses.
         passing: Which headers go on to targets.
         details: What every receipt says of the router's scale of costs and its policy.
         users: Requests that go on with it.
     """
 
     def __init__(
-        self, loaded: Loaded, *, forecaster: Forecaster, forwarder: Forwarder, decider: Decider
+        self,
+        loaded: Loaded,
+        *,
+        forecaster: Forecaster,
+        forwarder: Forwarder,
+        decider: Decider,
+        keepers: Keepers,
     ) -> None:
-        self.loaded = loaded
-        self.forecaster, self.forwarder, self.decider = forecaster, forwarder, decider
+        self.loaded, self.forecaster, self.forwarder = loaded, forecaster, forwarder
+        self.decider, self.keepers = decider, keepers
         self.passing = Passing(loaded.settings.forward_headers)
         self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
         self.models = {target.name: target.model or target.name for target in loaded.pool}

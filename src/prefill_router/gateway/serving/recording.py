@@ -79,12 +79,16 @@ class Recording:
         if choice.fallback is not None:
             headers.append((_FALLBACK, choice.fallback.encode()))
         if target is not None:
-            headers.append((_TARGET, _header_value(target)))
+            headers.append(target_header(target))
             if target in choice.correctness:
                 headers.append((_PROBABILITY, b"%.4f" % choice.correctness[target]))
             if target in choice.estimated_cost:
                 headers.append((_COST, b"%.3g" % choice.estimated_cost[target]))
         return headers
+
+    def named(self, target: str, response: str) -> None:
+        """Remember who keeps a response that still comes: it may be cancelled meanwhile."""
+        self._gateway.sessions.keep(response, target=target, key=self._question.key)
 
     async def finished(self, outcome: Outcome) -> None:
         """Record how it ended; the receipt is kept when this returns, or it took too long."""
@@ -140,9 +144,9 @@ class Recording:
         return expected, outcome.usage_is_estimated or expected is not None
 
 
-def _header_value(name: str) -> bytes:
-    """A target's name; percent-encoded where it has what headers can't hold, or not unharmed."""
-    return (name if name.isascii() and name.isprintable() else quote(name)).encode()
+def target_header(name: str) -> Header:
+    """Who answers; percent-encoded where the name has what headers can't hold, or not unharmed."""
+    return _TARGET, (name if name.isascii() and name.isprintable() else quote(name)).encode()
 
 
 def _plain(prompt: Prompt | None) -> str | list[dict[str, str]] | None:

@@ -7,6 +7,7 @@ from typing import final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 
+from prefill_router.gateway.outcome import Outcome
 from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.telemetry.gauges import PREFIX, Gauges
 from prefill_router.gateway.telemetry.readings import Readings
@@ -51,6 +52,9 @@ class Metrics:
         self._attempts = count("attempts", "Calls of targets, by their end.", "target", "end")
         self._retries = count("retries", "Further calls of the same target.", "target")
         self._failovers = count("failovers", "Calls of the next target, once one failed.", "target")
+        self._passed = count(
+            "plain_calls", "Calls that were passed on undecided.", "call", "target", "outcome"
+        )
         self._refusals = count("refusals", "Requests that were refused undecided.", "status")
         self._seconds = self._histogram("stage_seconds", "Seconds of each stage.")
 
@@ -61,6 +65,10 @@ class Metrics:
     def refused(self, status: int) -> None:
         """Count a request that was refused before a target was chosen."""
         self._refusals(str(status)).inc()
+
+    def passed(self, call: str, outcome: Outcome) -> None:
+        """Count a plain call that ended; it decided nothing and cost nothing."""
+        self._passed(call, self._name(outcome.target), outcome.kind).inc()
 
     def observe(self, receipt: Receipt) -> None:
         """Count a request that ended."""

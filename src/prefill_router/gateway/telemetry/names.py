@@ -38,6 +38,7 @@ CORRECTNESS = "prefill_router.correctness"
 ESTIMATED_COST = "prefill_router.estimated_cost_usd"
 COST = "prefill_router.cost_usd"
 OUTCOME = "prefill_router.outcome"
+CALL = "prefill_router.call"
 END = "prefill_router.attempt.end"
 ROUTER = "prefill_router.router"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from urllib.parse import urlsplit
 
 from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.gateway.outcome import Outcome
 from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.telemetry import names
 
@@ -98,19 +99,39 @@ class Trace:
 
     def end(self, receipt: Receipt) -> None:
         """Make the other spans, and end all; call it once, when the request has ended."""
-        from opentelemetry.trace import Status, StatusCode
-
         if self._span.is_recording():
             self._span.set_attributes(_of_request(receipt))
             self._below(receipt)
-            if receipt.outcome.kind in _FAILED:
-                self._span.set_attribute(names.ERROR, receipt.outcome.kind)
-                self._span.set_status(Status(StatusCode.ERROR))
-        self._span.end(_nanoseconds(receipt.at + receipt.outcome.total_seconds))
+        self._end(receipt.outcome, receipt.at + receipt.outcome.total_seconds)
 
     def end_refused(self, status: int, *, at: float) -> None:
         """End the span of a request that was refused before a decision."""
         self._span.set_attribute(names.STATUS, status)
+        self._span.end(_nanoseconds(at))
+
+    def end_passed(self, call: str, outcome: Outcome, *, at: float) -> None:
+        """End the span of a plain call, of which there is no receipt.
+
+        Args:
+            call: What it was.
+            outcome: How it ended.
+            at: When, seconds since 1970.
+        """
+        told = {
+            names.CALL: call,
+            names.STATUS: outcome.status,
+            names.OUTCOME: outcome.kind,
+            names.RESPONSE_MODEL: outcome.target,
+        }
+        self._span.set_attributes(_known(told))
+        self._end(outcome, at)
+
+    def _end(self, outcome: Outcome, at: float) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        if outcome.kind in _FAILED:
+            self._span.set_attribute(names.ERROR, outcome.kind)
+            self._span.set_status(Status(StatusCode.ERROR))
         self._span.end(_nanoseconds(at))
 
     def _below(self, receipt: Receipt) -> None:
