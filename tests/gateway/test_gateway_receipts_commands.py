@@ -22,6 +22,7 @@ from prefill_router.gateway.receipts import (
 )
 from prefill_router.targets import Pool, Target, write_pool
 from prefill_router.testing import make_routing_dataset
+from prefill_router.upstream import Usage
 
 RECIPE = "features: {kind: complexity}\npredictor: {kind: logistic}\n"
 PRICES = Pool(tuple(Target(name=f"target-{k}", input_price=1, output_price=2) for k in range(3)))
@@ -101,6 +102,7 @@ def test_one_is_explained_as_json(file: Path) -> None:
 
 def test_what_isnt_there_is_refused(file: Path, tmp_path: Path) -> None:
     refused("there is no receipt 'pr_9'", "explain", "pr_9", "--receipts", file)
+    refused("there is no receipt '.udcff'", "explain", "\udcff", "--receipts", file)
     refused("there are no receipts yet", "explain", "last", "--receipts", write(tmp_path / "a", []))
     refused("URL must begin", "explain", "last", "--receipts", "mysql://x")
     refused("no moment", "replay", file, "--since", "yesterday")
@@ -208,7 +210,7 @@ def test_answers_to_the_same_prompt_are_one_query() -> None:
         for n, score in ((0, 1), (2, 0.5), (1, 0.25), (3, 1), (4, 1), (6, 1))
     }
     feedback[name_of(2)].append(Feedback(id=name_of(2), score=0, at=1, source="judge"))
-    found = export(receipts, feedback)
+    found = export((receipt, feedback.get(receipt.choice.id, ())) for receipt in receipts)
     assert found.receipts == 4
     assert found.left_out == {"without a prompt": 1, "without feedback": 1, "not answered": 1}
     dataset = found.dataset
@@ -217,6 +219,21 @@ def test_answers_to_the_same_prompt_are_one_query() -> None:
     np.testing.assert_array_equal(dataset.correct[hello], [0.25, np.nan, (1 + 0.25) / 2])
     np.testing.assert_array_equal(dataset.input_tokens[hello], [np.nan, np.nan, 101])
     np.testing.assert_allclose(dataset.recorded_cost[hello], [np.nan, np.nan, 0.0002])
+
+
+def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
+    false = Usage(input_tokens=-5, output_tokens=2**63, reported={"prompt_tokens": -5})
+    receipts = [
+        made_receipt(0, prompt="hello", outcome={"usage": false}),
+        made_receipt(1, prompt="half a character: \ud83d"),
+    ]
+    scores = [Feedback(id=name_of(n), score=1, at=1) for n in range(2)]
+    file = write(tmp_path / "a.sqlite", receipts, scores)
+    told = succeeded("export", file, "--out", tmp_path / "traffic")
+    assert "1 queries and 1 labels" in told
+    assert "left out: 1 with a prompt that no file holds" in told
+    tokens = read_dataset(tmp_path / "traffic").input_tokens
+    assert np.isnan(tokens).all()
 
 
 def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from postgres_server import IN_URL, PASSWORD, PostgresServer, absent, postgres_server
 from receipts_made import COSTS, START, made_receipt, name_of, plain
 
-from prefill_router.errors import ConfigError, StoreError
+from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.gateway.receipts import (
     DownError,
     Feedback,
@@ -30,6 +30,7 @@ from prefill_router.gateway.receipts import (
 )
 from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import NAMES, to_row
+from prefill_router.upstream import Usage
 
 Make = Callable[[], str]
 
@@ -206,6 +207,27 @@ def test_sums(url: str) -> None:
     assert (nothing.requests, nothing.cost, nothing.instead.best) == (0, 0, None)
 
 
+def test_counts_that_no_integer_holds_are_summed_all_the_same(url: str) -> None:
+    most = Usage(input_tokens=2**63 - 1, output_tokens=1)
+    with closing(open_store(url)) as store:
+        store.insert([to_row(made_receipt(2 * n, outcome={"usage": most})) for n in range(3)], [])
+    (found,) = summary(url, 0).by_target.values()
+    assert found.input_tokens == pytest.approx(3 * 2**63)
+    assert found.output_tokens == 3
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_rows_that_somebody_broke_are_told_wherever_they_are_read(
+    tmp_path: Path, text: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/a.sqlite"
+    fill(url, 1)
+    run(url, f"UPDATE receipts SET answer = '{text}', estimated_costs = '{text}'")
+    for read in (read_receipts, lambda url: sessions_since(url, 0), lambda url: [summary(url, 0)]):
+        with pytest.raises(CorruptError, match="isn't what was written"):
+            list(read(url))
+
+
 def test_old_receipts_go_with_their_feedback(url: str) -> None:
     late = 600  # scored so long after its request
     scores = [Feedback(id=name_of(n), score=1, at=START + n + late * (n % 2)) for n in range(400)]
@@ -332,6 +354,13 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"notes\.txt"):
             open_store(f"sqlite:///{tmp_path}/notes.txt", create=create)
     assert (tmp_path / "notes.txt").read_text().startswith("these")
+
+
+def test_what_cannot_be_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path, tmp_path / "file" / "a.sqlite"):
+        with pytest.raises(StoreError, match="can't be opened for writing"):
+            open_store(str(wrong))
 
 
 def test_receipts_are_for_their_owner_alone(tmp_path: Path) -> None:

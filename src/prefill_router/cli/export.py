@@ -27,12 +27,11 @@ def export(
 
     Example: prefill-router export receipts.sqlite --out traffic --pool pool.yaml --since 30d
     """
-    from prefill_router.gateway.receipts import export as make, latest_feedback, read_receipts
+    from prefill_router.gateway.receipts import export as make, scored_receipts
 
     check_replaceable(to)
     prices = None if pool is None else read_pool(pool)
-    scores = latest_feedback(receipts)
-    found = make(read_receipts(receipts, since=moment(since)), scores, pool=prices)
+    found = make(scored_receipts(receipts, since=moment(since)), pool=prices)
     write_dataset(found.dataset, to)
     labels = int((~np.isnan(found.dataset.correct)).sum())
     if as_json:

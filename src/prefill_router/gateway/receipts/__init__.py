@@ -12,6 +12,7 @@ from prefill_router.gateway.receipts.reading import (
     latest_feedback,
     read_receipts,
     recent,
+    scored_receipts,
     sessions_since,
     spend_since,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "recent",
     "replay",
     "scale_details",
+    "scored_receipts",
     "sessions_since",
     "spend_since",
     "summary",

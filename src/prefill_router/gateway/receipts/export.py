@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from prefill_router.data import Prompt, Query, RoutingDataset, prompt_key
+from prefill_router.data import Prompt, Query, RoutingDataset, prompt_key, prompt_text
 from prefill_router.errors import DataError
 from prefill_router.gateway.receipts.feedback import Feedback
 from prefill_router.gateway.receipts.kept import prompt_of
@@ -18,6 +18,7 @@ _NO_PROMPT = "without a prompt"
 _NO_FEEDBACK = "without feedback"
 _NOT_ANSWERED = "not answered"
 _NOT_IN_POOL = "answered by a target that the pool lacks"
+_NO_TEXT = "with a prompt that no file holds: half a character (a lone surrogate) is in it"
 
 
 @final
@@ -49,8 +50,7 @@ class _Cell:
 
 
 def export(
-    receipts: Iterable[Receipt],
-    feedback: Mapping[str, Sequence[Feedback]],
+    receipts: Iterable[tuple[Receipt, Sequence[Feedback]]],
     *,
     pool: Pool | None = None,
 ) -> Export:
@@ -61,8 +61,8 @@ def export(
     only estimated.
 
     Args:
-        receipts: Requests; only answered ones count.
-        feedback: The latest score of each source, by the decision's id.
+        receipts: Requests, of which only answered ones count, each with the latest score of each
+            source; they are read one after another.
         pool: The targets and their prices; those of the receipts, without prices, if not given.
 
     Raises:
@@ -73,8 +73,7 @@ def export(
     prompts: dict[str, Prompt] = {}
     names: dict[str, None] = dict.fromkeys(() if pool is None else pool.names)
     used = 0
-    for receipt in receipts:
-        scores = feedback.get(receipt.choice.id, ())
+    for receipt, scores in receipts:
         target = receipt.outcome.target
         if pool is None:
             names.update(dict.fromkeys([*receipt.choice.correctness, *receipt.choice.order]))
@@ -102,6 +101,8 @@ def _why_not(receipt: Receipt, scores: Sequence[Feedback], names: Mapping[str, N
         return _NO_PROMPT
     if not scores:
         return _NO_FEEDBACK
+    if not _is_text(prompt_of(receipt.prompt)):
+        return _NO_TEXT
     return "" if receipt.outcome.target in names else _NOT_IN_POOL
 
 
@@ -122,10 +123,24 @@ def _add(cell: _Cell, receipt: Receipt, scores: Sequence[Feedback]) -> None:
     cell.scores.append(sum(score.score for score in scores) / len(scores))
     usage = receipt.outcome.usage
     if usage is not None and not receipt.outcome.usage_is_estimated:
-        cell.given += [] if usage.input_tokens is None else [usage.input_tokens]
-        cell.written += [] if usage.output_tokens is None else [usage.output_tokens]
+        cell.given += _counts(usage.input_tokens)
+        cell.written += _counts(usage.output_tokens)
     if receipt.cost is not None and not receipt.cost_is_estimated:
         cell.costs.append(receipt.cost)
+
+
+def _counts(count: int | None) -> list[int]:
+    """What a provider reported, unless it can't be true."""
+    return [] if count is None or count < 0 else [count]
+
+
+def _is_text(prompt: Prompt) -> bool:
+    turns = () if isinstance(prompt, str) else prompt
+    try:
+        "".join([prompt_text(prompt), *(turn.role for turn in turns)]).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _dataset(

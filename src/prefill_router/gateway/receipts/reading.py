@@ -1,15 +1,15 @@
 """Reads receipts back: whole, and what the gateway needs of them at its start."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, final
 
 from prefill_router.gateway.receipts.feedback import Feedback
 from prefill_router.gateway.receipts.opening import open_store
 from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.receipts.rows import NAMES, from_row
+from prefill_router.gateway.receipts.rows import NAMES, from_row, named_values
 from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, Store
 from prefill_router.gateway.words import OutcomeKind
 
@@ -92,10 +92,31 @@ def read_receipts(
     ]
     given = [(clause, values) for clause, values in wanted if values != [None]]
     if ids is not None:
-        given.append((f"id IN ({', '.join('?' * len(ids)) or 'NULL'})", list(ids)))
+        texts = [name for name in ids if name.isprintable()]  # others no database takes
+        given.append((f"id IN ({', '.join('?' * len(texts)) or 'NULL'})", texts))
     with closing(open_store(url, create=False)) as store:
         for row in pages(store, NAMES, given, limit=limit, newest_first=newest_first):
             yield from_row(row)
+
+
+def scored_receipts(
+    url: str, *, since: float | None = None
+) -> Iterator[tuple[Receipt, list[Feedback]]]:
+    """Receipts by their time, each with the latest score of each source.
+
+    Args:
+        url: See `open_store`.
+        since: From when on, seconds since 1970.
+
+    Raises:
+        StoreError: As `read_receipts`; so `CorruptError`.
+    """
+    given: list[tuple[str, list[Any]]] = [] if since is None else [("at >= ?", [since])]
+    with closing(open_store(url, create=False)) as store:
+        rows = pages(store, NAMES, given)
+        while some := [from_row(row) for row in islice(rows, _PAGE)]:
+            scores = _latest(store, [receipt.choice.id for receipt in some])
+            yield from ((receipt, scores.get(receipt.choice.id, [])) for receipt in some)
 
 
 def is_recorded(url: str, decision: str, *, key: str | None = None) -> bool:
@@ -149,12 +170,12 @@ def sessions_since(url: str, since: float) -> Iterator[Turn]:
     ]
     with closing(open_store(url, create=False)) as store:
         for row in pages(store, columns, given):
-            at, _, session, target, given_tokens, written, answer, endpoint, key = row
-            known = json.loads(answer)
+            at, name, session, target, given_tokens, written, answer, endpoint, key = row
+            known = named_values(answer, name)
             unknown = given_tokens is None and written is None
             tokens = None if unknown else (given_tokens or 0) + (written or 0)
-            calls = tuple(known["tool_calls"])
-            kept = known["response_id"] if endpoint == "responses" else None
+            calls = tuple(known.get("tool_calls") or ())
+            kept = known.get("response_id") if endpoint == "responses" else None
             yield Turn(session, target, tokens, at, calls, kept, key)
 
 
@@ -165,13 +186,17 @@ def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, lis
         url: See `open_store`.
         ids: Only those of these decisions, at most some hundreds.
     """
+    with closing(open_store(url, create=False)) as store:
+        return _latest(store, ids)
+
+
+def _latest(store: Store, ids: Sequence[str] | None) -> dict[str, list[Feedback]]:
     named = "" if ids is None else f" WHERE id IN ({', '.join('?' * len(ids)) or 'NULL'})"
     query = f"SELECT id, source, at, score FROM {FEEDBACK}{named} ORDER BY at"
-    with closing(open_store(url, create=False)) as store:
-        latest = {
-            (identity, source): Feedback(id=identity, source=source, at=at, score=score)
-            for identity, source, at, score in store.select(query, list(ids or ()))
-        }
+    latest = {
+        (identity, source): Feedback(id=identity, source=source, at=at, score=score)
+        for identity, source, at, score in store.select(query, list(ids or ()))
+    }
     found: dict[str, list[Feedback]] = {}
     for feedback in latest.values():
         found.setdefault(feedback.id, []).append(feedback)

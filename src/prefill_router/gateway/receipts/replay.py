@@ -217,10 +217,11 @@ def _habits(
         usage, name = receipt.outcome.usage, receipt.outcome.target
         if usage is None or name not in outputs or receipt.outcome.kind != "answered":
             continue
-        if usage.output_tokens is not None:
+        if usage.output_tokens is not None and usage.output_tokens >= 0:
             outputs[name].append(usage.output_tokens)
-        if usage.input_tokens is not None and receipt.choice.input_tokens > 0:
-            ratios[name].append(usage.input_tokens / receipt.choice.input_tokens)
+        given = -1 if usage.input_tokens is None else usage.input_tokens
+        if given >= 0 and receipt.choice.input_tokens > 0:
+            ratios[name].append(given / receipt.choice.input_tokens)
     return (
         np.array([np.median(outputs[n]) if outputs[n] else np.nan for n in targets]),
         np.array([np.median(ratios[n]) if ratios[n] else 1.0 for n in targets]),

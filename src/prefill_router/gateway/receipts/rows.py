@@ -162,10 +162,33 @@ def from_row(row: Sequence[Any]) -> Receipt:
             details=json.loads(value["details"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise CorruptError(
-            f"the receipt {value['id']!r} isn't what was written; leave it out, or take the "
-            "database from a backup"
-        ) from None
+        raise _corrupt(value["id"]) from None
+
+
+def named_values(text: str, identity: str) -> dict[str, Any]:
+    """What one column of a receipt holds as JSON, an object.
+
+    Args:
+        text: The column.
+        identity: The receipt's id, for the error.
+
+    Raises:
+        CorruptError: It isn't what was written.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _corrupt(identity) from None
+    if not isinstance(found, dict):
+        raise _corrupt(identity)
+    return found
+
+
+def _corrupt(identity: str) -> CorruptError:
+    return CorruptError(
+        f"the receipt {identity!r} isn't what was written; leave it out, or take the database "
+        "from a backup"
+    )
 
 
 def _answer(outcome: Outcome) -> dict[str, Any]:

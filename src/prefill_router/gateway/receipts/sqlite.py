@@ -85,9 +85,7 @@ class SqliteStore(Store):
 
     def _open(self) -> sqlite3.Connection:
         if self._create:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Receipts are for their owner alone; the journal takes the file's rights over.
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._make()
         elif not self._path.is_file():
             raise StoreError(f"{self._path} doesn't exist; name the file that the gateway writes")
         with ExitStack() as undo:
@@ -101,6 +99,17 @@ class SqliteStore(Store):
                 raise self._failure(error) from None
             undo.pop_all()
         return connection
+
+    def _make(self) -> None:
+        """Make the file where there is none, for its owner alone, as its journal will be."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise DownError(
+                f"{self._path} can't be opened for writing: {error.strerror}; name a file that can",
+                kind="file can't be opened",
+            ) from None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         def one(query: str) -> Any:
@@ -138,13 +147,7 @@ class SqliteStore(Store):
             with suppress(sqlite3.Error):  # what is in the log alone goes with the file
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.close()
-            try:
-                self._connection = self._open()
-            except OSError as error:
-                raise DownError(
-                    f"{self._path} is gone and can't be made again: {error.strerror}",
-                    kind="file gone",
-                ) from None
+            self._connection = self._open()
             self._file = _identity(self._path)
 
     def _roll_back(self) -> None:

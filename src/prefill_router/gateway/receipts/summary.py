@@ -1,6 +1,5 @@
 """What the recorded requests cost and gave, and what they would have cost at one target alone."""
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import closing
@@ -9,6 +8,7 @@ from typing import Any, final
 
 from prefill_router.gateway.receipts.opening import open_store
 from prefill_router.gateway.receipts.reading import pages
+from prefill_router.gateway.receipts.rows import named_values
 from prefill_router.gateway.receipts.store import RECEIPTS, Store
 
 _SUMS = ("cost", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -115,7 +115,8 @@ def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
 
 
 def _totals(store: Store, since: float) -> dict[str, TargetTotals]:
-    sums = ", ".join(f"sum({name})" for name in _SUMS)
+    # as floats, since providers may report counts whose sum no integer holds
+    sums = ", ".join(f"sum(CAST({name} AS DOUBLE PRECISION))" for name in _SUMS)
     rows = store.select(
         f"SELECT target, outcome, count(*), {sums}, sum(probability), count(probability) "
         f"FROM {RECEIPTS} WHERE at >= ? GROUP BY target, outcome ORDER BY target, outcome",
@@ -155,7 +156,7 @@ def _instead(store: Store, since: float, most: int) -> Instead:
     right: dict[str, list[float]] = {}
     count, spent = 0, 0.0
     for row in pages(store, columns, given, limit=most, newest_first=True):
-        target, cost, estimated = row[2], row[3], json.loads(row[5])
+        target, cost, estimated = row[2], row[3], named_values(row[5], row[1])
         at = at or dict.fromkeys(estimated, 0.0)  # the present targets are those of the latest
         if target not in at or not at.keys() <= estimated.keys():
             continue
@@ -163,7 +164,7 @@ def _instead(store: Store, since: float, most: int) -> Instead:
         count, spent = count + 1, spent + paid
         for name in at:
             at[name] += _elsewhere(paid, estimated[target], estimated[name])
-        for name, probability in json.loads(row[4]).items():
+        for name, probability in named_values(row[4], row[1]).items():
             right.setdefault(name, []).append(probability)
     accuracy = {name: math.fsum(p) / len(p) for name, p in right.items() if name in at}
     return Instead(requests=count, spent=spent, at=at if count else {}, accuracy=accuracy)
