@@ -82,6 +82,13 @@ def until(page: Any, condition: str, arg: Any = None) -> None:
     raise AssertionError(f"it never came true that {condition}")
 
 
+SHIFTS = """window.shifted = 0;
+new PerformanceObserver((seen) => {
+  for (const shift of seen.getEntries()) if (!shift.hadRecentInput) window.shifted += shift.value;
+}).observe({ type: 'layout-shift', buffered: true });"""
+"""Run before a page's own scripts, it sums up how far what is seen moves by itself."""
+
+
 CONTROLS = frozenset(
     {"button", "link", "textbox", "slider", "spinbutton", "radio", "checkbox", "combobox", "region"}
 )

@@ -1,7 +1,10 @@
-"""Fixtures of tests that ask a whole gateway; each module says by `made` what it stands before."""
+"""Fixtures of tests that ask a whole gateway, by themselves or in a browser.
+
+Each module that asks one says by `made` what it stands before.
+"""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,3 +38,12 @@ def client(gateway: "Served", sent: "Sent") -> "Iterator[openai.OpenAI]":
 
     with openai_client(gateway.url, sent) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium."""
+    from browser import chromium
+
+    with chromium(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened

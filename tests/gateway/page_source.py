@@ -284,6 +284,8 @@ class FakeSource:
             "requests": len(details),
             "cost": sum(sum(costs) for costs in taken.values()),
             "by_target": spent,  # type: ignore[typeddict-item]
+            "compared": len(details),
+            "compared_cost": sum(sum(costs) for costs in taken.values()),
             "at_best": {"target": NAMES[7], "cost": alone[NAMES[7]]} if details else None,
             "at_dearest": {"target": NAMES[8], "cost": alone[NAMES[8]]} if details else None,
         }
@@ -327,7 +329,12 @@ class FakeSource:
 
     async def targets(self) -> Targets:
         self._check("targets")
-        return {"prices_date": "2026-11-20", "targets": [_health(i) for i in range(9)]}
+        since = time.time() - 3600
+        return {
+            "prices_date": "2026-11-20",
+            "since": since,
+            "targets": [_health(i) for i in range(9)],
+        }
 
     async def drift(self) -> Drift:
         self._check("drift")

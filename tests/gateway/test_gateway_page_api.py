@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, get_args, get_type_hints, is_typeddict
 
@@ -10,6 +11,7 @@ import pytest
 from page_source import FakeSource
 from starlette.applications import Starlette
 
+from prefill_router.gateway import outcome, words
 from prefill_router.gateway.page import PageSource, page_routes, shapes
 from prefill_router.gateway.page.files import HEADERS, read_page_files
 from prefill_router.gateway.refusal import RefusalError
@@ -251,3 +253,21 @@ def test_a_body_in_pieces_is_put_together() -> None:
     headers = {"content-type": "application/json; charset=utf-8"}
     reply = ask(source, "/page/api/lam", method="POST", content=_pieces(), headers=headers)
     assert reply.json()["lam"] == 0.75
+
+
+def test_every_word_of_the_gateway_is_known_to_the_page() -> None:
+    source = next(f for f in read_page_files() if f.name == "words.js").body.decode()
+    said = {
+        name: set(re.findall(r"^  (\w+):", body, re.MULTILINE))
+        for name, body in re.findall(r"export const (\w+) = \{(.*?)^\};", source, re.M | re.S)
+    }
+    assert said == {
+        "REASONS": set(words.REASONS),
+        "BECAUSE": set(words.REASONS),
+        "FALLBACKS": set(words.FALLBACK_REASONS),
+        "OUTCOMES": set(words.OUTCOMES),
+        "ENDS": set(get_args(outcome.AttemptEnd)),
+        "SCORED": set(words.SCORED),
+        "STATES": set(get_args(shapes.State)),
+        "BREAKERS": set(get_args(shapes.Breaker)),
+    }

@@ -124,9 +124,10 @@ class PageNumbers:
         """How the targets do."""
         gateway = self._gateway
         pool = gateway.live.loaded.pool
-        ended = gateway.recent.last_hour()
+        since, ended = gateway.recent.last_hour()
         return Targets(
             prices_date=pool.prices_date,
+            since=since,
             targets=[page_rows.health(pool, name, gateway.breakers, ended) for name in pool.names],
         )
 
@@ -160,6 +161,8 @@ def _window(since: float, found: ReceiptsSummary) -> SpendWindow:
         requests=found.requests,
         cost=found.cost,
         by_target=page_rows.spends(found),
+        compared=found.instead.requests,
+        compared_cost=found.instead.spent,
         at_best=page_rows.instead(found, found.instead.best),
         at_dearest=page_rows.instead(found, found.instead.dearest),
     )

@@ -122,9 +122,10 @@ def _tokens(receipt: Receipt) -> Tokens:
 
 
 def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) -> TargetHealth:
-    """How a target does, by the requests of the last hour that are remembered."""
+    """How a target does, by the requests that ended lately."""
     target = pool[name]
-    calls = [a for r in ended for a in r.outcome.attempts if a.target == name]
+    attempts = (a for r in ended for a in r.outcome.attempts if a.target == name)
+    calls = [a for a in attempts if a.end != "breaker_open"]  # which is no call
     first = [
         r.outcome.first_byte_seconds
         for r in ended

@@ -64,10 +64,12 @@ class Recent:
         """All that are remembered, oldest first."""
         return [receipt for _, receipt in self._ended]
 
-    def last_hour(self) -> list[Receipt]:
-        """Those of the last hour that are remembered, oldest first."""
+    def last_hour(self) -> tuple[float, list[Receipt]]:
+        """Those of the last hour that are remembered, oldest first, and from when on all are."""
         since = time.time() - _HOUR
-        return [receipt for _, receipt in self._ended if receipt.at >= since]
+        if len(self._ended) == _MOST:
+            since = max(since, self._ended[0][1].at)
+        return since, [receipt for _, receipt in self._ended if receipt.at >= since]
 
     def requests_last_hour(self) -> int:
         """How many requests came in the last hour, to the minute."""

@@ -46,7 +46,7 @@ class TargetHealth(TypedDict):
         provider: Who serves it.
         breaker: Whether it is asked: `open` is not, `half_open` tries one request.
         retry_in: Until an open breaker tries again; None otherwise.
-        requests: Calls in the last hour.
+        requests: Calls since `Targets.since`.
         failures: Those of them that failed.
         first_byte_p50: Median until the first byte of an answer; None without answers.
         first_byte_p95: The same for the 95th percentile.
@@ -75,9 +75,17 @@ class TargetHealth(TypedDict):
 
 
 class Targets(TypedDict):
-    """The pool's targets, in its order; the day of the prices is an ISO 8601 date."""
+    """The pool's targets, in its order.
+
+    Attributes:
+        prices_date: The day of the prices, an ISO 8601 date; None where it isn't known.
+        since: From when on calls are counted: an hour ago, or less where so many requests came
+            that not all of them are remembered.
+        targets: One for each.
+    """
 
     prices_date: str | None
+    since: float
     targets: list[TargetHealth]
 
 

@@ -12,7 +12,7 @@ class TargetSpend(TypedDict):
 
 
 class Instead(TypedDict):
-    """What the same requests would have cost at one target alone, estimated."""
+    """What the compared requests would have cost at one target alone, estimated."""
 
     target: str
     cost: float
@@ -26,6 +26,9 @@ class SpendWindow(TypedDict):
         requests: How many came.
         cost: What all of them cost, as observed.
         by_target: Those that took anything, the dearest first.
+        compared: How many answered requests `at_best` and `at_dearest` hold: the latest of those
+            that know every present target's cost.
+        compared_cost: What these cost; their estimates where nothing was observed.
         at_best: The single target with the greatest expected accuracy on these requests; None
             where there is no forecast to tell.
         at_dearest: The single target that would have cost most; None where prices are unknown.
@@ -35,6 +38,8 @@ class SpendWindow(TypedDict):
     requests: int
     cost: float
     by_target: list[TargetSpend]
+    compared: int
+    compared_cost: float
     at_best: Instead | None
     at_dearest: Instead | None
 

@@ -1,6 +1,6 @@
 // Bars as SVG, with a title, a description, and the same numbers as a table behind a disclosure.
 
-import { el, shape, table } from "./dom.js";
+import { el, renew, shape, table } from "./dom.js";
 
 let numbers = 0;
 
@@ -30,7 +30,7 @@ export class Chart {
     this.#last = { text, width };
     const drawn = this.draw(data, width);
     this.#picture.replaceChildren(picture(this.caption, drawn.desc, width, drawn.height, drawn.parts));
-    this.#table.replaceChildren(table(this.caption, drawn.columns, drawn.rows));
+    renew(this.#table, table(this.caption, drawn.columns, drawn.rows));
   }
 }
 

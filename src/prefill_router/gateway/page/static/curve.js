@@ -2,7 +2,7 @@
 
 import { cut } from "./charts.js";
 import { shape } from "./dom.js";
-import { dollars, number, percent } from "./format.js";
+import { dollars, number, percent, tick } from "./format.js";
 
 const LEFT = 46;
 const RIGHT = 14;
@@ -75,7 +75,7 @@ function axes(scale, width) {
   for (const cost of costs) {
     const x = scale.x(cost);
     parts.push(shape("line", { class: "grid", x1: x, x2: x, y1: TOP, y2: down }),
-      shape("text", { class: "soft", x, y: down + 16, "text-anchor": "middle" }, `$${Number(cost.toPrecision(3))}`));
+      shape("text", { class: "soft", x, y: down + 16, "text-anchor": "middle" }, tick(cost)));
   }
   parts.push(shape("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: down, y2: down }),
     shape("text", { class: "soft", x: width - RIGHT, y: HEIGHT - 4, "text-anchor": "end" },

@@ -7,6 +7,7 @@ import { OUTCOMES, REASONS } from "./words.js";
 
 const MOST = 50;
 const NEWS_SECONDS = 10;
+const GLIDE_MS = 300;
 
 const ended = (decision) => decision.at + decision.total_seconds;
 
@@ -34,9 +35,17 @@ export class Decisions {
     const after = this.#cursor === null ? "" : `&after=${encodeURIComponent(this.#cursor)}`;
     const first = this.#cursor === null;
     const { cursor, decisions } = await get(`decisions?limit=${MOST}${after}`);
-    this.#cursor = cursor;
     const fresh = decisions.filter((decision) => !this.#known.has(decision.id));
+    if (fresh.length > 0 && this.#pointedAt()) {
+      // The cursor stays where it is, so that they come again.
+      say(byId("beat"), `${fresh.length === MOST ? `${MOST} or more` : count(fresh.length)} new, held`);
+      return;
+    }
+    this.#cursor = cursor;
+    const top = this.#body.rows[0];
+    const was = top?.offsetTop;
     for (const decision of fresh.reverse()) this.#add(decision, !first);
+    if (top) this.#slide(top.offsetTop - was);
     this.#trim();
     byId("no-rows").hidden = this.#known.size > 0;
     this.#tell(first ? 0 : fresh.length);
@@ -55,6 +64,19 @@ export class Decisions {
   focus() {
     const row = this.#row(this.#chosen) ?? this.#body.rows[0];
     if (row) this.#reach(row);
+  }
+
+  /** Whether somebody is about to choose a row: none may move under a pointer or a keyboard. */
+  #pointedAt() {
+    return this.#body.matches(":hover") || this.#body.querySelector(":focus-visible") !== null;
+  }
+
+  /** Lets the rows glide down to where they belong. */
+  #slide(by) {
+    const scroller = this.#body.closest(".scroll");
+    if (by <= 0 || scroller.scrollTop > 0 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    const from = `translateY(${-Math.min(by, scroller.clientHeight)}px)`;
+    this.#body.animate([{ transform: from }, { transform: "none" }], { duration: GLIDE_MS, easing: "ease-out" });
   }
 
   #row(id) {
@@ -121,14 +143,14 @@ function makeRow(decision, fresh) {
   const cell = (text, style) => el("td", { class: style, title: style?.includes("cut") ? text : null }, text);
   return el("tr", { "data-id": decision.id, class: fresh ? "fresh" : null },
     el("td", null, button),
-    cell(decision.requested, "cut spare2"),
+    cell(decision.requested, "cut spare3"),
     cell(decision.target ?? NONE, "cut"),
     cell(REASONS[decision.reason], "spare1"),
-    cell(number(decision.lam), "num spare2"),
+    cell(number(decision.lam), "num spare3"),
     cell(number(decision.probability), "num spare0"),
-    cell(dollars(decision.estimated_cost), "num spare1"),
+    cell(dollars(decision.estimated_cost), "num spare2"),
     cell((decision.cost_is_estimated && decision.cost !== null ? "≈ " : "") + dollars(decision.cost), "num"),
-    cell(duration(decision.decision_seconds), "num spare2"),
+    cell(duration(decision.decision_seconds), "num spare3"),
     cell(duration(decision.total_seconds), "num spare1"),
     el("td", null, el("span", { class: `pill ${kind}` }, outcome)));
 }

@@ -32,6 +32,29 @@ export function say(node, text) {
   return node;
 }
 
+/** Gives a node this content and keeps what is the same: the focus, a selection, a reader's place. */
+export function renew(node, ...content) {
+  const old = [...node.childNodes];
+  content.forEach((given, i) => {
+    const fresh = given instanceof Node ? given : document.createTextNode(given);
+    if (!old[i]) node.append(fresh);
+    else if (old[i].nodeName === fresh.nodeName) liken(old[i], fresh);
+    else old[i].replaceWith(fresh);
+  });
+  old.slice(content.length).forEach((rest) => rest.remove());
+}
+
+function liken(old, fresh) {
+  if (old.isEqualNode(fresh)) return;
+  if (old.nodeType === Node.TEXT_NODE) {
+    old.data = fresh.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  renew(old, ...fresh.childNodes);
+}
+
 /** Shows a notice, or hides it where there is nothing to tell. */
 export function notice(node, text, ...more) {
   node.hidden = !text;

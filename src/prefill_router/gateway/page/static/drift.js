@@ -17,13 +17,9 @@ export class Drift {
   #chart = new Chart("Drift by feature", draw);
   #last = null;
 
-  constructor() {
-    byId("drift-body").append(this.#said, this.#chart.node);
-    this.#chart.node.hidden = true;
-  }
-
   async update() {
     this.#last = await get("drift");
+    if (!this.#said.isConnected) byId("drift-body").append(this.#said, this.#chart.node);
     this.draw();
   }
 

@@ -4,6 +4,9 @@ export const NONE = "–";
 
 const known = (value) => value !== null && value !== undefined;
 const whole = new Intl.NumberFormat("en");
+const given = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+const brief = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, notation: "compact" });
+const LEAST = 1e-7;
 
 export function count(value) {
   return known(value) ? whole.format(value) : NONE;
@@ -14,15 +17,21 @@ export function dollars(value) {
   if (!known(value)) return NONE;
   if (value === 0) return "$0";
   const size = Math.abs(value);
-  if (size >= 1000) return `$${whole.format(Math.round(value))}`;
+  if (size < LEAST) return `<\u00a0$${LEAST.toFixed(7)}`;
+  if (size >= 999.995) return `$${whole.format(Math.round(value))}`;
   if (size >= 1) return `$${value.toFixed(2)}`;
-  const digits = Math.min(9, Math.max(2, 1 - Math.floor(Math.log10(size))));
+  const digits = Math.max(2, 1 - Math.floor(Math.log10(size)));
   return `$${value.toFixed(digits)}`;
 }
 
 /** A price, as it was given. */
 export function price(value) {
-  return known(value) ? `$${Number(value.toPrecision(4))}` : NONE;
+  return known(value) ? `$${given.format(value)}` : NONE;
+}
+
+/** A round sum beside an axis. */
+export function tick(value) {
+  return `$${brief.format(value)}`;
 }
 
 export function percent(value, digits = 1) {

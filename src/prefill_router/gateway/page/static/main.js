@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { Decisions } from "./decisions.js";
 import { Detail } from "./detail.js";
-import { byId, el, notice, say } from "./dom.js";
+import { byId, el, notice, renew, say } from "./dom.js";
 import { Drift } from "./drift.js";
 import { count, number, short, span } from "./format.js";
 import { Polling } from "./polling.js";
@@ -27,17 +27,18 @@ async function overview() {
   byId("state").className = `pill ${kind}`;
   say(byId("state"), word);
   byId("problems").hidden = now.problems.length === 0;
-  byId("problems").replaceChildren(...now.problems.map((problem) => el("li", null, problem)));
+  renew(byId("problems").firstChild, ...now.problems.map((problem) => el("li", null, problem)));
   const lowered = Math.abs(now.lam - now.lam_set) >= 0.005;
-  const facts = [
-    ["Router", el("span", { class: "mono", title: now.router }, short(now.router))],
-    ["Policy", now.policy ?? "none"],
-    ["Encoder", now.encoder ?? "none"],
-    ["lam", lowered ? `${number(now.lam)}, lowered by a budget from ${number(now.lam_set)}` : number(now.lam)],
-    ["Last hour", `${count(now.requests_last_hour)} requests`],
-    ["Up", span(now.uptime_seconds)],
-  ];
-  byId("facts").replaceChildren(...facts.map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value))));
+  const facts = {
+    router: short(now.router),
+    policy: now.policy ?? "none",
+    encoder: now.encoder ?? "none",
+    lam: lowered ? `${number(now.lam)}, lowered by a budget from ${number(now.lam_set)}` : number(now.lam),
+    requests: `${count(now.requests_last_hour)} requests`,
+    up: span(now.uptime_seconds),
+  };
+  for (const [name, value] of Object.entries(facts)) say(byId(`fact-${name}`), value);
+  byId("fact-router").title = now.router ?? "";
   say(byId("foot"), `prefill-router ${now.version}`);
   tradeoff.known(now.lam_set);
 }
@@ -57,6 +58,8 @@ function troubled(error) {
 }
 
 function resume() {
+  // The button that was pressed is gone with its notice.
+  byId("main").focus({ preventScroll: true });
   notice(byId("lost"), "");
   polling.paused = false;
   showPause();

@@ -2,27 +2,31 @@
 
 import { get } from "./api.js";
 import { Chart, bars, small } from "./charts.js";
-import { byId, el, table } from "./dom.js";
-import { clock, count, dollars, moment, percent } from "./format.js";
+import { byId, el, renew, say, table } from "./dom.js";
+import { clock, count, dollars, moment, number, percent } from "./format.js";
 
 const ALONE = [{ name: "Who answers" }, { name: "Dollars", num: true }, { name: "How it is known" }];
 const BY_TARGET = [{ name: "Target" }, { name: "Requests", num: true }, { name: "Dollars", num: true }, { name: "Share", num: true }];
 
 export class Spend {
   #figures = el("div");
+  #nothing = el("p", { class: "soft" }, "Nothing was spent.");
+  #compared = el("p", { class: "aside" });
   #budgets = el("div");
   #alone = new Chart("Spend beside a single target", drawAlone);
   #targets = new Chart("Spend by target", drawTargets);
   #last = null;
 
   constructor() {
-    byId("spend-body").append(this.#figures, this.#alone.node, el("h4", null, "By target"),
-      this.#targets.node, el("h4", null, "Budgets"), this.#budgets);
     byId("window").addEventListener("change", () => this.draw());
   }
 
   async update() {
     this.#last = await get("spend");
+    if (!this.#figures.isConnected) {
+      byId("spend-body").append(this.#figures, this.#alone.node, this.#compared, el("h4", null, "By target"),
+        this.#nothing, this.#targets.node, el("h4", null, "Budgets"), this.#budgets);
+    }
     this.draw();
   }
 
@@ -30,10 +34,13 @@ export class Spend {
     if (this.#last === null) return;
     const name = document.querySelector('input[name="window"]:checked').value;
     const spent = this.#last[name];
-    this.#figures.replaceChildren(figures(spent));
+    renew(this.#figures, figures(spent));
+    say(this.#compared, compared(spent));
     this.#alone.show(spent);
+    this.#nothing.hidden = spent.by_target.length > 0;
+    this.#targets.node.hidden = spent.by_target.length === 0;
     this.#targets.show(spent);
-    this.#budgets.replaceChildren(budgets(this.#last.budgets));
+    renew(this.#budgets, budgets(this.#last.budgets));
   }
 }
 
@@ -45,20 +52,34 @@ function others({ at_best: best, at_dearest: dearest }) {
 
 function figures(spent) {
   const figure = (name, value, more) => el("div", null, el("dt", null, name), el("dd", null, value, more ? el("small", null, more) : null));
-  const saved = (other) => (other.cost > 0 ? 1 - spent.cost / other.cost : null);
-  const against = (name, other) => {
+  const saved = (other) => (other.cost > 0 ? 1 - spent.compared_cost / other.cost : null);
+  const beside = (name, other) => {
     const share = saved(other);
     if (share === null) return null;
-    return figure(name, share >= 0 ? `${percent(share, 0)} less` : `${percent(-share, 0)} more`, `than ${other.target}, estimated`);
+    return figure(name, against(share), `than ${other.target}, estimated`);
   };
   return el("dl", { class: "figures" },
     figure("Spent", dollars(spent.cost), `${count(spent.requests)} requests since ${clock(spent.since)}`),
-    others(spent).map(([what, other]) => against(`Against the ${what}`, other)));
+    others(spent).map(([what, other]) => beside(`Against the ${what}`, other)));
+}
+
+/** A share of less than nothing is more; more than twice as much is told as a multiple. */
+function against(share) {
+  if (share >= 0) return `${percent(share, 0)} less`;
+  return share > -1 ? `${percent(-share, 0)} more` : `${number(1 - share, 1)} times as much`;
+}
+
+/** Which requests are compared: only of some is it known what they would have cost elsewhere. */
+function compared({ requests, compared: some, compared_cost: cost }) {
+  if (some === requests) return "";
+  return some === 0 ? "Of no request is it known what it would have cost elsewhere."
+    : `Compared are the ${count(some)} answered requests whose cost elsewhere can be estimated; they cost ${dollars(cost)}.`;
 }
 
 function drawAlone(spent, width) {
-  const rows = [{ label: "as routed", value: spent.cost, text: dollars(spent.cost), kind: "" }];
-  const told = [["as routed", dollars(spent.cost), "observed"]];
+  const cost = spent.compared > 0 ? spent.compared_cost : spent.cost;
+  const rows = [{ label: "as routed", value: cost, text: dollars(cost), kind: "" }];
+  const told = [["as routed", dollars(cost), "observed"]];
   for (const [what, other] of others(spent)) {
     rows.push({ label: `all ${other.target}`, value: other.cost, text: `≈ ${dollars(other.cost)}`, kind: "soft" });
     told.push([`all ${other.target}, the ${what} single target`, dollars(other.cost), "estimated"]);
@@ -72,7 +93,7 @@ function drawTargets(spent, width) {
   const told = spent.by_target.map((each) => [
     each.target, count(each.requests), dollars(each.cost), spent.cost > 0 ? percent(each.cost / spent.cost) : "–",
   ]);
-  const desc = rows.length ? rows.map((row) => `${row.label}: ${row.text}`).join("; ") : "Nothing was spent.";
+  const desc = rows.map((row) => `${row.label}: ${row.text}`).join("; ");
   return { ...bars(rows, width, Math.max(0, ...rows.map((row) => row.value))), desc, columns: BY_TARGET, rows: told };
 }
 

@@ -1,22 +1,22 @@
 // How the targets do, and what they can do.
 
 import { get } from "./api.js";
-import { byId, el, table } from "./dom.js";
-import { NONE, count, duration, percent, price } from "./format.js";
+import { byId, el, renew, say, table } from "./dom.js";
+import { NONE, clock, count, duration, percent, price } from "./format.js";
 import { BREAKERS } from "./words.js";
 
 const COLUMNS = [
-  { name: "Target" }, { name: "Breaker" }, { name: "Calls, 1 h", num: true }, { name: "Failed", num: true },
-  { name: "First\u00a0byte p50", num: true }, { name: "p95", num: true, spare: 1 },
-  { name: "$\u00a0/\u00a0M in", num: true }, { name: "cached", num: true, spare: 1 }, { name: "$\u00a0/\u00a0M out", num: true },
-  { name: "Context", num: true, spare: 1 }, { name: "Accepts", spare: 2 }, { name: "Serves", spare: 2 },
+  { name: "Target" }, { name: "Breaker" }, { name: "Calls", num: true }, { name: "Failed", num: true },
+  { name: "First\u00a0byte p50", num: true }, { name: "p95", num: true, spare: 2 },
+  { name: "$\u00a0/\u00a0M in", num: true }, { name: "cached", num: true, spare: 2 }, { name: "$\u00a0/\u00a0M out", num: true },
+  { name: "Context", num: true, spare: 2 }, { name: "Accepts", spare: 3 }, { name: "Serves", spare: 3 },
 ];
 
 export class Targets {
   async update() {
-    const { prices_date: date, targets } = await get("targets");
-    byId("prices-date").textContent = date ? `prices of ${date}` : "";
-    byId("targets-body").replaceChildren(table("Targets: how they do and what they can do", COLUMNS, targets.map(row)));
+    const { prices_date: date, since, targets } = await get("targets");
+    say(byId("prices-date"), [`calls since ${clock(since)}`, date ? `prices of ${date}` : ""].filter(Boolean).join(", "));
+    renew(byId("targets-body"), table("Targets: how they do and what they can do", COLUMNS, targets.map(row)));
   }
 }
 

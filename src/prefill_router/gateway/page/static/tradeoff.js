@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { Chart } from "./charts.js";
 import { drawCurve } from "./curve.js";
-import { byId, el, notice, pairs, shape } from "./dom.js";
+import { byId, el, notice, pairs, renew, say, shape } from "./dom.js";
 import { count, dollars, number, percent, span } from "./format.js";
 
 const PAUSE_MS = 200;
@@ -24,7 +24,6 @@ export class TradeOff {
   /** @param {() => void} changed Hears that another lam is set. */
   constructor(changed) {
     this.#changed = changed;
-    byId("curve").append(this.#empty, this.#chart.node);
     this.#chart.node.insertBefore(legend(), this.#chart.node.lastChild);
     this.#slider.addEventListener("input", () => this.#move());
     byId("apply").addEventListener("click", () => this.#confirm());
@@ -49,6 +48,7 @@ export class TradeOff {
 
   draw() {
     if (this.#curve === null || this.#set === null) return;
+    if (!this.#empty.isConnected) byId("curve").append(this.#empty, this.#chart.node);
     const some = this.#curve.points.length > 0;
     this.#empty.hidden = some;
     this.#chart.node.hidden = !some;
@@ -67,10 +67,11 @@ export class TradeOff {
   }
 
   #label() {
-    const same = this.#set === null || Math.abs(this.#value() - this.#set) < 0.005;
-    const text = same ? `${number(this.#value())}, as set` : number(this.#value());
-    byId("lam-value").textContent = text;
-    this.#slider.setAttribute("aria-valuetext", `lam ${text}`);
+    const lam = this.#value();
+    const same = this.#set === null || Math.abs(lam - this.#set) < 0.005;
+    byId("lam-value").textContent = same ? `${number(lam)}, as set` : number(lam);
+    const towards = same ? "as set" : `${lam > this.#set ? "more accurate" : "cheaper"} than the ${number(this.#set)} that is set`;
+    this.#slider.setAttribute("aria-valuetext", `${number(lam)}, ${towards}`);
     byId("apply").disabled = same;
     byId("back").disabled = same;
   }
@@ -80,7 +81,7 @@ export class TradeOff {
     this.#label();
     this.draw();
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#ask().catch((error) => notice(byId("applied"), error.message)), PAUSE_MS);
+    this.#timer = setTimeout(() => this.#ask(true).catch((error) => notice(byId("applied"), error.message)), PAUSE_MS);
   }
 
   #reset() {
@@ -90,15 +91,15 @@ export class TradeOff {
     this.#ask().catch(() => {});
   }
 
-  async #ask() {
+  async #ask(aloud = false) {
     this.#asked += 1;
     const mine = this.#asked;
     const whatif = await get(`whatif?lam=${this.#value()}`);
     if (mine !== this.#asked) return;
     this.#whatif = whatif;
-    const content = told(whatif);
-    const text = content.map((node) => node.textContent).join("");
-    if (byId("whatif").textContent !== text) byId("whatif").replaceChildren(...content);
+    renew(byId("whatif"), ...told(whatif));
+    // Said only to whoever moves the slider: new requests change the numbers all the time.
+    if (aloud) say(byId("whatif-said"), spoken(whatif));
   }
 
   async #confirm() {
@@ -144,6 +145,11 @@ function legend() {
   return el("ul", { class: "legend" }, entry("now", "set now"), entry("then", "looked at"), entry("single", "one target for all"));
 }
 
+function spoken({ then, requests, changed }) {
+  return `At lam ${number(then.lam)}: expected accuracy ${percent(then.accuracy)}, ${dollars(then.cost)} for 1,000 requests, ` +
+    `another target for ${count(changed)} of ${count(requests)}.`;
+}
+
 function told({ now, then, requests, changed, moves }) {
   if (requests === 0) return [el("p", { class: "soft" }, "Nothing can be told without recorded requests.")];
   const versus = (before, after) => (before === after ? after : `${before} → ${after}`);
@@ -155,5 +161,6 @@ function told({ now, then, requests, changed, moves }) {
   const shown = moves.slice(0, MOST_MOVES).map((move) => el("li", null, `${move.origin} → ${move.to} `, el("strong", null, count(move.requests))));
   const rest = moves.slice(MOST_MOVES).reduce((sum, move) => sum + move.requests, 0);
   if (rest > 0) shown.push(el("li", { class: "soft" }, `and ${count(rest)} more`));
+  if (now.lam === then.lam) return [facts, el("p", { class: "soft" }, "Move the slider to see what another lam would change.")];
   return shown.length ? [facts, el("ul", { class: "moves", "aria-label": "From whom to whom" }, shown)] : [facts];
 }

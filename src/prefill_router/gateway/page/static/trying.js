@@ -41,7 +41,9 @@ export class Trying {
   }
 
   #busy(busy) {
-    byId("try-send").disabled = busy;
+    // Not disabled, which would take the keyboard's place from whoever pressed it.
+    byId("try-send").setAttribute("aria-disabled", String(busy));
+    if (!busy && document.activeElement === byId("try-stop")) byId("try-send").focus();
     byId("try-stop").hidden = !busy;
     byId("try-answer").setAttribute("aria-busy", String(busy));
   }
@@ -67,9 +69,9 @@ export class Trying {
     const reply = await this.#post("/v1/chat/completions", { stream: true });
     const text = document.createTextNode("");
     const thought = document.createTextNode("");
-    const thinking = el("details", { hidden: true }, el("summary", null, "Reasoning"), el("div", { class: "answer" }, thought));
+    const thinking = el("details", { hidden: true }, el("summary", null, "Reasoning"), el("div", { class: "answer", dir: "auto" }, thought));
     byId("try-answer").replaceChildren(this.#headers(reply), thinking,
-      el("div", { class: "answer", role: "region", "aria-label": "Answer", tabindex: "0" }, text));
+      el("div", { class: "answer", dir: "auto", role: "region", "aria-label": "Answer", tabindex: "0" }, text));
     const target = reply.headers.get(`${OWN}target`);
     notice(byId("try-said"), `${target ?? "A target"} is answering.`);
     for await (const event of events(reply.body)) {
