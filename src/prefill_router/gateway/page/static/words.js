@@ -51,6 +51,7 @@ export const ENDS = {
   unauthorised: "refused our key",
   unknown_model: "doesn't know the model",
   context_too_long: "context too long",
+  unknown_call: "has no such call",
   broken_off: "broke off",
   malformed: "malformed answer",
   breaker_open: "not asked, its breaker is open",
