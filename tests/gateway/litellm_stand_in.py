@@ -1,7 +1,15 @@
-"""A stand-in for LiteLLM's Router: its documented interface, and nothing else of it."""
+"""A stand-in for LiteLLM's Router, which would hold other packages of the tests back.
 
+It calls a strategy as LiteLLM 1.106.2 and 1.109.1 do; `benchmarks/litellm_real.py` has LiteLLM
+itself do it.
+"""
+
+import functools
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
+
+RETRIES = 3
 
 
 def deployment(group: str, model: str, place: str) -> dict[str, Any]:
@@ -21,10 +29,17 @@ def turns(said: Any) -> list[Any]:
 class StandIn:
     """Picks the first deployment of a group that doesn't cool down, until a strategy is set."""
 
+    AWAITED = "async_get_available_deployment"
+
     def __init__(self, *deployments: dict[str, Any]) -> None:
-        self.model_list = list(deployments)
+        self.rows = list(deployments)
         self.cooling: set[str] = set()
+        self.down: set[str] = set()
         self.picked: list[tuple[str, dict[str, Any]]] = []
+
+    @property
+    def model_list(self) -> list[dict[str, Any]]:
+        return self.rows
 
     def set_custom_routing_strategy(self, strategy: Any) -> None:
         for name in ("get_available_deployment", "async_get_available_deployment"):
@@ -40,10 +55,10 @@ class StandIn:
     ) -> dict[str, Any]:
         given = {"messages": messages, "input": input, "request_kwargs": request_kwargs}
         self.picked.append((model, {**given, "specific_deployment": specific_deployment}))
-        for one in self.model_list:
-            known = (one["model_name"], one["litellm_params"]["model"])
-            if model in known and one["model_info"]["id"] not in self.cooling:
-                return one
+        for known in (lambda one: one["model_name"], lambda one: one["litellm_params"]["model"]):
+            for one in self.rows:
+                if known(one) == model and one["model_info"]["id"] not in self.cooling:
+                    return one
         raise ValueError("No deployments available for selected model")
 
     async def async_get_available_deployment(self, model: str, **given: Any) -> dict[str, Any]:
@@ -51,22 +66,28 @@ class StandIn:
         return self.get_available_deployment(model=model, **given)
 
     def completion(self, model: str, messages: Any = "hi", **kwargs: Any) -> str:
-        """Who would be asked; as LiteLLM calls its method."""
-        kwargs["messages"] = turns(messages)
-        found = self.get_available_deployment(
-            model=model,
-            messages=kwargs["messages"],
-            specific_deployment=kwargs.pop("specific_deployment", None),
-            request_kwargs=kwargs,
-        )
-        return str(found["model_info"]["id"])
+        """Who would answer; where one is down, it is noted and asked for again."""
+        specific = kwargs.pop("specific_deployment", None)
+        for _ in range(1 + RETRIES):
+            found = self.get_available_deployment(
+                model=model,
+                messages=turns(messages),
+                specific_deployment=specific,
+                request_kwargs=kwargs,
+            )
+            place = str(found["model_info"]["id"])
+            if place not in self.down:
+                return place
+            note = {"model_group": model, "deployment_id": place, "exception_type": "APIError"}
+            known = kwargs.setdefault("metadata", {})
+            known["previous_models"] = (*known.get("previous_models", ()), note)
+        raise ConnectionError(place)
 
     async def acompletion(self, model: str, messages: Any = "hi", **kwargs: Any) -> str:
-        """The same, awaited."""
-        kwargs["messages"] = turns(messages)
-        found = await self.async_get_available_deployment(
+        """The same, awaited, and tried once."""
+        found = await getattr(self, self.AWAITED)(
             model=model,
-            messages=kwargs["messages"],
+            messages=turns(messages),
             specific_deployment=kwargs.pop("specific_deployment", None),
             request_kwargs=kwargs,
         )
@@ -74,14 +95,53 @@ class StandIn:
 
     async def aembedding(self, model: str, texts: list[str]) -> str:
         """Who would embed."""
-        found = await self.async_get_available_deployment(
-            model=model, input=texts, request_kwargs={"input": texts}
+        found = await getattr(self, self.AWAITED)(
+            model=model, input=texts, specific_deployment=None, request_kwargs={"metadata": {}}
         )
         return str(found["model_info"]["id"])
 
     async def aresponses(self, model: str, text: Any, **kwargs: Any) -> str:
-        """Who would answer in the Responses API: messages are None there."""
-        found = await self.async_get_available_deployment(
-            model=model, messages=None, request_kwargs={"input": text, **kwargs}
+        """Who would answer in the Responses API: its input comes twice."""
+        found = await getattr(self, self.AWAITED)(
+            model=model, messages=None, input=text, request_kwargs={"input": text, **kwargs}
         )
         return str(found["model_info"]["id"])
+
+    async def amoderation(self, model: str, text: str) -> str:
+        """Who would check a text."""
+        found = await getattr(self, self.AWAITED)(
+            model=model, request_kwargs={"model": model, "input": text}
+        )
+        return str(found["model_info"]["id"])
+
+    async def aimage_generation(self, model: str) -> str:
+        """Who would make a picture: its prompt isn't told."""
+        return await self.acompletion(model, "prompt")
+
+
+class NewerStandIn(StandIn):
+    """The Router since 1.109: other names for two things, and what is registered is wrapped."""
+
+    AWAITED = "_core_async_get_available_deployment"
+    model_list = property()
+    async_get_available_deployment = property()  # type: ignore[assignment]
+
+    async def _core_async_get_available_deployment(
+        self, model: str, **given: Any
+    ) -> dict[str, Any]:
+        return self.get_available_deployment(model=model, **given)
+
+    def registry(self) -> Any:
+        return SimpleNamespace(all=lambda: self.rows)
+
+    def set_custom_routing_strategy(self, strategy: Any) -> None:
+        self.get_available_deployment = _wrapped(strategy.get_available_deployment)  # type: ignore[method-assign]
+        setattr(self, self.AWAITED, _wrapped(strategy.async_get_available_deployment))
+
+
+def _wrapped(method: Any) -> Any:
+    @functools.wraps(method)
+    def call(*args: Any, **given: Any) -> Any:
+        return method(*args, **given)
+
+    return call

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from gateway_running import TARGETS, Made, Running, gateway_thread, make_gateway
-from litellm_stand_in import StandIn, deployment
+from litellm_stand_in import NewerStandIn, StandIn, deployment
 from pydantic import BaseModel
 
 from prefill_router import Router
@@ -35,10 +35,10 @@ def running(made: Made) -> Iterator[Running]:
         yield run
 
 
-@pytest.fixture
-def lite() -> StandIn:
+@pytest.fixture(params=[StandIn, NewerStandIn])
+def lite(request: pytest.FixtureRequest) -> StandIn:
     """A Router with two deployments of the cheapest target, and a group of its own for `auto`."""
-    return StandIn(
+    router: StandIn = request.param(
         deployment("other", "openai/other", "other"),
         deployment("auto", "openai/spare", "spare"),
         deployment(CHEAP, "openai/small", "cheap-1"),
@@ -46,6 +46,7 @@ def lite() -> StandIn:
         deployment("mid", f"hosted_vllm/{MIDDLE}", "middle"),
         deployment(DEAR, "openai/large", "dear"),
     )
+    return router
 
 
 def strategy(lite: StandIn, url: str, **options: Any) -> PrefillRouterStrategy:
@@ -74,7 +75,7 @@ def test_the_gateway_chooses_at_the_lam_that_is_given(
         wanted = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(made, lam)[0]]
         assert lite.completion("auto") == wanted
         chosen.close()
-        lite = StandIn(*lite.model_list)
+        lite = type(lite)(*lite.rows)
     assert of(made, 0.0)[0] == CHEAP
 
 
@@ -107,8 +108,26 @@ def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
     lite.cooling = {"cheap-1", "cheap-2"}
     second = of(made, 0.0)[1]
     assert lite.completion("auto") == {MIDDLE: "middle", DEAR: "dear"}[second]
-    lite.model_list = [one for one in lite.model_list if one["model_info"]["id"] in ("spare",)]
+    lite.rows = [one for one in lite.rows if one["model_info"]["id"] in ("spare",)]
     assert lite.completion("auto") == "spare"  # no target has a deployment
+    chosen.close()
+
+
+def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
+    lite: StandIn, running: Running, made: Made
+) -> None:
+    chosen = strategy(lite, running.url, lam=0.0)
+    places = {MIDDLE: "middle", DEAR: "dear"}
+    second, third = (places[target] for target in of(made, 0.0)[1:])
+    lite.down = {"cheap-1"}
+    assert lite.completion("auto") == second
+    lite.down = {"cheap-1", second}
+    assert lite.completion("auto") == third
+    lite.down = {"cheap-1", second, third}
+    with pytest.raises(ConnectionError):
+        lite.completion("auto")
+    lite.down = set()
+    assert lite.completion("auto", metadata={"previous_models": [7, {}]}) == "cheap-1"
     chosen.close()
 
 
@@ -121,10 +140,11 @@ def test_other_groups_deployments_and_embeddings_go_as_before(
     async def ask() -> list[str]:
         found = [await lite.acompletion("other"), await lite.aembedding("auto", ["a", "b"])]
         found.append(await lite.acompletion("auto", specific_deployment=True))
+        found += [await lite.amoderation("auto", "a"), await lite.aimage_generation("auto")]
         await chosen.aclose()
         return found
 
-    assert asyncio.run(ask()) == ["other", "spare", "spare"]
+    assert asyncio.run(ask()) == ["other", "spare", "spare", "spare", "spare"]
     assert lite.completion(DEAR) == "dear"
     assert len(made.rows("id")) == before
     with pytest.raises(ValueError, match="No deployments"):
@@ -167,29 +187,12 @@ def test_a_gateway_that_cannot_be_reached_is_told_once(
 def test_without_a_group_of_its_own_the_first_deployment_is_the_last_resort(
     lite: StandIn,
 ) -> None:
-    lite.model_list = [one for one in lite.model_list if one["model_name"] != "auto"]
+    lite.rows = [one for one in lite.rows if one["model_name"] != "auto"]
     chosen = strategy(lite, unused())
     assert lite.completion("auto") == "other"
-    lite.model_list = []
+    lite.rows = []
     with pytest.raises(ConfigError, match="no deployment"):
         lite.completion("auto")
-    chosen.close()
-
-
-class Bare:
-    """A Router with a `model_list` alone."""
-
-    def __init__(self, *deployments: Any) -> None:
-        self.model_list = list(deployments)
-
-
-def test_a_router_that_picks_nothing_itself_gets_the_first_of_the_group(made: Made) -> None:
-    bare = Bare(deployment(DEAR, "x", "dear"), deployment(CHEAP, "y", "cheap"))
-    chosen = PrefillRouterStrategy(bare, router=made.router, lam=0.0, timeout=PATIENT)
-    turns = [{"role": "user", "content": "hi"}]
-    assert chosen.get_available_deployment("auto", turns)["model_info"]["id"] == "cheap"
-    with pytest.raises(ConfigError, match="no deployment"):
-        chosen.get_available_deployment("nonsense", turns)
     chosen.close()
 
 
@@ -267,7 +270,7 @@ def test_a_spent_budget_is_no_reason_to_spend_on(lite: StandIn) -> None:
             try:
                 with pytest.raises(SpentError) as caught:
                     await lite.acompletion("auto")
-                assert caught.value.status_code == 429
+                assert (caught.value.status_code, caught.value.num_retries) == (429, 0)
             finally:
                 await chosen.aclose()
 
@@ -294,12 +297,17 @@ def test_what_cannot_be_used_is_told_at_once(options: Any, why: str) -> None:
     assert "password@" not in str(caught.value)
 
 
+def test_what_is_no_router_of_litellm_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"no litellm\.Router"):
+        PrefillRouterStrategy(object(), gateway="http://x")
+
+
 def test_a_strategy_may_replace_another(lite: StandIn, running: Running) -> None:
     first = strategy(lite, unused(), model_group=CHEAP)
     second = strategy(lite, running.url, lam=0.0)
     assert lite.completion("auto") == "cheap-1"  # else the first would ask, in vain
     assert lite.picked[-1][0] == CHEAP
-    assert second._pick == first._pick
+    assert (second._pick, second._pick_async) == (first._pick, first._pick_async)
     first.close()
     second.close()
 
@@ -318,16 +326,16 @@ def test_what_a_target_must_be_able_to_do_goes_with_the_request() -> None:
     turns = [{"role": "user", "content": "hi"}]
     tools = [{"type": "function", "function": {"name": "f"}}]
     known = {"tools": tools, "response_format": Answer, "api_key": "sk-1", "stop": "x"}
-    asked = read_asked(turns, {**known, "metadata": {"session_id": "ü", "x": 1}})
+    asked = read_asked(turns, None, {**known, "metadata": {"session_id": "ü", "x": 1}})
     assert asked is not None
     assert asked.session is None
     body = json.loads(asked.body)
     assert body["tools"] == tools
     assert body["response_format"]["json_schema"]["name"] == "Answer"
     assert set(body) == {"model", "messages", "tools", "response_format"}
-    in_metadata = read_asked([Answer(number=1)], {"metadata": {"session_id": " s "}})
+    in_metadata = read_asked([Answer(number=1)], None, {"metadata": {"session_id": " s "}})
     assert in_metadata is not None
     assert in_metadata.session == "s"
     assert json.loads(in_metadata.body)["messages"] == [{"number": 1}]
-    assert read_asked([object()], None) is None
-    assert read_asked(None, None) is None
+    assert read_asked([object()], None, None) is None
+    assert read_asked(None, None, None) is None

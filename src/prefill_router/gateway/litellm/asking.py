@@ -27,9 +27,11 @@ class SpentError(PrefillRouterError):
 
     Attributes:
         status_code: 429, by which LiteLLM tells errors apart.
+        num_retries: 0: asking again, as LiteLLM else does after a 429, would be in vain.
     """
 
     status_code = _TOO_MANY
+    num_retries = 0
 
 
 @final

@@ -1,26 +1,31 @@
 """A routing strategy for LiteLLM's Router, for people who keep it.
 
-LiteLLM's `set_custom_routing_strategy` puts a strategy's two methods in the place of its own; each
-is given a request, and returns one entry of the Router's `model_list`
-(https://docs.litellm.ai/docs/routing, "Custom Routing Strategy").
+LiteLLM's `set_custom_routing_strategy`, or `register_plugin` since 1.109, puts a strategy's two
+methods in the place of its own; each is given a request, and returns one entry of the Router's
+`model_list` (https://docs.litellm.ai/docs/routing, "Custom Routing Strategy").
 """
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.litellm.asking import AskedGateway, NoDecisionError, SpentError
-from prefill_router.gateway.litellm.request import read_asked
+from prefill_router.gateway.litellm.groups import candidates
+from prefill_router.gateway.litellm.request import Asked, failed_before, read_asked
 from prefill_router.policy import check_lam
 
 __all__ = ["PrefillRouterStrategy", "SpentError"]
 _log = logging.getLogger("prefill_router.litellm")
 _picking = ContextVar("_picking", default=False)
 """Whether LiteLLM picks right now; its awaited method may call the other, which is ours."""
+_PICK = ("get_available_deployment",)
+_PICK_ASYNC = ("_core_async_get_available_deployment", "async_get_available_deployment")
+"""LiteLLM's own methods; since 1.109 it warns of the awaited one's old name, and will drop it."""
 
 
 @final
@@ -29,9 +34,10 @@ class PrefillRouterStrategy:
 
     Requests for other groups, embeddings, and those for one deployment go as before. A target is a
     model group: LiteLLM itself picks among its deployments, and where it has none to give, because
-    they cool down, say, the next in the decision's order is asked. Where no target has a
-    deployment, or there is no decision, the request goes to the group's own deployments, or to the
-    first of the Router; the log says so when that begins and when it ends.
+    they cool down, say, the next in the decision's order is asked. So is it when LiteLLM tries a
+    request again that the target's deployments failed at. Where no target has a deployment, or
+    there is no decision, the request goes to the group's own deployments, or to the first of the
+    Router; the log says so when that begins and when it ends.
 
     Args:
         litellm_router: LiteLLM's Router, on which no strategy but one of this kind was set yet.
@@ -39,7 +45,7 @@ class PrefillRouterStrategy:
         router: Or a router's folder; it decides in this process, without sessions and budgets.
         lam: From 0, cheapest, to 1, most probable; the gateway's own, or 0.5, if not given.
         model_group: Requests for this model are routed. Give it deployments too: LiteLLM's proxy
-            knows only models that it has.
+            knows only models that it has, and its Router tries nothing again for a model without.
         api_key_env: The variable that holds the gateway's key.
         timeout: A decision that takes longer, in seconds, isn't waited for.
 
@@ -67,11 +73,9 @@ class PrefillRouterStrategy:
         if lam is not None:
             check_lam(lam)
         self._router, self._group = litellm_router, model_group
-        # taken now: set_custom_routing_strategy will hide them behind those of this object
-        self._pick: Callable[..., Any] | None = _own(litellm_router, "get_available_deployment")
-        self._pick_async: Callable[..., Awaitable[Any]] | None = _own(
-            litellm_router, "async_get_available_deployment"
-        )
+        # taken now: they will be hidden behind those of this object
+        self._pick = _own(litellm_router, _PICK)
+        self._pick_async = _own(litellm_router, _PICK_ASYNC)
         self._decides = self._decider(gateway, router, lam, api_key_env, timeout)
         self._without = False
 
@@ -103,29 +107,8 @@ class PrefillRouterStrategy:
             SpentError: The gateway refuses.
             ConfigError: The Router has no deployments.
         """
-        given = _Given(messages, input, specific_deployment, request_kwargs)
-        order: tuple[str, ...] = ()
-        if self._routes(model, given):
-            try:
-                order = await self._decides.order_async(given.asked)
-            except NoDecisionError as error:
-                self._told(str(error))
-            else:
-                self._told(None)
-        for name, deployment in self._candidates(model, order):
-            if self._pick_async is None or name is None:
-                if deployment is not None:
-                    return deployment
-                continue
-            picking = _picking.set(True)
-            try:
-                return await self._pick_async(model=name, **given.known)
-            except _theirs():
-                if name == model:
-                    raise
-            finally:
-                _picking.reset(picking)
-        raise _none()
+        given = _given(messages, input, specific_deployment, request_kwargs)
+        return await self._chosen(model, given, self._decides.order_async, self._pick_async)
 
     def get_available_deployment(
         self,
@@ -141,29 +124,8 @@ class PrefillRouterStrategy:
             SpentError: The gateway refuses.
             ConfigError: The Router has no deployments.
         """
-        given = _Given(messages, input, specific_deployment, request_kwargs)
-        order: tuple[str, ...] = ()
-        if self._routes(model, given):
-            try:
-                order = self._decides.order(given.asked)
-            except NoDecisionError as error:
-                self._told(str(error))
-            else:
-                self._told(None)
-        for name, deployment in self._candidates(model, order):
-            if self._pick is None or name is None:
-                if deployment is not None:
-                    return deployment
-                continue
-            picking = _picking.set(True)
-            try:
-                return self._pick(model=name, **given.known)
-            except _theirs():
-                if name == model:
-                    raise
-            finally:
-                _picking.reset(picking)
-        raise _none()
+        given = _given(messages, input, specific_deployment, request_kwargs)
+        return _at_once(self._chosen(model, given, self._decides.order, self._pick))
 
     async def aclose(self) -> None:
         """Close what it holds open."""
@@ -173,30 +135,49 @@ class PrefillRouterStrategy:
         """Close what it holds open, but for what was awaited."""
         self._decides.close()
 
-    def _routes(self, model: str, given: "_Given") -> bool:
-        if model != self._group or given.specific or _picking.get():
-            return False
-        return given.asked is not None
+    async def _chosen(
+        self,
+        model: str,
+        given: Mapping[str, Any],
+        decide: Callable[[Asked], Any],
+        pick: Callable[..., Any],
+    ) -> Any:
+        """The deployment; waits only where `decide` and `pick` are awaited."""
+        order = await self._order(model, given, decide)
+        names = candidates(
+            _model_list(self._router),
+            order=order,
+            model=model,
+            routed=model == self._group,
+            failed=failed_before(given["request_kwargs"]),
+        )
+        for name in names:
+            picking = _picking.set(True)
+            try:
+                return await _result(pick(model=name, **given))
+            except _theirs():
+                if name == names[-1]:
+                    raise
+            finally:
+                _picking.reset(picking)
+        raise ConfigError("LiteLLM's Router has no deployment for the request; give it one")
 
-    def _candidates(self, model: str, order: Sequence[str]) -> Iterator[tuple[str | None, Any]]:
-        """Deployments to try in turn, each with the group that LiteLLM is to pick from.
-
-        Groups are None for deployments that only their own model's name tells.
-        """
-        every = [d for d in self._router.model_list if isinstance(d, Mapping)]
-        for target in order:
-            group = next((d for d in every if d.get("model_name") == target), None)
-            if group is not None:
-                yield target, group
-                continue
-            own = next((d for d in every if target in _models(d)), None)
-            if own is not None:
-                yield None, own
-        asked = next((d for d in every if d.get("model_name") == model), None)
-        if model != self._group or asked is not None:
-            yield model, asked
-        elif every:
-            yield None, every[0]
+    async def _order(
+        self, model: str, given: Mapping[str, Any], decide: Callable[[Asked], Any]
+    ) -> tuple[str, ...]:
+        """The decision's order of targets; empty where the request isn't routed, or none is had."""
+        if model != self._group or given["specific_deployment"] or _picking.get():
+            return ()
+        asked = read_asked(given["messages"], given["input"], given["request_kwargs"])
+        if asked is None:
+            return ()
+        try:
+            order: tuple[str, ...] = await _result(decide(asked))
+        except NoDecisionError as error:
+            self._told(str(error))
+            return ()
+        self._told(None)
+        return order
 
     def _told(self, why: str | None) -> None:
         """Say once that there are no decisions, and once that there are again."""
@@ -212,42 +193,57 @@ class PrefillRouterStrategy:
         self._without = why is not None
 
 
-@final
-class _Given:
-    """What LiteLLM says of a request beside its model."""
-
-    def __init__(
-        self,
-        messages: Sequence[Any] | None,
-        input: Any,  # noqa: A002
-        specific: bool | None,
-        kwargs: Mapping[str, Any] | None,
-    ) -> None:
-        self.known = {
-            "messages": messages,
-            "input": input,
-            "specific_deployment": specific,
-            "request_kwargs": kwargs,
-        }
-        self.specific = bool(specific)
-        # an input that is told apart is to be embedded, and vectors of two models don't mix
-        self.asked = read_asked(messages, kwargs) if input is None else None
+def _given(
+    messages: Sequence[Any] | None,
+    input: Any,  # noqa: A002
+    specific: bool | None,
+    kwargs: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What LiteLLM says of a request beside its model, by its own names."""
+    return {
+        "messages": messages,
+        "input": input,
+        "specific_deployment": specific,
+        "request_kwargs": kwargs,
+    }
 
 
-def _own(litellm_router: Any, name: str) -> Any:
-    """The Router's own method, below a strategy of this kind that this one replaces; or None."""
-    method = getattr(litellm_router, name, None)
-    earlier = getattr(method, "__self__", None)
-    if isinstance(earlier, PrefillRouterStrategy):
-        return earlier._pick if name == "get_available_deployment" else earlier._pick_async
-    return method
+async def _result(value: Any) -> Any:
+    return await value if isawaitable(value) else value
 
 
-def _models(deployment: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The names of its model, with and without the provider's."""
-    params = deployment.get("litellm_params")
-    model = params.get("model") if isinstance(params, Mapping) else None
-    return (model, model.partition("/")[2]) if isinstance(model, str) else ()
+def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        return ended.value
+    coroutine.close()
+    raise RuntimeError("LiteLLM's method that isn't awaited gave something to await")
+
+
+def _own(litellm_router: Any, names: Sequence[str]) -> Callable[..., Any]:
+    """The Router's own method, below a strategy of this kind that this one replaces.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    method = next((m for m in (getattr(litellm_router, n, None) for n in names) if m), None)
+    for layer in (method, getattr(method, "__wrapped__", None)):  # newer Routers wrap what is set
+        earlier = getattr(layer, "__self__", None)
+        if isinstance(earlier, PrefillRouterStrategy):
+            return earlier._pick if names is _PICK else earlier._pick_async
+    if not callable(method):
+        raise ConfigError("this is no litellm.Router; give the one whose requests are to be routed")
+    own: Callable[..., Any] = method
+    return own
+
+
+def _model_list(litellm_router: Any) -> Sequence[Any]:
+    """The Router's deployments; since 1.109 the old name warns, and will be dropped."""
+    registry = getattr(litellm_router, "registry", None)
+    rows: Sequence[Any] = litellm_router.model_list if registry is None else registry().all()
+    return rows
 
 
 def _theirs() -> tuple[type[Exception], ...]:
@@ -255,7 +251,3 @@ def _theirs() -> tuple[type[Exception], ...]:
     import openai
 
     return (ValueError, openai.OpenAIError)
-
-
-def _none() -> ConfigError:
-    return ConfigError("LiteLLM's Router has no deployment for the request; give it one")
