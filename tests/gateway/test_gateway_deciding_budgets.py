@@ -193,3 +193,16 @@ def test_a_key_pays_for_what_it_asked() -> None:
     error = refusal(lambda: here.decide(P, key="ann", named="small"))
     assert (error.status, error.code) == (429, "budget_spent")
     assert here.decide(P, key="bob").lam == 0.5
+
+
+def test_a_spent_budget_leaves_the_cheapest_outside_the_share_and_within_conversations() -> None:
+    tiny = ({"dollars": 1, "per": "day"},)
+    rest = world(budgets=tiny, traffic={"share": 0.0, "otherwise": "large"})
+    held = world(budgets=tiny, sessions={"margin": 2.0})
+    held.sessions.answered("5" * 32, target="large", tokens=10, at=AT)
+    for here, reason in ((rest, "share"), (held, "session")):
+        before = here.decide(P, session="5" * 32, lam_asked=0.0)
+        assert (before.target, before.reason) == ("large", reason)
+        here.budgets.spend(None, 1.0, AT)
+        for known in (P, "deadline"):
+            assert here.decide(known, session="5" * 32, lam_asked=1.0).target == "small"

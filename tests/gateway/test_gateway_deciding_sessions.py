@@ -345,3 +345,14 @@ def test_the_rest_goes_to_the_router_where_its_target_cant_answer() -> None:
     assert (got.target, got.reason) == ("large", "policy")
     shadow = here.decide("deadline", exclude=frozenset({"large"}))
     assert (shadow.target, shadow.reason) == ("middle", "fallback")
+
+
+def test_a_target_that_was_only_told_holds_the_conversation_and_costs_nothing() -> None:
+    here = world(sessions={"margin": 2.0}, budgets=({"dollars": 1, "per": "day"},))
+    told = here.decide(P, session=S, lam_asked=1.0, to_call=False)
+    here.decider.answered(told, outcome(None, kind="routed"), cost=None, at=AT)
+    again = here.decide(P, session=S, lam_asked=0.0, to_call=False)
+    assert (told.target, again.target, again.reason) == ("large", "large", "session")
+    loop = here.decide(None, session=S, in_tool_loop=True, tool_call_ids=("x",), to_call=False)
+    assert (loop.order, loop.reason) == (("large",), "tool_loop")
+    assert [(s.spent, s.reserved) for s in here.budgets.states(AT)] == [(0, 0)]

@@ -163,7 +163,9 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
         stored = made_receipt(5, choice={"session": None}, endpoint="responses")
         refused = made_receipt(6, outcome={"kind": "refused"}, cost=None)
         ended = made_receipt(7, outcome={"tool_calls": ()}, choice={"session": None}, cost=None)
-        store.insert([to_row(r) for r in (none, alone, stored, refused, ended)], [])
+        routed = {"target": None, "kind": "routed", "tool_calls": (), "usage": None}
+        told = made_receipt(8, outcome=routed, choice={"input_tokens": 77}, cost=None)
+        store.insert([to_row(r) for r in (none, alone, stored, refused, ended, told)], [])
     assert list(spend_since(url, START + 1)) == [
         Spending("team", START + n, 2 * COSTS["large" if n % 2 else "small"]) for n in (1, 2, 4, 5)
     ]
@@ -172,6 +174,7 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
         Turn("s2", "small", 122, START + 2, ("call_2",), None, "team"),
         Turn(None, "small", 124, START + 4, ("call_4",), None, "team"),
         Turn(None, "large", 125, START + 5, ("call_5",), "resp_5", "team"),
+        Turn("s2", "small", 77, START + 8, (), None, "team"),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from prefill_router.gateway.deciding.budgets import Allowance
-from prefill_router.gateway.deciding.costs import Costs, PerTarget
+from prefill_router.gateway.deciding.costs import PerTarget, Scoring
 from prefill_router.gateway.deciding.fallback import fallback_order
 from prefill_router.gateway.deciding.known import Known
 from prefill_router.gateway.deciding.ordering import ordered
@@ -46,7 +46,8 @@ class Chooser:
         names: The pool's targets.
         policy: Who answers.
         costs: The router's costs.
-        prior: Every target's share of correct answers on the train rows; None where unknown.
+        prior: Every target's share of correct answers on the train rows; None where unknown, as it
+            is where one isn't finite.
         settings: The gateway's.
         sessions: What is remembered of conversations.
     """
@@ -55,7 +56,7 @@ class Chooser:
         self,
         names: tuple[str, ...],
         policy: Policy,
-        costs: Costs,
+        costs: Scoring,
         prior: PerTarget | None,
         *,
         settings: Settings,
@@ -64,7 +65,7 @@ class Chooser:
         self._names = names
         self._policy = policy
         self._costs = costs
-        self._prior = prior
+        self._prior = prior if prior is not None and np.isfinite(prior).all() else None
         self._settings = settings
         self._sessions = sessions
         self._column = {name: k for k, name in enumerate(names)}
@@ -90,7 +91,7 @@ class Chooser:
         order = self._order(known, allowance, among)
         winner = self._winner(known, allowance, among, order)
         rest = self._otherwise(question, decision)
-        if rest in among:
+        if rest in among and not allowance.exhausted:
             return Chosen(_first(rest, order), "share", winner, known.cost)
         kept = self._kept(question, known, allowance, among, order[0])
         if kept is not None:
@@ -156,7 +157,7 @@ class Chooser:
             present=present,
             winner=winner,
             costs=self._costs,
-            margin=sessions.margin,
+            margin=0.0 if allowance.exhausted else sessions.margin,
         )
         return present, cost, keeps
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.cost import CostEstimator
+from prefill_router.cost import CostEstimator, CostScale
 from prefill_router.gateway.deciding.question import Question
 from prefill_router.policy import score
 
@@ -29,34 +29,17 @@ def request_tokens(question: Question, read: int | None) -> int:
     return math.ceil(read * max(1.0, question.text_bytes / question.scored_bytes))
 
 
-@final
-class Costs:
-    """Equation 1 for one request, with the provider's cache, and the score of Equation 2."""
+class Scoring:
+    """Costs that are known, with the provider's cache, and the score of Equation 2.
 
-    def __init__(self, estimator: CostEstimator) -> None:
-        self._estimator = estimator
-        self._scale = estimator.scale
-        self.known = not estimator.is_free
-        recorded = set(estimator.recorded)
-        self._saved = np.array(
-            [
-                0.0
-                if t.input_price is None or t.cached_input_price is None or t.name in recorded
-                else (t.input_price - t.cached_input_price) / _MILLION
-                for t in estimator.pool
-            ]
-        )
+    Args:
+        scale: Of Equation 2.
+        saved: What a cached token saves at each target, US dollars.
+        ratio: Every target's own tokens for each of the encoder's.
+    """
 
-    def estimate(self, question: Question, tokens: int) -> PerTarget:
-        """Every target's estimated cost, US dollars, with nothing cached.
-
-        An answer is expected to be as long as the target's median on the train rows, or as the
-        client's limit, where that is less.
-        """
-        most = 0 if question.endpoint == "embeddings" else question.max_tokens
-        counts = np.array([tokens], dtype=np.float64)
-        cost: PerTarget = self._estimator.estimate(counts, most_output=most)[0]
-        return cost
+    def __init__(self, scale: CostScale, *, saved: PerTarget, ratio: PerTarget) -> None:
+        self._scale, self.saved, self.ratio = scale, saved, ratio
 
     def with_cache(self, cost: PerTarget, column: int, *, tokens: int, cached: int) -> PerTarget:
         """The same costs where one target has some of the request in its cache.
@@ -67,9 +50,9 @@ class Costs:
             tokens: The request's, in the encoder's tokens.
             cached: How many it has, in its own tokens; the request has no more than all of its own.
         """
-        own = tokens * float(self._estimator.token_ratio[column])
+        own = tokens * float(self.ratio[column])
         less = cost.copy()
-        less[column] -= min(float(cached), own) * self._saved[column]
+        less[column] -= min(float(cached), own) * self.saved[column]
         return less
 
     def normalise(self, cost: PerTarget) -> PerTarget:
@@ -81,3 +64,31 @@ class Costs:
         p, c = correctness[None, :], self._scale.normalise(cost)[None, :]
         scores: PerTarget = score(p, c, lam)[0]
         return scores
+
+
+@final
+class Costs(Scoring):
+    """Equation 1 for one request, besides."""
+
+    def __init__(self, estimator: CostEstimator) -> None:
+        recorded = set(estimator.recorded)
+        saved = [
+            0.0
+            if t.input_price is None or t.cached_input_price is None or t.name in recorded
+            else (t.input_price - t.cached_input_price) / _MILLION
+            for t in estimator.pool
+        ]
+        super().__init__(estimator.scale, saved=np.array(saved), ratio=estimator.token_ratio)
+        self._estimator = estimator
+        self.known = not estimator.is_free
+
+    def estimate(self, question: Question, tokens: int) -> PerTarget:
+        """Every target's estimated cost, US dollars, with nothing cached.
+
+        An answer is expected to be as long as the target's median on the train rows, or as the
+        client's limit, where that is less.
+        """
+        most = 0 if question.endpoint == "embeddings" else question.max_tokens
+        counts = np.array([tokens], dtype=np.float64)
+        cost: PerTarget = self._estimator.estimate(counts, most_output=most)[0]
+        return cost

@@ -9,10 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, final, runtime_checkable
 
-import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
-
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.choice import Choice
@@ -59,7 +55,7 @@ class RouterParts(Protocol):
         """Who answers, given probabilities and costs."""
 
     @property
-    def reference_accuracy(self) -> Float[NDArray[np.float64], " target"] | None:
+    def reference_accuracy(self) -> PerTarget | None:
         """Every target's share of correct answers on the train rows; None where unknown."""
 
 
@@ -105,7 +101,7 @@ class Decider:
             self._names,
             router.policy,
             self._costs,
-            _finite(router.reference_accuracy),
+            router.reference_accuracy,
             settings=settings,
             sessions=sessions,
         )
@@ -180,7 +176,7 @@ class Decider:
         at: float,
         stored: bool = True,
     ) -> None:
-        """Remember how a request that was `started` ended, and count its cost.
+        """Remember how a request ended, and count its cost.
 
         Args:
             choice: What was decided.
@@ -192,13 +188,15 @@ class Decider:
         key = self._budgets.release(choice.id)
         if cost:
             self._budgets.spend(key, cost, at)
-        if outcome.target is None or outcome.kind not in ("answered", "disconnected"):
+        # who asks for the decision alone then asks the target that it tells
+        target = choice.target if outcome.kind == "routed" else outcome.target
+        if target is None or outcome.kind not in ("answered", "disconnected", "routed"):
             return
         usage = outcome.usage
         counts = () if usage is None else (usage.input_tokens, usage.output_tokens)
         self._sessions.answered(
             choice.session,
-            target=outcome.target,
+            target=target,
             tokens=sum(n for n in counts if n is not None) or choice.input_tokens,
             at=at,
             tool_calls=outcome.tool_calls,
@@ -278,7 +276,13 @@ class Decider:
             input_tokens=known.tokens,
             session=question.session,
             tool_loop=question.in_tool_loop and len(chosen.order) == 1,
+            opening=question.opening,
+            cached={} if chosen.cost is known.cost else self._cached(known, chosen),
         )
+
+    def _cached(self, known: Known, chosen: Chosen) -> dict[str, float]:
+        less = self._by_name(known.cost - chosen.cost)
+        return {name: dollars for name, dollars in less.items() if dollars}
 
     def _by_name(self, values: PerTarget) -> dict[str, float]:
         return dict(zip(self._names, values.tolist(), strict=True))
@@ -293,7 +297,3 @@ def _check(router: RouterParts, settings: Settings) -> None:
     otherwise = settings.traffic.otherwise
     if otherwise is not None and otherwise not in names:
         raise ConfigError(f"traffic.otherwise is {otherwise!r}; the pool has {list(names)}")
-
-
-def _finite(accuracy: PerTarget | None) -> PerTarget | None:
-    return accuracy if accuracy is not None and np.isfinite(accuracy).all() else None

@@ -5,7 +5,7 @@ target is priced with what its cache should hold, and every other one in full; b
 scores of Equation 2 are compared.
 """
 
-from prefill_router.gateway.deciding.costs import Costs, PerTarget
+from prefill_router.gateway.deciding.costs import PerTarget, Scoring
 from prefill_router.gateway.deciding.sessions import Seat
 from prefill_router.gateway.settings import Sessions as SessionSettings
 
@@ -22,7 +22,7 @@ def stays(
     *,
     present: int,
     winner: int,
-    costs: Costs,
+    costs: Scoring,
     margin: float,
 ) -> bool:
     """Whether the present target is kept: where the policy's winner gains no more than the margin.

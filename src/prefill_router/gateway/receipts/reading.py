@@ -41,7 +41,7 @@ class Turn:
     Attributes:
         session: The conversation; None where only the response can be gone on from.
         target: Who answered.
-        tokens: Input and output together; None where unknown.
+        tokens: Input and output together, or of the input as was estimated.
         at: When the request came, seconds since 1970.
         tool_calls: Ids of the tool calls in the answer.
         response_id: The answer's own id, where its target keeps it (Responses).
@@ -50,7 +50,7 @@ class Turn:
 
     session: str | None
     target: str
-    tokens: int | None
+    tokens: int
     at: float
     tool_calls: tuple[str, ...]
     response_id: str | None
@@ -152,17 +152,19 @@ def spend_since(url: str, since: float) -> Iterator[Spending]:
 def sessions_since(url: str, since: float) -> Iterator[Turn]:
     """What was answered since then that later requests may go on from, by its time.
 
-    Turns of conversations, responses that may be kept, and calls of tools.
+    Turns of conversations, responses that may be kept, and calls of tools. Where the decision alone
+    was asked for, the target that it told counts as the one that answered.
 
     Raises:
         StoreError: As `read_receipts`.
     """
-    counts = ("input_tokens", "output_tokens")
-    columns = ("at", "id", "session", "answered_by", *counts, "answer", "endpoint", "client_key")
+    counts = ("COALESCE(input_tokens, estimated_input_tokens)", "output_tokens")
+    target = "COALESCE(answered_by, target)"
+    columns = ("at", "id", "session", target, *counts, "answer", "endpoint", "client_key")
     given: list[tuple[str, list[Any]]] = [
         ("at >= ?", [since]),
-        ("answered_by IS NOT NULL", []),
-        ("outcome IN ('answered', 'disconnected')", []),
+        ("(answered_by IS NOT NULL OR outcome = 'routed')", []),
+        ("outcome IN ('answered', 'disconnected', 'routed')", []),
         (
             "(session IS NOT NULL OR endpoint = 'responses' OR answer LIKE ?)",
             ['%"tool_calls":["%'],
@@ -170,13 +172,12 @@ def sessions_since(url: str, since: float) -> Iterator[Turn]:
     ]
     with closing(open_store(url, create=False)) as store:
         for row in pages(store, columns, given):
-            at, name, session, target, given_tokens, written, answer, endpoint, key = row
+            at, name, session, who, given_tokens, written, answer, endpoint, key = row
             known = named_values(answer, name)
-            unknown = given_tokens is None and written is None
-            tokens = None if unknown else (given_tokens or 0) + (written or 0)
+            tokens = given_tokens + (written or 0)
             calls = tuple(known.get("tool_calls") or ())
             kept = known.get("response_id") if endpoint == "responses" else None
-            yield Turn(session, target, tokens, at, calls, kept, key)
+            yield Turn(session, who, tokens, at, calls, kept, key)
 
 
 def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, list[Feedback]]:

@@ -16,7 +16,7 @@ from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.serving.answering import decide
 from prefill_router.gateway.serving.begun import begun
 from prefill_router.gateway.serving.gateway import Gateway
-from prefill_router.gateway.serving.incoming import read_incoming
+from prefill_router.gateway.serving.incoming import Headers, read_incoming
 from prefill_router.gateway.serving.live import Live
 from prefill_router.gateway.serving.recording import Recording
 from prefill_router.gateway.words import Endpoint
@@ -26,17 +26,21 @@ _ENDPOINTS: Mapping[str, Endpoint] = {
     "prompt": "completions",
     "input": "responses",
 }
+_ANTHROPIC = b"anthropic-version"
+"""A header that all who speak Anthropic's protocol send; the bodies look alike."""
 
 
 async def decide_alone(gateway: Gateway, request: Request) -> JSONResponse:
     """Decide about a request as it would be forwarded, and keep a receipt of that.
 
+    The target that is told counts as the one that goes on with the conversation; nothing is spent.
+
     Raises:
         RefusalError: It can't be read, no target may answer it, or a budget is spent.
     """
     at, began = time.time(), time.perf_counter()
-    body, endpoint = _whole(await request.body())
     headers = list(request.scope["headers"])
+    body, endpoint = _whole(await request.body(), headers)
     with begun(gateway, headers, at=at) as (live, trace):
         incoming = read_incoming(
             endpoint,
@@ -98,18 +102,20 @@ def _told(live: Live, choice: Choice, allowed: frozenset[str] | None) -> dict[st
     return {**known, "targets": rows}
 
 
-def _whole(body: bytes) -> tuple[bytes, Endpoint]:
-    """A body with a model's name, and the call that it would be."""
+def _whole(body: bytes, headers: Headers) -> tuple[bytes, Endpoint]:
+    """A body with a model's name, and the call that it would be: its fields and headers say so."""
     try:
         with without_collecting(body):
             value = json.loads(body)
     except (ValueError, RecursionError):
-        raise RefusalError("the body isn't JSON; send that of a chat completion") from None
+        value = None
     if not isinstance(value, dict):
-        raise RefusalError("the body isn't a JSON object; send that of a chat completion")
+        return body, "chat"  # whoever reads it says what is wrong
     found = next((call for field, call in _ENDPOINTS.items() if field in value), None)
     if found is None:
         raise RefusalError("the body has no messages, prompt or input; send one", param="messages")
+    if found == "chat" and any(name == _ANTHROPIC for name, _ in headers):
+        found = "messages"
     if "model" in value:
         return body, found
     return body.lstrip().replace(b"{", b'{"model":"auto",', 1), found

@@ -33,7 +33,7 @@ def _row(turn: Turn) -> Row:
     return (
         turn.session,
         turn.target,
-        turn.tokens or 0,
+        turn.tokens,
         turn.at,
         turn.tool_calls,
         turn.response_id,
