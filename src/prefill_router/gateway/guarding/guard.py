@@ -29,7 +29,6 @@ FREE_BODY = "prefill_router.free_body"
 _BODY_SECONDS = 60.0
 _SHORT = 2**16  # bytes of bodies that have no room to wait for, such as an admin's
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_BODILESS = _READING | {"DELETE"}  # which no page can send elsewhere without asking first
 
 
 def _ignore(status: int) -> None:
@@ -114,7 +113,7 @@ class Guard:
             check_content(head, most_bytes=_SHORT)
             await self._pass(scope, receive, reply, _SHORT, Held(Room(_SHORT)))
             return
-        if method not in _BODILESS:
+        if method == "POST":  # no page can send the others elsewhere without asking first
             check_content(head, most_bytes=self._limits.body_bytes)
             self._room.check(int(head.get(b"content-length", b"0")))
         self.slots.enter()

@@ -50,7 +50,10 @@ def _nearest(request: Request) -> str:
         parts.pop(0)
     for path in ("/" + "/".join(parts), "/" + "/".join(["v1", *parts])):
         if path in known and parts:
-            return f"; did you mean {path}? The base URL of OpenAI's clients ends with /v1"
+            return (
+                f"; did you mean {path}? OpenAI's clients want a base URL that ends with /v1, "
+                "Anthropic's one that ends before it"
+            )
     return ""
 
 

@@ -133,7 +133,9 @@ def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        raise RefusalError(f"the body isn't UTF-8, from its byte {error.start} on") from None
+        raise RefusalError(
+            f"the body isn't UTF-8, from its byte {error.start} on; send JSON in UTF-8, uncompressed"
+        ) from None
     try:
         with without_collecting(body):
             fields = read_fields(text)
