@@ -181,6 +181,18 @@ def test_a_response_is_cancelled_while_it_streams(
     gateway.until(lambda: gateway.gateway.streams == 0)
 
 
+def test_a_response_in_the_background_costs_what_was_expected(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    made[CHEAP].then(whole(response("resp_bg", status="queued", output=[], usage=None)))
+    raw = ann.responses.with_raw_response.create(model=CHEAP, input="Hi", background=True)
+    receipt = gateway.receipts[-1]
+    assert receipt.outcome.usage is None
+    assert receipt.cost == receipt.choice.estimated_cost[CHEAP] > 0
+    assert float(raw.headers[HEADER + "estimated-cost"]) == pytest.approx(receipt.cost, rel=0.01)
+    assert receipt.cost_is_estimated
+
+
 @pytest.mark.parametrize("call", ["retrieve", "delete", "cancel"])
 def test_only_the_key_that_made_it_reaches_it(
     made: World, ann: openai.OpenAI, bob: openai.OpenAI, call: str

@@ -21,6 +21,7 @@ _TEXTS: dict[Endpoint, re.Pattern[bytes]] = {
 _STILL_GOING = re.compile(rb'"type"\s*:\s*"[a-z_.]*\.delta"')
 _ENDED = {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
 _FAILED = {"response.failed", "response.cancelled"}
+_PENDING = ("queued", "in_progress")
 
 
 @final
@@ -40,6 +41,7 @@ class Facts:
         self._endpoint = endpoint
         self._texts = _TEXTS.get(endpoint)
         self._reported: dict[str, Any] = {}
+        self._is_pending = False
         self.response_id: str | None = None
         self.tool_calls: list[str] = []
         self.error: ErrorBody | None = None
@@ -60,9 +62,13 @@ class Facts:
     def usage(self, *, input_tokens: int) -> tuple[Usage | None, bool]:
         """Token counts, and whether they, or some of them, are estimates.
 
+        None for a response that goes on in the background: nothing is known of it yet.
+
         Args:
             input_tokens: Of the request, estimated.
         """
+        if self._is_pending and not self._reported:
+            return None, True
         guess = -(-self.output_bytes // _BYTES_PER_TOKEN)
         if not self._reported:
             return Usage(input_tokens=input_tokens, output_tokens=guess), True
@@ -138,6 +144,7 @@ class Facts:
         if isinstance(whole, Mapping):
             self._identify(whole)
             self._report(whole.get("usage"))
+            self._is_pending = kind is None and whole.get("status") in _PENDING
         if kind in _ENDED:
             self.done = True
         if kind in _FAILED:

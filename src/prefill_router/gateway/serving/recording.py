@@ -1,7 +1,7 @@
 """What is recorded of one request: its receipt, and through it metrics, log and traces."""
 
 import time
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 from urllib.parse import quote
 
 from prefill_router.data import Prompt
@@ -124,20 +124,25 @@ class Recording:
             decision_seconds=self._decision_seconds,
             forecast_seconds=self._forecast_seconds,
             prompt=self._prompt,
-            details=self._live.details if decided else {},
+            details=self._details() if decided else {},
         )
+
+    def _details(self) -> dict[str, Any]:
+        alone = self._choice.session is None
+        return self._live.details if alone else self._live.session_details
 
     def _cost(self, outcome: Outcome) -> tuple[float | None, bool]:
         """Observed cost, US dollars, and whether it is an estimate.
 
-        What the provider says, or else what its counts cost. Where these can't be true it is what
-        the decision expected: budgets have no gap then.
+        What the provider says, or else what its counts cost. Where these can't be true, or aren't
+        known yet, it is what the decision expected: budgets have no gap then.
         """
         usage, target = outcome.usage, outcome.target
-        if usage is None or target is None:
+        if target is None or (usage is None and not outcome.usage_is_estimated):
             return None, outcome.usage_is_estimated
-        said = reported_cost(usage)
-        cost = cost_of(usage, self._live.loaded.pool[target]) if said is None else said
+        cost = None if usage is None else reported_cost(usage)
+        if cost is None and usage is not None:
+            cost = cost_of(usage, self._live.loaded.pool[target])
         if cost is not None:
             return cost, outcome.usage_is_estimated
         expected = self._choice.estimated_cost.get(target)
