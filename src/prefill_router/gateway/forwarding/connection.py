@@ -11,7 +11,7 @@ import httptools
 
 from prefill_router.gateway.forwarding.arrival import Arrival, Header
 
-_LONGEST_HEAD = 2**18  # bytes of a reply's headers
+_LONGEST_HEAD = 2**18  # bytes of a reply's headers, or of what else is no body
 _SWITCHING = 101
 _FIRST_FINAL = 200
 _FRAMED = (b"content-length", b"transfer-encoding")
@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
         self._parser: Any = None
         self._arrival: Arrival | None = None
         self._headers: list[Header] = []
-        self._head_bytes = 0
+        self._bare_bytes = 0  # that have come since the last piece of a body
         self._to_the_close = False
         self.is_open = False
         self.calls = 0
@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
     def ask(self, head: bytes, body: bytes) -> Arrival:
         """Send a request; its reply arrives."""
         self.calls += 1
-        self._headers, self._head_bytes, self._to_the_close = [], 0, False
+        self._headers, self._bare_bytes, self._to_the_close = [], 0, False
         self._parser = httptools.HttpResponseParser(self)
         self._arrival = Arrival(stop=self.leave, pause=self._pause)
         transport = self._transport
@@ -77,12 +77,11 @@ class Connection(asyncio.Protocol):
         if arrival is None:  # nobody asked
             self.leave()
             return
-        if not arrival.status:
-            self._head_bytes += len(data)
+        self._bare_bytes += len(data)
         try:
-            if self._head_bytes > _LONGEST_HEAD and not arrival.status:
-                raise httptools.HttpParserError("headers without an end")
             self._parser.feed_data(data)
+            if self._bare_bytes > _LONGEST_HEAD and not arrival.over:
+                raise httptools.HttpParserError("headers or trailers without an end")
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             arrival.fail("broken_off" if arrival.status else "malformed")
             self.leave()
@@ -127,6 +126,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body has come."""
+        self._bare_bytes = 0
         if self._arrival is not None:
             self._arrival.put(body)
 
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
 
     def _was_idle(self, arrival: Arrival) -> bool:
         soon = self._loop.time() - arrival.began < _AT_ONCE
-        return self.calls > 1 and not arrival.status and not self._head_bytes and soon
+        return self.calls > 1 and not arrival.status and not self._bare_bytes and soon
 
     def _pause(self, on: bool) -> None:
         if self._transport is None or not self.is_open:

@@ -85,6 +85,7 @@ class Connections:
         return None
 
     async def _connect(self, client: Client) -> Connection:
+        client.check()  # else what is begun here would be nobody's
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._reach())
         late = loop.call_later(self._connect_seconds, task.cancel)

@@ -10,8 +10,9 @@ from prefill_router.gateway.words import Endpoint
 from prefill_router.upstream import ErrorBody, Usage, read_error, read_usage
 
 _BYTES_PER_TOKEN = 4
+_MOST_CALLS = 1000  # tool calls of one answer whose ids are remembered
 _DECODER = json.JSONDecoder()
-_STRING = rb'"\s*:\s*"((?:[^"\\]|\\.)*)'
+_STRING = rb'"\s*+:\s*+"((?:[^"\\]++|\\.)*+)'  # possessive: trying again costs a gigabyte
 _TEXTS: dict[Endpoint, re.Pattern[bytes]] = {
     "chat": re.compile(rb'"(?:content|reasoning_content|reasoning|arguments)' + _STRING),
     "completions": re.compile(rb'"text' + _STRING),
@@ -30,7 +31,6 @@ class Facts:
 
     Attributes:
         response_id: Its id.
-        tool_calls: Ids of its tool calls.
         error: The error that it holds.
         done: Whether the mark that ends it has come.
         has_reason: Whether the reason of its end has.
@@ -43,11 +43,16 @@ class Facts:
         self._reported: dict[str, Any] = {}
         self._is_pending = False
         self.response_id: str | None = None
-        self.tool_calls: list[str] = []
+        self._tool_calls: dict[str, None] = {}
         self.error: ErrorBody | None = None
         self.done = False
         self.has_reason = False
         self.output_bytes = 0
+
+    @property
+    def tool_calls(self) -> tuple[str, ...]:
+        """Ids of its tool calls, in order."""
+        return tuple(self._tool_calls)
 
     @property
     def is_complete(self) -> bool:
@@ -178,8 +183,8 @@ class Facts:
 
     def _call(self, ids: Iterable[object]) -> None:
         for found in ids:
-            if isinstance(found, str) and found and found not in self.tool_calls:
-                self.tool_calls.append(found)
+            if isinstance(found, str) and found and len(self._tool_calls) < _MOST_CALLS:
+                self._tool_calls[found] = None
 
 
 def parsed(data: bytes) -> dict[str, Any] | None:

@@ -91,17 +91,19 @@ class Line:
                 call.method, path, theirs, body, client=client, fresh=fresh
             )
             self._limit(arrival, stream=call.stream)
+            answers = False
             try:
                 client.stop_with(arrival.leave)
                 await arrival.head()
+                answers = True
             except BrokenError as error:
                 if fresh or not error.unheard:
                     raise
             finally:
-                if not arrival.status:
+                if not answers:
                     client.stop_with(None)
                     arrival.close()
-            if arrival.status:
+            if answers:
                 break
         if self.key is not None:  # a target that quotes it in a header
             secret = self.key.encode()

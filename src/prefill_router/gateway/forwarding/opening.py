@@ -21,6 +21,7 @@ from prefill_router.gateway.forwarding.whole_lines import WholeLines
 _LONGEST = 2**26  # bytes of a reply in one piece
 _LONGEST_ERROR = 2**20
 _LONGEST_PARSED = 2**20  # parsing more would hold up everybody else
+_LONGEST_PRELUDE = 2**20  # of lines before the first event of a stream
 _FIRST_GOOD, _FIRST_ODD = 200, 300
 
 
@@ -110,13 +111,15 @@ async def _open_plain(call: Call, arrival: Arrival, *, stream: bool) -> Opened:
 
 async def _open_stream(call: Call, arrival: Arrival) -> Opened:
     watch = Watch(call.endpoint, leave_out_usage=call.usage_added)
-    facts, held = watch.facts, b""
+    facts, held, length = watch.facts, list[bytes](), 0
     while not watch.is_open:
         piece = await arrival.piece()
-        held += watch.feed(piece) if piece else watch.close()
+        held.append(watch.feed(piece) if piece else watch.close())
+        length += len(held[-1])
         if facts.error is not None and not watch.is_open:
             raise told(facts.error, status=arrival.status)
-        if watch.is_malformed or (facts.done and not watch.is_open):
+        is_odd = watch.is_malformed or facts.done or length > _LONGEST_PRELUDE
+        if is_odd and not watch.is_open:
             raise FailedError("malformed", status=arrival.status)
         if not piece and not watch.is_open:
             raise FailedError("broken_off", status=arrival.status)
@@ -124,7 +127,7 @@ async def _open_stream(call: Call, arrival: Arrival) -> Opened:
         status=arrival.status,
         headers=arrival.headers,
         facts=facts,
-        body=held,
+        body=b"".join(held),
         arrival=arrival,
         watch=watch,
     )

@@ -2,6 +2,8 @@
 
 import asyncio
 import urllib.request
+from collections.abc import AsyncIterator
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import final
 
 import httpx2
@@ -44,6 +46,8 @@ class ProxiedCalls:
                     keepalive_expiry=_IDLE_SECONDS,
                 ),
                 timeout=httpx2.Timeout(None, connect=connect_seconds),
+                # what one client's answer sets would go with the next one's request
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             )
         except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # which may quote a key
             raise ConfigError(
@@ -67,11 +71,12 @@ class ProxiedCalls:
     ) -> Arrival:
         """As `Connections.call`; what fails on the way is told by the arrival."""
         del client, fresh
+        length = [(b"content-length", b"%d" % len(body))] if body else []
         request = self._client.build_request(
             method.decode(),
             self._url.copy_with(raw_path=path),
-            headers=headers,
-            content=body or None,
+            headers=[*headers, *length],
+            content=_once([body]) if body else None,
         )
         may_read = asyncio.Event()
         may_read.set()
@@ -113,6 +118,11 @@ class ProxiedCalls:
         self._calls.discard(task)
         if self._closed and not self._calls:
             self._closing = asyncio.get_running_loop().create_task(self._client.aclose())
+
+
+async def _once(held: list[bytes]) -> AsyncIterator[bytes]:
+    """A body that goes with its sending, since what was sent lives as long as the answer."""
+    yield held.pop()
 
 
 def _end_of(error: httpx2.HTTPError, *, started: bool) -> AttemptEnd:

@@ -205,7 +205,7 @@ class Run:
             usage=usage,
             usage_is_estimated=bool(guessed),
             response_id=facts.response_id if facts is not None else None,
-            tool_calls=tuple(facts.tool_calls) if facts is not None else (),
+            tool_calls=facts.tool_calls if facts is not None else (),
             first_byte_seconds=None if first is None else first - self._began,
             total_seconds=now - self._began,
         )

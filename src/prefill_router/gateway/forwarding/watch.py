@@ -12,9 +12,12 @@ from prefill_router.gateway.forwarding.facts import Facts, parsed
 from prefill_router.gateway.words import Endpoint
 
 _LONGEST = 2**26  # bytes of a line; pictures come in one
+_MOST_HELD = 2**20  # bytes of an object over several lines; nobody reads a longer one
 _DONE = b"[DONE]"
-_CHUNKS = re.compile(
-    rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"|"error"|"tool_calls".*?"id"\s*:\s*"', re.DOTALL
+_CHUNKS = re.compile(  # the last part begins nowhere but at the start: else its time is squared
+    rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"|"error"'
+    rb'|\A(?>.*?"tool_calls").*?"id"\s*:\s*"',
+    re.DOTALL,
 )
 _TELLING: dict[Endpoint, re.Pattern[bytes]] = {
     "responses": re.compile(
@@ -51,6 +54,7 @@ class Watch:
         self._tail_bytes = 0
         self._event = self._last = b""
         self._held: list[bytes] = []
+        self._held_bytes = 0
         self._lines = 0  # of the present event
         self._swallows = False
 
@@ -134,6 +138,9 @@ class Watch:
     def _data(self, data: bytes) -> bool:
         if self._held:  # an object over several lines
             self._held.append(data)
+            self._held_bytes += len(data) + 1
+            if self._held_bytes > _MOST_HELD:
+                self._held = []
             return False
         if data == _DONE:
             self.facts.done = True
@@ -148,6 +155,7 @@ class Watch:
         value = parsed(data)
         if value is None:
             self._held = [data] if hold else []
+            self._held_bytes = len(data)
             return False
         only_counts = self.facts.take(value, named=self._event)
         self.is_open |= self.facts.error is None
