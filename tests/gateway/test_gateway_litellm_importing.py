@@ -184,6 +184,30 @@ def test_prices_are_exact(tmp_path: Path) -> None:
         assert found.input_price == found.output_price
 
 
+def test_a_price_with_the_model_comes_before_one_that_is_told_about_it(tmp_path: Path) -> None:
+    with_model = {"input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6}
+    info = {"input_cost_per_token": 2e-6, "cache_read_input_token_cost": 5e-7}
+    rows = [model(model="openai/x", info=info, **with_model)]
+    found = of(tmp_path, {"model_list": rows}).pool["a"]
+    assert (found.input_price, found.output_price, found.cached_input_price) == (1, 4, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "provider"),
+    [
+        ("gpt-3.5-turbo-instruct", "text-completion-openai"),
+        ("text-embedding-3-small", "openai"),
+        ("ft:gpt-4o:lab", "openai"),
+        ("moonshot/kimi", "moonshot"),
+    ],
+)
+def test_models_go_to_the_provider_that_litellm_asks(
+    tmp_path: Path, name: str, provider: str
+) -> None:
+    pool = of(tmp_path, {"model_list": [model(model=name)]}).pool
+    assert pool.provider_of("a").name == provider
+
+
 def test_settings_have_counterparts(imported: Imported, tmp_path: Path) -> None:
     assert imported.settings == {
         "failures": {"retries": 2, "targets": 5, "breaker_failures": 4, "breaker_seconds": 30.0},
@@ -243,6 +267,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         model("v", model="hosted_vllm/x"),
         model("z", model="azure/x", api_base="http://x"),
         model("n", model="llama"),
+        model("g", model="gemini-2.5-pro"),
         model("p", model="openai/x", info={"input_cost_per_token": "very-secret"}),
         model("e", model="openai/x", api_base="os.environ/NOWHERE"),
         model("b", model="openai/x", api_base="http://me:very-secret@x/v1"),
@@ -260,13 +285,14 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         "model 'v': hosted_vllm has no address",
         "model 'z': azure speaks",
         "model 'n': its model names no provider",
+        "model 'g': vertex_ai speaks",
         "model 'p': input_cost_per_token isn't a number",
         "model 'e': api_base names a variable that isn't set",
         "password in its base_url",
         "model 'r': rpm must be above 0",
         "model 'm' has no litellm_params.model",
-        "model_list[10] has no model_name",
         "model_list[11] has no model_name",
+        "model_list[12] has no model_name",
         "router_settings: num_retries isn't a number",
     ):
         assert part in told

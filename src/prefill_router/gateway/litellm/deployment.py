@@ -83,8 +83,8 @@ def read_deployment(
     key = params.key_variable("api_key")
     serving, model, known, noted = _endpoint(params, where)
     base_url, assumed = _address(params, serving, known, where)
-    prices = {
-        field: _either(info.price(cost), params.price(cost)) for field, cost in _COSTS.items()
+    prices = {  # where both say, LiteLLM takes what stands with the model
+        field: _either(params.price(cost), info.price(cost)) for field, cost in _COSTS.items()
     }
     pair = (prices["input_price"], prices["output_price"])
     priced = prices if None not in pair else dict.fromkeys(prices)
