@@ -16,6 +16,7 @@ from clients_world import (
     PRICES,
     Served,
     World,
+    ask,
     user,
     world,
 )
@@ -374,6 +375,9 @@ def test_the_decision_alone(made: World, gateway: Served) -> None:
     assert told["target"] == told["order"][0] == likeliest
     assert reply.own("target") == likeliest
     assert gateway.ask("/v1/route", {"messages": PLAIN, "model": WRITER}).json["reason"] == "named"
+    spoken = {"anthropic-version": "2023-06-01"}
+    refused = ask(gateway.url, "/v1/route", {"messages": PLAIN, "max_tokens": 9}, spoken)
+    assert b"serves: [messages]" in refused.body
     assert made.asked() == []
 
 
