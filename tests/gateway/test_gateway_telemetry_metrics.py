@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from telemetry_receipts import RECEIPT, attempt, receipt
@@ -44,7 +44,6 @@ def samples(metrics: Metrics) -> Samples:
         ): sample.value
         for family in text_string_to_metric_families(body.decode())
         for sample in family.samples
-        if not sample.name.endswith("_created")
     }
 
 
@@ -185,6 +184,19 @@ def test_openmetrics_is_given_to_those_who_ask_for_it() -> None:
         "prefill_router_build",
         "prefill_router_streams_open",
     } <= names
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_when_counting_began_isnt_told_here_and_still_is_elsewhere(accept: str) -> None:
+    metrics = Metrics(["small"])
+    metrics.observe(RECEIPT)
+    body, _ = metrics.render(accept)
+    assert b"_total{" in body
+    assert b"_bucket{" in body
+    assert b"_created" not in body
+    others = CollectorRegistry()
+    Counter("others", "Of who embeds the gateway.", registry=others).inc()
+    assert b"others_created" in generate_latest(others)
 
 
 def test_the_global_registry_is_left_alone() -> None:
