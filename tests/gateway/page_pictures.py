@@ -21,7 +21,7 @@ def draw(folder: Path) -> None:
     ):
         for theme in ("light", "dark"):
             page = browser.new_page(
-                viewport={"width": 1280, "height": 1190},
+                viewport={"width": 1280, "height": 1230},
                 color_scheme=theme,
                 reduced_motion="reduce",
             )

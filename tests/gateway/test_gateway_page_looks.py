@@ -194,7 +194,7 @@ def test_targets_show_their_health(looked: Any) -> None:
     assert looked.locator("#state").inner_text() == "degraded"
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, 320])
 def test_nothing_runs_over_the_edge(looked: Any, width: int) -> None:
     looked.set_viewport_size({"width": width, "height": 800})
     opened(looked, disclosures=False)

@@ -39,7 +39,7 @@ export function percent(value, digits = 1) {
 }
 
 export function number(value, digits = 2) {
-  return known(value) ? value.toFixed(digits) : NONE;
+  return known(value) ? value.toFixed(digits).replace("-", "\u2212") : NONE;
 }
 
 export function duration(seconds) {

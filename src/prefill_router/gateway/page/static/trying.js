@@ -5,6 +5,7 @@ import { byId, el, notice, pairs, table } from "./dom.js";
 import { dollars, number } from "./format.js";
 
 const OWN = "x-prefill-router-";
+const NODE = 8192; // letters; what is longer takes long to lay out anew
 
 export class Trying {
   #stop = null;
@@ -67,19 +68,24 @@ export class Trying {
 
   async #ask() {
     const reply = await this.#post("/v1/chat/completions", { stream: true });
-    const text = document.createTextNode("");
-    const thought = document.createTextNode("");
-    const thinking = el("details", { hidden: true }, el("summary", null, "Reasoning"), el("div", { class: "answer", dir: "auto" }, thought));
-    byId("try-answer").replaceChildren(this.#headers(reply), thinking,
-      el("div", { class: "answer", dir: "auto", role: "region", "aria-label": "Answer", tabindex: "0" }, text));
+    const answer = el("div", { class: "answer", dir: "auto", role: "region", "aria-label": "Answer", tabindex: "0" });
+    const thoughts = el("div", { class: "answer", dir: "auto" });
+    const thinking = el("details", { hidden: true }, el("summary", null, "Reasoning"), thoughts);
+    const [text, thought] = [new Growing(answer), new Growing(thoughts)];
+    byId("try-answer").replaceChildren(this.#headers(reply), thinking, answer);
     const target = reply.headers.get(`${OWN}target`);
     notice(byId("try-said"), `${target ?? "A target"} is answering.`);
-    for await (const event of events(reply.body)) {
-      if (event.error) throw new Error(String(event.error.message ?? "The answer broke off."));
-      const delta = event.choices?.[0]?.delta ?? {};
-      text.data += delta.content ?? delta.refusal ?? "";
-      thought.data += delta.reasoning_content ?? delta.reasoning ?? "";
-      thinking.hidden = thought.data === "";
+    try {
+      for await (const event of events(reply.body)) {
+        if (event.error) throw new Error(String(event.error.message ?? "The answer broke off."));
+        const delta = event.choices?.[0]?.delta ?? {};
+        text.add(delta.content ?? delta.refusal);
+        thought.add(delta.reasoning_content ?? delta.reasoning);
+        thinking.hidden = thought.empty;
+      }
+    } finally {
+      text.write();
+      thought.write();
     }
     return `${target ?? "A target"} has answered.`;
   }
@@ -91,6 +97,35 @@ export class Trying {
     if (!id) return said;
     return el("div", null, said, el("div", { class: "buttons" },
       el("button", { type: "button", click: () => this.#explain(id) }, "Why this target")));
+  }
+}
+
+/** A text that grows by thousands of pieces: written once a frame, into a new node now and then. */
+class Growing {
+  #node;
+  #held = "";
+  #last = null;
+  #frame = 0;
+  empty = true;
+
+  constructor(node) {
+    this.#node = node;
+  }
+
+  add(piece) {
+    if (!piece) return;
+    this.empty = false;
+    this.#held += piece;
+    this.#frame ||= requestAnimationFrame(() => this.write());
+  }
+
+  write() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    if (this.#held === "") return;
+    if (this.#last === null || this.#last.length > NODE) this.#node.append(this.#last = new Text(""));
+    this.#last.appendData(this.#held);
+    this.#held = "";
   }
 }
 
