@@ -313,7 +313,7 @@ def test_a_refused_key_or_model_is_a_targets_own() -> None:
 def test_a_server_that_takes_calls_and_answers_none_does_not_hold_a_run(tmp_path: Path) -> None:
     faults = Faults(rules=[Rule(kind="stall", seconds=60.0, model="small")])
     with serve(models(), faults=faults) as server:
-        pool = pool_of(server, first_token_seconds=0.3, concurrency=4)
+        pool = pool_of(server, first_token_seconds=1.0, concurrency=4)
         summary = ask(tmp_path / "run", pool, tasks(400), patience_seconds=0.5, limit=100.0)
     small, large = summary.targets
     assert large.answered == 400
