@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from prefill_router.gateway.protocol import Envelope, read_envelope
 from prefill_router.targets import Endpoint
 
 TOOL = {
@@ -146,3 +147,15 @@ BODIES: list[tuple[Endpoint, dict[str, Any]]] = [
 def packed(value: object) -> bytes:
     """As the SDKs write it: without spaces, in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def read(endpoint: Endpoint, value: Any) -> Envelope:
+    return read_envelope(endpoint, packed(value))
+
+
+def chat(*turns: dict[str, Any], **fields: Any) -> Envelope:
+    return read("chat", {"model": "auto", "messages": list(turns), **fields})
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
