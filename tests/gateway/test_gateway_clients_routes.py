@@ -23,8 +23,9 @@ from clients_world import (
 )
 from forwarding_target import whole
 
-from prefill_router.gateway.receipts import latest_feedback
+from prefill_router.gateway.receipts import keeping_of, latest_feedback
 from prefill_router.gateway.serving.recent import Recent
+from prefill_router.gateway.serving.replaying import replay_sessions
 
 EMBEDDER, HELPER = "embedder", "helper"
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
@@ -181,6 +182,20 @@ def test_a_tool_loop_never_changes_its_target(gateway: Served, made: World, firs
     reply = ask(gateway, chat(messages=loop, tools=[TOOL]), lam="0")
     assert (reply.own("target"), reply.own("reason")) == (first, "tool_loop")
     assert made.asked() == [first, first]
+
+
+def test_receipts_tell_how_conversations_keep_their_target(gateway: Served) -> None:
+    for lam in ("0", "1"):
+        ask(gateway, chat(), lam=lam, **{"x-session-id": "kept"})
+    rows = [receipt for receipt in gateway.receipts[-2:] if keeping_of(receipt) is not None]
+    assert [row.choice.opening for row in rows] == [False, False]
+    told = keeping_of(rows[0])
+    assert told is not None
+    assert (told.seconds, told.cache_seconds, told.margin) == (3600, 300, 0)
+    _, own = replay_sessions(rows, []).settings
+    assert own.changed == 0
+    ask(gateway, chat())
+    assert gateway.receipts[-1].choice.opening  # known by its first turn alone
 
 
 def test_conversations_of_two_keys_are_two(gateway: Served) -> None:

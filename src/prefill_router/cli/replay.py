@@ -11,6 +11,7 @@ from prefill_router.cli.amounts import counted, dollars, needed
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.explain import URL
 from prefill_router.cli.moments import HELP, moment
+from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
 from prefill_router.progress import BarProgress
 from prefill_router.targets import Pool, read_pool
@@ -34,6 +35,10 @@ def replay(
         typer.Option(help="Another router; it reads the prompts, which must have been kept."),
     ] = None,
     pool: Annotated[Path | None, typer.Option(help="A pool file with other prices.")] = None,
+    sessions: Annotated[
+        bool,
+        typer.Option("--sessions", help="Let conversations keep their target, as they do there."),
+    ] = False,
     since: Annotated[str | None, typer.Option(help=HELP)] = None,
     to: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Draw the curve into this folder.")
@@ -45,7 +50,7 @@ def replay(
 ) -> None:
     """Decide recorded requests again: at another lam, at other prices, or by another router.
 
-    Each request is decided on its own: conversations that keep their target play no part.
+    Each request is decided by itself, or with --sessions after those of its conversation.
 
     Example: prefill-router replay receipts.sqlite --lam 0.3 --lam 0.9 --since 7d
     """
@@ -53,13 +58,24 @@ def replay(
 
     if to is not None:
         check_place(to)
+    if sessions and (router is not None or pool is not None):
+        raise ConfigError(
+            "--sessions goes with the receipts' own forecasts and prices; leave --router and "
+            "--pool away, or --sessions"
+        )
     prices = None if pool is None else read_pool(pool)
     rows = list(read_receipts(receipts, since=moment(since)))
-    found = _decide(rows, lam or _LAMS, router, prices, encoder_folder)
+    if sessions:
+        from prefill_router.gateway.serving.replaying import replay_sessions
+
+        found = replay_sessions(rows, lam or _LAMS)
+    else:
+        found = _decide(rows, lam or _LAMS, router, prices, encoder_folder)
     if as_json:
         print_json(
             {
                 "requests": len(found.recorded),
+                "sessions": found.sessions,
                 "left_out": dict(found.recorded.left_out),
                 "notes": list(found.notes),
                 "settings": [one.to_dict() for one in found.settings],
@@ -115,7 +131,8 @@ def _show(found: "Replay") -> None:
             dollars(one.estimated_cost, digits=digits),
             f"{dollars(one.observed_cost, digits=digits)} ({one.observed:,})",
         )
-    out.print(f"{counted(len(found.recorded), 'request')} decided again\n")
+    how = "in their conversations" if found.sessions else "each by itself"
+    out.print(f"{counted(len(found.recorded), 'request')} decided again, {how}\n")
     out.print(table)
     out.print()
     for one in found.settings[1:]:

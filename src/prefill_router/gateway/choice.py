@@ -28,6 +28,9 @@ class Choice:
         input_tokens: Estimated input tokens of the whole request.
         session: A hash that names the conversation; None where there is none.
         tool_loop: Whether the conversation waits for tool results; then nobody else is asked.
+        opening: Whether it begins a conversation that others may begin alike, as in `Question`.
+        cached: What `estimated_cost` is lower by for what a target has in its cache, US dollars;
+            of the one that holds the conversation alone.
     """
 
     id: str
@@ -44,6 +47,8 @@ class Choice:
     input_tokens: int = 0
     session: str | None = None
     tool_loop: bool = False
+    opening: bool = False
+    cached: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def target(self) -> str:

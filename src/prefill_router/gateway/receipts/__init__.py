@@ -18,8 +18,23 @@ from prefill_router.gateway.receipts.reading import (
 )
 from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.receipts.recorded import ExpectedCurve, Point, Recorded
-from prefill_router.gateway.receipts.replay import Replay, Setting, at_prices, by_router, replay
-from prefill_router.gateway.receipts.scaled import scale_details
+from prefill_router.gateway.receipts.replay import (
+    Replay,
+    Setting,
+    at_prices,
+    by_router,
+    check_any,
+    replay,
+    setting,
+)
+from prefill_router.gateway.receipts.scaled import (
+    Keeping,
+    keeping_details,
+    keeping_of,
+    policy_of,
+    scale_details,
+    scale_of,
+)
 from prefill_router.gateway.receipts.store import DownError, RowError, Store
 from prefill_router.gateway.receipts.summary import (
     Instead,
@@ -36,6 +51,7 @@ __all__ = [
     "Export",
     "Feedback",
     "Instead",
+    "Keeping",
     "Point",
     "Receipt",
     "ReceiptsSummary",
@@ -53,19 +69,25 @@ __all__ = [
     "as_kept",
     "at_prices",
     "by_router",
+    "check_any",
     "decide_again",
     "explain",
     "export",
     "is_recorded",
+    "keeping_details",
+    "keeping_of",
     "latest_feedback",
     "open_store",
+    "policy_of",
     "prompt_of",
     "read_receipts",
     "recent",
     "replay",
     "scale_details",
+    "scale_of",
     "scored_receipts",
     "sessions_since",
+    "setting",
     "spend_since",
     "summary",
 ]

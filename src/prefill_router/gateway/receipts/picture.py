@@ -30,7 +30,8 @@ def write_picture(found: Replay, path: Path) -> list[Path]:
         The files: `.png`, `.svg` and `.csv`.
     """
     rows = rows_of(found)
-    title = f"{len(found.recorded):,} recorded requests, decided again"
+    how = "in their conversations" if found.sessions else "each by itself"
+    title = f"{len(found.recorded):,} recorded requests, decided again {how}"
     return write_figure(picture(rows, title=title), path, rows)
 
 
@@ -80,7 +81,7 @@ def _draw(axes: Axes, rows: list[dict[str, Any]]) -> None:
         axes.plot([x for x, _ in points], [y for _, y in points], look, label=label, **more)
 
     line = {"color": stroke(0)[0], "lw": 1.6, "drawstyle": "steps-post"}
-    draw(_points(rows, "curve"), "-", "any lam", **line)
+    draw(_points(rows, "curve"), "-", "any lam, each by itself", **line)
     draw(_points(rows, "target"), "o", "one target alone", color=QUIET, ms=5)
     was, *tried = _points(rows, "setting")
     colour, _, marker = stroke(1)

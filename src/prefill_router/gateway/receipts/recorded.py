@@ -75,7 +75,8 @@ class Recorded:
         ids: Of the decisions.
         targets: The columns.
         correctness: Predicted probabilities; NaN where a request knows nothing of a target.
-        estimated_cost: US dollars; NaN as `correctness`, 0 where no prices were known.
+        estimated_cost: US dollars, with nothing cached; NaN as `correctness`, 0 where no prices
+            were known.
         may_answer: Which targets could answer each request.
         policies: Who chose; the same object for all that it decided.
         scales: The low and the high end of each request's scale of costs, US dollars.
@@ -271,9 +272,13 @@ def _why_not(receipt: Receipt) -> str:
 
 
 def _costs(receipt: Receipt) -> Mapping[str, float]:
-    """Estimated costs; zero where no prices were known, as `CostEstimator` has it."""
+    """Estimated costs with nothing cached; zero where no prices were known, as at the decision."""
     choice = receipt.choice
-    return choice.estimated_cost or dict.fromkeys(choice.correctness, 0.0)
+    if not choice.estimated_cost:
+        return dict.fromkeys(choice.correctness, 0.0)
+    return {
+        name: cost + choice.cached.get(name, 0.0) for name, cost in choice.estimated_cost.items()
+    }
 
 
 def _observed(receipt: Receipt) -> float:

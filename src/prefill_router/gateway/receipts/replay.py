@@ -13,7 +13,7 @@ from prefill_router.data import Prompt, Query, RoutingDataset, prompt_key
 from prefill_router.errors import DataError
 from prefill_router.gateway.receipts.kept import prompt_of
 from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.receipts.recorded import PerCell, Recorded, Who
+from prefill_router.gateway.receipts.recorded import PerCell, PerRequest, Recorded, Who
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool
 
@@ -63,11 +63,14 @@ class Replay:
         recorded: Them, as they are decided now.
         settings: What was, then what would have been.
         notes: What to know about the figures.
+        sessions: Whether conversations kept their target, as the gateway has them do; else each
+            request was decided by itself.
     """
 
     recorded: Recorded
     settings: tuple[Setting, ...]
     notes: tuple[str, ...] = ()
+    sessions: bool = False
 
 
 def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = ()) -> Replay:
@@ -82,12 +85,7 @@ def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = 
         DataError: No request can be decided again; the message says why.
         ConfigError: A lam is outside [0, 1].
     """
-    if not len(recorded):
-        why = "; ".join(f"{count} {reason}" for reason, count in recorded.left_out.items())
-        raise DataError(
-            f"no request can be decided again: {why or 'there are no receipts'}; receipts of "
-            "routed requests with a forecast are needed"
-        )
+    check_any(recorded)
     own = recorded.at_own_lam()
     settings = [
         setting(recorded, "as it was", recorded.chosen),
@@ -97,16 +95,38 @@ def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = 
     return Replay(recorded, tuple(settings), tuple(notes))
 
 
-def setting(recorded: Recorded, name: str, who: Who) -> Setting:
-    """What a choice of targets would have given."""
+def check_any(recorded: Recorded) -> None:
+    """Check that there is something to decide again.
+
+    Raises:
+        DataError: There isn't; the message says why.
+    """
+    if not len(recorded):
+        why = "; ".join(f"{count} {reason}" for reason, count in recorded.left_out.items())
+        raise DataError(
+            f"no request can be decided again: {why or 'there are no receipts'}; receipts of "
+            "routed requests with a forecast are needed"
+        )
+
+
+def setting(recorded: Recorded, name: str, who: Who, *, cost: PerRequest | None = None) -> Setting:
+    """What a choice of targets would have given.
+
+    Args:
+        recorded: The requests.
+        name: Of the setting.
+        who: The column of each one's target.
+        cost: What each is estimated to cost there, US dollars; with nothing cached if not given.
+    """
     point = recorded.point(who)
+    estimated = point.cost * len(recorded) if cost is None else float(cost.sum())
     same = (who == recorded.chosen) & ~np.isnan(recorded.observed)
     return Setting(
         name=name,
         requests=len(recorded),
         changed=int((who != recorded.chosen).sum()),
         accuracy=point.accuracy,
-        estimated_cost=point.cost * len(recorded),
+        estimated_cost=estimated,
         observed_cost=float(recorded.observed[same].sum()),
         observed=int(same.sum()),
         moves=recorded.moves(recorded.chosen, who),

@@ -129,7 +129,7 @@ def to_row(receipt: Receipt) -> Row:
         _encode(dict(choice.excluded)),
         _encode([[a.target, a.end, a.status, a.seconds] for a in outcome.attempts]),
         _encode(_answer(outcome)),
-        _encode(dict(receipt.details)),
+        _encode({**receipt.details, **_of_session(choice)}),
         None if receipt.prompt is None else _encode(receipt.prompt),
     )
 
@@ -142,9 +142,11 @@ def from_row(row: Sequence[Any]) -> Receipt:
     """
     value = dict(zip(NAMES, row, strict=True))
     try:
-        answer = json.loads(value["answer"])
+        answer, details = json.loads(value["answer"]), json.loads(value["details"])
         return Receipt(
-            choice=_choice(value),
+            choice=_choice(
+                value, opening=details.pop("opening", False), cached=details.pop("cached", {})
+            ),
             outcome=_outcome(value, answer),
             at=value["at"],
             router=value["router"],
@@ -159,7 +161,7 @@ def from_row(row: Sequence[Any]) -> Receipt:
             decision_seconds=value["decision_seconds"],
             forecast_seconds=value["forecast_seconds"],
             prompt=None if value["prompt"] is None else json.loads(value["prompt"]),
-            details=json.loads(value["details"]),
+            details=details,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise _corrupt(value["id"]) from None
@@ -201,7 +203,13 @@ def _answer(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _choice(value: dict[str, Any]) -> Choice:
+def _of_session(choice: Choice) -> dict[str, Any]:
+    """What else is known of a request's conversation; it stands among the details."""
+    cached = {"cached": dict(choice.cached)} if choice.cached else {}
+    return {**cached, "opening": True} if choice.opening else cached
+
+
+def _choice(value: dict[str, Any], *, opening: bool, cached: dict[str, float]) -> Choice:
     return Choice(
         id=value["id"],
         order=tuple(json.loads(value["ranking"])),
@@ -217,6 +225,8 @@ def _choice(value: dict[str, Any]) -> Choice:
         input_tokens=value["estimated_input_tokens"],
         session=value["session"],
         tool_loop=bool(value["tool_loop"]),
+        opening=opening,
+        cached=cached,
     )
 
 

@@ -7,6 +7,7 @@ begun, incoming, answering, recording   one request: read, decided on, forwarded
 plain, errands, schema_plain   calls that are passed on undecided: stored responses, counts of tokens
 alone, models, operations      the gateway's own endpoints; schema describes the forwarding ones
 page_numbers, page_rows, page_tradeoff    what the page shows
+replaying                      recorded requests decided again, in their conversations
 readings, soundness            what metrics and health look at
 app, running, background       the application, its process, or a thread of another one
 """

@@ -4,11 +4,11 @@ import asyncio
 import json
 from typing import final
 
-from prefill_router.gateway.deciding import Decider, Keepers
+from prefill_router.gateway.deciding import Costs, Decider, Keepers
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Forwarder
 from prefill_router.gateway.protocol import Passing, Splicer
-from prefill_router.gateway.receipts import scale_details
+from prefill_router.gateway.receipts import Keeping, keeping_details, scale_details
 from prefill_router.gateway.serving.loading import Loaded
 from prefill_router.gateway.settings import Settings
 from prefill_router.gateway.words import Endpoint
@@ -28,6 +28,7 @@ class Live:
         keepers: Who keeps stored responses.
         passing: Which headers go on to targets.
         details: What every receipt says of the router's scale of costs and its policy.
+        session_details: The same, and by what conversations keep their target.
         users: Requests that go on with it.
     """
 
@@ -44,6 +45,7 @@ class Live:
         self.decider, self.keepers = decider, keepers
         self.passing = Passing(loaded.settings.forward_headers)
         self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
+        self.session_details = {**self.details, **keeping_details(_keeping(loaded))}
         self.models = {target.name: target.model or target.name for target in loaded.pool}
         self._further = {t.name: _further(loaded.pool, t) for t in loaded.pool}
         self.users = 0
@@ -98,3 +100,18 @@ class Live:
 def _further(pool: Pool, target: Target) -> dict[str, bytes]:
     fields = identity_parameters(target, pool.provider_of(target.name).dialect)
     return {name: json.dumps(value).encode() for name, value in fields.items()}
+
+
+def _keeping(loaded: Loaded) -> Keeping:
+    costs, names, sessions = (
+        Costs(loaded.light.costs),
+        loaded.light.pool.names,
+        loaded.settings.sessions,
+    )
+    return Keeping(
+        seconds=sessions.seconds,
+        cache_seconds=sessions.cache_seconds,
+        margin=sessions.margin,
+        ratio=dict(zip(names, costs.ratio.tolist(), strict=True)),
+        saved=dict(zip(names, costs.saved.tolist(), strict=True)),
+    )
