@@ -165,7 +165,10 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
         ended = made_receipt(7, outcome={"tool_calls": ()}, choice={"session": None}, cost=None)
         routed = {"target": None, "kind": "routed", "tool_calls": (), "usage": None}
         told = made_receipt(8, outcome=routed, choice={"input_tokens": 77}, cost=None)
-        store.insert([to_row(r) for r in (none, alone, stored, refused, ended, told)], [])
+        cut = made_receipt(9, outcome={"kind": "cut"}, endpoint="responses", cost=None)
+        broken = made_receipt(10, outcome={"kind": "cut"}, cost=None)
+        rows = (none, alone, stored, refused, ended, told, cut, broken)
+        store.insert([to_row(r) for r in rows], [])
     assert list(spend_since(url, START + 1)) == [
         Spending("team", START + n, 2 * COSTS["large" if n % 2 else "small"]) for n in (1, 2, 4, 5)
     ]
@@ -175,6 +178,7 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
         Turn(None, "small", 124, START + 4, ("call_4",), None, "team"),
         Turn(None, "large", 125, START + 5, ("call_5",), "resp_5", "team"),
         Turn("s2", "small", 77, START + 8, (), None, "team"),
+        Turn(None, "large", 129, START + 9, (), "resp_9", "team"),
     ]
 
 

@@ -153,18 +153,33 @@ def sessions_since(url: str, since: float) -> Iterator[Turn]:
     """What was answered since then that later requests may go on from, by its time.
 
     Turns of conversations, responses that may be kept, and calls of tools. Where the decision alone
-    was asked for, the target that it told counts as the one that answered.
+    was asked for, the target that it told counts as the one that answered. Of an answer that broke
+    off, the response alone: it may be had again from its target.
 
     Raises:
         StoreError: As `read_receipts`.
     """
     counts = ("COALESCE(input_tokens, estimated_input_tokens)", "output_tokens")
     target = "COALESCE(answered_by, target)"
-    columns = ("at", "id", "session", target, *counts, "answer", "endpoint", "client_key")
+    columns = (
+        "at",
+        "id",
+        "session",
+        target,
+        *counts,
+        "answer",
+        "endpoint",
+        "client_key",
+        "outcome",
+    )
     given: list[tuple[str, list[Any]]] = [
         ("at >= ?", [since]),
         ("(answered_by IS NOT NULL OR outcome = 'routed')", []),
-        ("outcome IN ('answered', 'disconnected', 'routed')", []),
+        (
+            "(outcome IN ('answered', 'disconnected', 'routed') OR (outcome = 'cut' AND "
+            "endpoint = 'responses'))",
+            [],
+        ),
         (
             "(session IS NOT NULL OR endpoint = 'responses' OR answer LIKE ?)",
             ['%"tool_calls":["%'],
@@ -172,11 +187,13 @@ def sessions_since(url: str, since: float) -> Iterator[Turn]:
     ]
     with closing(open_store(url, create=False)) as store:
         for row in pages(store, columns, given):
-            at, name, session, who, given_tokens, written, answer, endpoint, key = row
+            at, name, session, who, given_tokens, written, answer, endpoint, key, outcome = row
             known = named_values(answer, name)
             tokens = given_tokens + (written or 0)
             calls = tuple(known.get("tool_calls") or ())
             kept = known.get("response_id") if endpoint == "responses" else None
+            if outcome == "cut":
+                session, calls = None, ()
             yield Turn(session, who, tokens, at, calls, kept, key)
 
 
