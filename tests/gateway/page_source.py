@@ -52,6 +52,7 @@ class FakeSource:
         self.lam = self.configured = 0.62
         self.ready = ready
         self.broken = False
+        self.incomparable = 0
         self.calls: list[str] = []
         self.tables: tuple[int, Any, Any] = (-1, None, None)
         self.kept: list[Kept] = []
@@ -284,7 +285,7 @@ class FakeSource:
             "requests": len(details),
             "cost": sum(sum(costs) for costs in taken.values()),
             "by_target": spent,  # type: ignore[typeddict-item]
-            "compared": len(details),
+            "compared": len(details) - self.incomparable,
             "compared_cost": sum(sum(costs) for costs in taken.values()),
             "at_best": {"target": NAMES[7], "cost": alone[NAMES[7]]} if details else None,
             "at_dearest": {"target": NAMES[8], "cost": alone[NAMES[8]]} if details else None,

@@ -75,10 +75,13 @@ def test_open_disclosures_outlive_new_numbers(live: Any, source: FakeSource) -> 
     cell = live.locator("#targets-body tbody th").first.element_handle()
     before = table.inner_text()
     source.arrive()
+    source.incomparable = 7
     look_again(live)
     until(live, "(old) => document.querySelector('#spend table').innerText !== old", arg=before)
     assert table.is_visible()
     assert cell.evaluate("(cell) => cell.isConnected")
+    compared = f"Compared are the {len(source.kept) - 7} answered requests"
+    assert compared in live.locator("#spend").inner_text()
     summary.click()
 
 

@@ -8,6 +8,7 @@ import { OUTCOMES, REASONS } from "./words.js";
 const MOST = 50;
 const NEWS_SECONDS = 10;
 const GLIDE_MS = 300;
+const REST_MS = 30_000;
 
 const ended = (decision) => decision.at + decision.total_seconds;
 
@@ -18,6 +19,7 @@ export class Decisions {
   #chosen = null;
   #unsaid = 0;
   #saidAt = -Infinity;
+  #stirredAt = -Infinity;
   #open;
 
   /** @param {(id: string, focus: boolean) => void} open Shows why. */
@@ -29,6 +31,9 @@ export class Decisions {
       if (row) this.#open(row.dataset.id, event.detail === 0);
     });
     this.#body.addEventListener("keydown", (event) => this.#steer(event));
+    for (const sign of ["pointermove", "focusin", "keydown"]) {
+      this.#body.addEventListener(sign, () => { this.#stirredAt = performance.now(); });
+    }
   }
 
   async update() {
@@ -66,8 +71,9 @@ export class Decisions {
     if (row) this.#reach(row);
   }
 
-  /** Whether somebody is about to choose a row: none may move under a pointer or a keyboard. */
+  /** Whether somebody is about to choose a row; a pointer that was left there is nobody's. */
   #pointedAt() {
+    if (performance.now() - this.#stirredAt > REST_MS) return false;
     return this.#body.matches(":hover") || this.#body.querySelector(":focus-visible") !== null;
   }
 

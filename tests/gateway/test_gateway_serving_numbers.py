@@ -1,0 +1,54 @@
+"""What the page says of targets, by the requests that are remembered."""
+
+import time
+from typing import Any
+
+import pytest
+from receipts_made import made_receipt
+
+from prefill_router.gateway.forwarding import Breakers
+from prefill_router.gateway.outcome import Attempt
+from prefill_router.gateway.receipts import Receipt
+from prefill_router.gateway.serving.page_rows import health
+from prefill_router.gateway.serving.recent import Recent
+from prefill_router.targets import Pool, Target
+
+MOST = 2000
+WHERE = "http://127.0.0.1:9/v1"
+POOL = Pool(tuple(Target(name=name, base_url=WHERE) for name in ("small", "large")))
+
+
+def ended(number: int, *attempts: Attempt, **changed: float) -> Receipt:
+    outcome: dict[str, Any] = {
+        "target": "large",
+        "attempts": attempts,
+        "first_byte_seconds": 0.1 * number,
+    }
+    return made_receipt(number, outcome=outcome, **changed)
+
+
+def test_a_target_that_was_passed_over_was_not_called() -> None:
+    passed = Attempt(target="small", end="breaker_open", status=None, seconds=0.0)
+    failed = Attempt(target="small", end="server_error", status=500, seconds=0.1)
+    refused = Attempt(target="small", end="refused", status=400, seconds=0.1)
+    answered = Attempt(target="large", end="answered", status=200, seconds=0.2)
+    receipts = [ended(1, passed, answered), ended(2, failed, answered), ended(3, refused)]
+    breakers = Breakers(failures=5, seconds=10)
+    small, large = (health(POOL, name, breakers, receipts) for name in POOL.names)
+    assert (small["requests"], small["failures"]) == (2, 1)
+    assert (large["requests"], large["failures"]) == (2, 0)
+    assert small["first_byte_p50"] is None
+    assert large["first_byte_p50"] == pytest.approx(0.2)
+
+
+def test_calls_count_from_where_on_all_are_remembered() -> None:
+    now, recent = time.time(), Recent()
+    recent.add(ended(1, at=now - 4000))
+    recent.add(ended(2, at=now - 1000))
+    since, found = recent.last_hour()
+    assert now - 3600 <= since <= time.time() - 3600
+    assert [r.choice.id for r in found] == [ended(2).choice.id]
+    recent.fill(ended(number, at=now - 500) for number in range(MOST))
+    since, found = recent.last_hour()
+    assert since == now - 500
+    assert len(found) == MOST
