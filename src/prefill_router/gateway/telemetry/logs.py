@@ -18,6 +18,9 @@ from prefill_router.gateway.telemetry.redaction import Redaction
 _MOST_WAITING = 10_000  # lines; what comes then is lost, and counted
 _PATIENCE = 5.0  # seconds, for what still waits at the end
 _OURS = ("prefill_router", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+_MUTED = (
+    "opentelemetry"  # tells each failure, and where to; `sending` tells the first, and not where
+)
 _FORMS: dict[str, Callable[[Redaction], logging.Formatter]] = {
     "json": JsonLines,
     "text": TextLines,
@@ -60,9 +63,10 @@ def logging_to(
     writer.setFormatter(_FORMS[form](Redaction(secrets)))
     handler = _Handler(waiting)
     root = logging.getLogger()
-    before = {name: _state(logging.getLogger(name)) for name in _OURS}
+    before = {name: _state(logging.getLogger(name)) for name in (*_OURS, _MUTED)}
     for name in _OURS:
         _take_over(logging.getLogger(name), settings.level)
+    logging.getLogger(_MUTED).setLevel(logging.CRITICAL)
     root.addHandler(handler)
     thread = threading.Thread(target=_write, args=(waiting, writer), name="log", daemon=True)
     thread.start()

@@ -5,21 +5,26 @@ since the target is told its id. So a request waits for nothing, and a call's be
 as its receipt says: what waits between two calls stands before the last of them.
 """
 
+import logging
+import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 from urllib.parse import urlsplit
 
 from prefill_router.errors import ConfigError, MissingExtraError
 from prefill_router.gateway.outcome import Outcome
 from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.telemetry import names
+from prefill_router.gateway.telemetry.sending import Sending
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span, Tracer
 
+_log = logging.getLogger(__name__)
 _CARRIED = ("traceparent", "tracestate")
 _FAILED = ("failed", "cut")
+_CLOSE_SECONDS = 3.0
 
 
 @final
@@ -46,8 +51,9 @@ class Traces:
             ) from None
         resource = Resource.create({"service.name": "prefill-router"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._exporter = exporter or cast("SpanExporter", Sending(_exporter(endpoint)))
         self._provider.add_span_processor(
-            BatchSpanProcessor(_exporter(endpoint))
+            BatchSpanProcessor(self._exporter)
             if exporter is None
             else SimpleSpanProcessor(exporter)
         )
@@ -74,9 +80,14 @@ class Traces:
         )
         return Trace(self._tracer, span)
 
-    def close(self) -> None:
-        """Send what waits, and end."""
-        self._provider.shutdown()
+    def close(self, *, seconds: float = _CLOSE_SECONDS) -> None:
+        """Send what waits, and end; what can't be sent within `seconds` is lost."""
+        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(seconds)
+        if closing.is_alive():
+            self._exporter.shutdown()
+            _log.warning("the last traces couldn't be sent within %g s, and are lost", seconds)
 
 
 @final
