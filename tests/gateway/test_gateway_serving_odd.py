@@ -14,6 +14,7 @@ from forwarding_target import ANSWER, DONE, chunked, framed, whole
 from guarded_server import JSON, Got, Pairs, read_reply, request
 
 from prefill_router.gateway.telemetry import Traces
+from prefill_router.gateway.telemetry.lines import FIELDS
 
 ODD = ("größe/模型", "two\nlines", 'quo"te, and more')
 
@@ -268,3 +269,13 @@ def test_every_request_has_a_span(made: World, gateway: Served) -> None:
     assert plain["prefill_router.call"] == "retrieve"
     assert plain["gen_ai.response.model"] == CHEAP
     assert "traceparent" in made[CHEAP].got.headers
+
+
+def test_the_log_of_what_is_refused_names_its_path(
+    gateway: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "prefill_router.gateway.serving.app"):
+        gateway.ask(body=chat("no-such-model"))
+        gateway.ask("/v1/route", chat("no-such-model"))
+    told = [getattr(record, FIELDS) for record in caplog.records if record.msg == "refused"]
+    assert [fields["path"] for fields in told] == [CHATS, "/v1/route"]

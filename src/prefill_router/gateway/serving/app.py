@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from prefill_router import __version__
 from prefill_router.gateway.guarding import Guard, error_handlers
@@ -94,12 +94,20 @@ def _counted(gateway: Gateway, reply: _Handler) -> _Handler:
 
     async def refuse(request: Request, error: Any) -> Response:
         gateway.metrics.refused(error.status)
-        path = getattr(request.scope.get("route"), "path", "")
-        fields = {"path": path, "status": error.status, "code": error.code}
+        fields = {"path": _route(request), "status": error.status, "code": error.code}
         _log.info("refused", extra=with_fields(fields))
         return await reply(request, error)
 
     return refuse
+
+
+def _route(request: Request) -> str:
+    """The path that a request's route has, never what was sent; empty where there is none."""
+    found = request.scope.get("route")
+    if found is None:  # only FastAPI's own leave theirs there
+        fit = (r for r in request.app.routes if r.matches(request.scope)[0] is Match.FULL)
+        found = next(fit, None)
+    return getattr(found, "path", "")
 
 
 async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001
