@@ -33,6 +33,11 @@ def test_targets_behind_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 assert client.status == 502
                 assert {end for _, end in app.ends} == {"connect"}
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            async with gateway(fake.url.replace("127.0.0.1", "localhost")) as app:
+                client = await Asked(STREAM).ask(app)
+                assert client.status == 502  # the certificate names another host
+                assert {end for _, end in app.ends} == {"connect"}
+            assert not fake.requests
             before = fake.connections
             async with gateway(fake) as app:
                 assert (await Asked(STREAM).ask(app)).body == long + b"".join(GOOD)
