@@ -48,6 +48,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "system": [{"type": "text", "text": PROMPT}],
         "messages": [{"role": "user", "content": PROMPT}],
     },
+    "/v1/messages/count_tokens": {"model": "auto", "messages": _TURNS, "system": PROMPT},
     "/v1/route": {"model": "prefill-router:0.7", "messages": _TURNS},
     "/v1/feedback": {"id": "pr_00", "score": 0.5, "source": "user"},
     "/page/api/lam": {"lam": 0.5},

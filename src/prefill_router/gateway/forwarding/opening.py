@@ -86,15 +86,18 @@ async def _read(call: Call, arrival: Arrival, key: str | None) -> Opened:
     if b"html" in kind or encoding not in (b"", b"identity"):  # what nobody asked for
         raise FailedError("malformed", status=status)
     if call.is_plain:
-        return await _open_plain(call, arrival, stream=b"event-stream" in kind)
+        return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
     if b"event-stream" in kind:
         return await _open_stream(call, arrival)
     return await _read_whole(call, arrival)
 
 
-async def _open_plain(call: Call, arrival: Arrival, *, stream: bool) -> Opened:
-    """Of what was asked for before, errors are part of the answer; it may also be empty."""
-    facts = Facts(call.endpoint)
+async def _open_plain(call: Call, arrival: Arrival, key: str | None, *, stream: bool) -> Opened:
+    """Of what was asked for before, errors are part of the answer; it may also be empty.
+
+    Since it may be an error, it may quote the target's key: then it isn't passed on.
+    """
+    facts, secret = Facts(call.endpoint), None if key is None else key.encode()
     if stream:
         return Opened(
             status=arrival.status,
@@ -102,9 +105,11 @@ async def _open_plain(call: Call, arrival: Arrival, *, stream: bool) -> Opened:
             facts=facts,
             body=b"",
             arrival=arrival,
-            watch=WholeLines(facts),
+            watch=WholeLines(facts, secret=secret),
         )
     body = await _read_all(arrival)
+    if secret is not None and secret in body:
+        raise FailedError("unauthorised", status=arrival.status)
     facts.done = True
     return Opened(status=arrival.status, headers=arrival.headers, facts=facts, body=body)
 

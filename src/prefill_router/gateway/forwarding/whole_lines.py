@@ -17,14 +17,15 @@ class WholeLines:
 
     Args:
         facts: Told where the stream has come to its end.
+        secret: What no line may quote; None for nothing.
 
     Attributes:
         facts: The same.
         sequence_number: The number that the next event of a Responses stream would have.
     """
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, facts: Facts, *, secret: bytes | None = None) -> None:
+        self.facts, self._secret = facts, secret
         self.sequence_number = 0
         self._tail: list[bytes] = []
         self._tail_bytes = 0
@@ -33,7 +34,7 @@ class WholeLines:
         """What to hand on, now that this has come.
 
         Raises:
-            BrokenError: A line has no end.
+            BrokenError: A line has no end, or quotes the secret.
         """
         cut = piece.rfind(b"\n") + 1
         whole = b"".join((*self._tail, piece[:cut])) if cut else b""
@@ -41,7 +42,7 @@ class WholeLines:
             self._tail, self._tail_bytes = [], 0
         self._tail.append(piece[cut:])
         self._tail_bytes += len(piece) - cut
-        if self._tail_bytes > _LONGEST:
+        if self._tail_bytes > _LONGEST or (self._secret is not None and self._secret in whole):
             raise BrokenError("malformed")
         found = _number(whole, whole.rfind(_NAME)) if _NAME in whole else None
         if found:
@@ -51,4 +52,5 @@ class WholeLines:
     def close(self) -> bytes:
         """What is left to hand on where the stream has ended as streams do."""
         self.facts.done = True
-        return b"".join(self._tail)
+        rest = b"".join(self._tail)
+        return b"" if self._secret is not None and self._secret in rest else rest
