@@ -147,4 +147,4 @@ def test_receipts_that_do_not_tell_are_refused_or_counted(tmp_path: Any) -> None
         "replay", file, "--sessions", "--lam", "0"
     )
     assert "4 requests decided again, each by itself" in succeeded("replay", file, "--lam", "0")
-    refused("leave --router and --pool away", "replay", file, "--sessions", "--pool", "pool.yaml")
+    refused("leave --router and --pool away", "replay", file, "--sessions", "--router", "other")

@@ -1,8 +1,9 @@
 """`prefill-router replay`: what another lam, other prices or another router would have chosen."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -58,29 +59,21 @@ def replay(
 
     if to is not None:
         check_place(to)
-    if sessions and (router is not None or pool is not None):
+    prices = None if pool is None else read_pool(pool)
+    read = partial(read_receipts, receipts, since=moment(since))
+    if not sessions:
+        found = _decide(read, lam or _LAMS, router, prices, encoder_folder)
+    elif router is None and pool is None:
+        from prefill_router.gateway.serving.replaying import replay_sessions
+
+        found = replay_sessions(read(), lam or _LAMS)
+    else:
         raise ConfigError(
             "--sessions goes with the receipts' own forecasts and prices; leave --router and "
             "--pool away, or --sessions"
         )
-    prices = None if pool is None else read_pool(pool)
-    rows = list(read_receipts(receipts, since=moment(since)))
-    if sessions:
-        from prefill_router.gateway.serving.replaying import replay_sessions
-
-        found = replay_sessions(rows, lam or _LAMS)
-    else:
-        found = _decide(rows, lam or _LAMS, router, prices, encoder_folder)
     if as_json:
-        print_json(
-            {
-                "requests": len(found.recorded),
-                "sessions": found.sessions,
-                "left_out": dict(found.recorded.left_out),
-                "notes": list(found.notes),
-                "settings": [one.to_dict() for one in found.settings],
-            }
-        )
+        print_json(_plain(found))
     else:
         _show(found)
     if to is not None:
@@ -90,8 +83,18 @@ def replay(
             err.print(f"wrote {path}", soft_wrap=True)
 
 
+def _plain(found: "Replay") -> dict[str, Any]:
+    return {
+        "requests": len(found.recorded),
+        "sessions": found.sessions,
+        "left_out": dict(found.recorded.left_out),
+        "notes": list(found.notes),
+        "settings": [one.to_dict() for one in found.settings],
+    }
+
+
 def _decide(
-    receipts: "Sequence[Receipt]",
+    receipts: "Callable[[], Iterator[Receipt]]",
     lams: Sequence[float],
     router: Path | None,
     pool: Pool | None,
@@ -99,7 +102,7 @@ def _decide(
 ) -> "Replay":
     from prefill_router.gateway.receipts import Recorded, at_prices, by_router, replay as again
 
-    recorded, notes = Recorded.of(receipts), []
+    recorded, notes = Recorded.of(receipts()), []
     if router is not None and len(recorded):
         from prefill_router.cli.sources import sources
         from prefill_router.router import Router
@@ -107,11 +110,11 @@ def _decide(
         other = Router.load(router, sources=sources(encoders))
         other = other if pool is None else other.with_pool(pool.select(other.pool.names))
         progress = BarProgress(console=err)
-        recorded, lacking = by_router(recorded, receipts, other, progress=progress)
+        recorded, lacking = by_router(recorded, receipts(), other, progress=progress)
         if lacking:
             notes.append(f"{counted(lacking, 'request')} without a prompt left out")
     elif pool is not None and len(recorded):
-        recorded = at_prices(recorded, receipts, pool)
+        recorded = at_prices(recorded, receipts(), pool)
         notes.append("the scale of costs is the range of these requests' estimates")
     return again(recorded, lams, notes=notes)
 

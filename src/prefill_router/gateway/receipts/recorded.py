@@ -11,20 +11,13 @@ from numpy.typing import NDArray
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError
+from prefill_router.gateway.receipts.gathering import Gathered
 from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.receipts.scaled import policy_of, scale_of
 from prefill_router.policy import LambdaPath, Policy
 
 PerCell = Float[NDArray[np.float64], "request target"]
 PerRequest = Float[NDArray[np.float64], " request"]
 Who = Int[NDArray[np.int64], " request"]
-_AGAIN = ("policy", "session", "share")
-_WITHOUT: Mapping[str, str] = {
-    "named": "the client named the target",
-    "tool_loop": "waited for tool results",
-    "stored": "went on from a stored response",
-    "fallback": "had no forecast",
-}
 
 
 @final
@@ -106,39 +99,28 @@ class Recorded:
 
     @classmethod
     def of(cls, receipts: Iterable[Receipt]) -> "Recorded":
-        """Take what can be decided again out of receipts."""
-        used: list[tuple[Receipt, Policy, CostScale]] = []
-        left_out: Counter[str] = Counter()
-        policies: dict[str, Policy] = {}
+        """Take what can be decided again out of receipts, read one after another."""
+        found = Gathered()
         for receipt in receipts:
-            policy, scale, why = policy_of(receipt), scale_of(receipt), _why_not(receipt)
-            if why or policy is None or scale is None:
-                left_out[why or "doesn't hold the policy or the scale of costs"] += 1
-            else:
-                used.append((receipt, policies.setdefault(repr(policy), policy), scale))
-        names = {name: None for receipt, _, _ in used for name in receipt.choice.correctness}
-        targets = tuple(names)
-        chosen = [targets.index(r.choice.target) for r, _, _ in used]
+            found.add(receipt)
+        correctness, cost, may = found.tables()
+        low_high, (lam, observed, tokens) = found.numbers()[:, :2], found.numbers()[:, 2:].T
+        chosen, alone = found.who().T
         table = cls(
-            ids=tuple(r.choice.id for r, _, _ in used),
-            targets=targets,
-            correctness=_table([r.choice.correctness for r, _, _ in used], targets),
-            estimated_cost=_table([_costs(r) for r, _, _ in used], targets),
-            may_answer=np.array(
-                [[name in r.choice.order for name in targets] for r, _, _ in used], dtype=np.bool_
-            ).reshape(len(used), len(targets)),
-            policies=tuple(policy for _, policy, _ in used),
-            scales=np.array([(s.low, s.high) for _, _, s in used], dtype=np.float64).reshape(-1, 2),
-            lam=np.array([r.choice.lam for r, _, _ in used], dtype=np.float64),
-            chosen=np.array(chosen, dtype=np.int64),
-            alone=np.array(
-                [targets.index(r.choice.policy_target or r.choice.target) for r, _, _ in used],
-                dtype=np.int64,
-            ),
-            observed=np.array([_observed(r) for r, _, _ in used], dtype=np.float64),
-            input_tokens=np.array([r.choice.input_tokens for r, _, _ in used], dtype=np.float64),
+            ids=tuple(found.ids),
+            targets=tuple(found.targets),
+            correctness=correctness,
+            estimated_cost=cost,
+            may_answer=may == 1,
+            policies=tuple(found.policies),
+            scales=low_high,
+            lam=lam,
+            chosen=chosen,
+            alone=alone,
+            observed=observed,
+            input_tokens=tokens,
             path=LambdaPath(*(np.zeros(n, t) for n, t in ((1, "i8"), (0, "f8"), (0, "i8")))),
-            left_out=left_out,
+            left_out=found.left_out,
         )
         return table._decided()
 
@@ -257,38 +239,6 @@ class Recorded:
         more = {"the policy can't decide among those who could answer": undecided}
         left_out = {**self.left_out, **(more if undecided else {})}
         return replace(self.select(rows), path=path, left_out=left_out)
-
-
-def _why_not(receipt: Receipt) -> str:
-    """Why a request can't be decided again; empty where it can."""
-    choice = receipt.choice
-    if choice.reason not in _AGAIN or choice.fallback is not None:
-        return _WITHOUT.get(choice.reason, _WITHOUT["fallback"])
-    known = {*choice.order, choice.policy_target or choice.target} <= choice.correctness.keys()
-    priced = not choice.estimated_cost or choice.correctness.keys() <= choice.estimated_cost.keys()
-    if not known or not priced or choice.lam is None:
-        return "doesn't hold every target's probability and cost"
-    return ""
-
-
-def _costs(receipt: Receipt) -> Mapping[str, float]:
-    """Estimated costs with nothing cached; zero where no prices were known, as at the decision."""
-    choice = receipt.choice
-    if not choice.estimated_cost:
-        return dict.fromkeys(choice.correctness, 0.0)
-    return {
-        name: cost + choice.cached.get(name, 0.0) for name, cost in choice.estimated_cost.items()
-    }
-
-
-def _observed(receipt: Receipt) -> float:
-    first = receipt.outcome.target == receipt.choice.target
-    return receipt.cost if first and receipt.cost is not None else float("nan")
-
-
-def _table(rows: Sequence[Mapping[str, float]], targets: Sequence[str]) -> PerCell:
-    cells = [[row.get(name, float("nan")) for name in targets] for row in rows]
-    return np.array(cells, dtype=np.float64).reshape(len(rows), len(targets))
 
 
 def _mean(column: NDArray[np.float64]) -> float:

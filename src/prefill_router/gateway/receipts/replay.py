@@ -181,7 +181,12 @@ def by_router(
         DataError: No prompt was kept, or the router knows none of the targets.
         PromptError: A prompt can't be encoded.
     """
-    prompts = {r.choice.id: prompt_of(r.prompt) for r in receipts if r.prompt is not None}
+    wanted = set(recorded.ids)
+    prompts = {
+        r.choice.id: prompt_of(r.prompt)
+        for r in receipts
+        if r.prompt is not None and r.choice.id in wanted
+    }
     rows = np.array([i for i, name in enumerate(recorded.ids) if name in prompts], dtype=np.int64)
     lacking = len(recorded) - len(rows)
     if not len(rows):

@@ -103,11 +103,8 @@ def _further(pool: Pool, target: Target) -> dict[str, bytes]:
 
 
 def _keeping(loaded: Loaded) -> Keeping:
-    costs, names, sessions = (
-        Costs(loaded.light.costs),
-        loaded.light.pool.names,
-        loaded.settings.sessions,
-    )
+    costs, sessions = Costs(loaded.light.costs), loaded.settings.sessions
+    names = loaded.light.pool.names
     return Keeping(
         seconds=sessions.seconds,
         cache_seconds=sessions.cache_seconds,

@@ -6,6 +6,7 @@ its own, in which the answers end when they did.
 
 import heapq
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -56,7 +57,7 @@ def replay_sessions(receipts: Iterable[Receipt], lams: Sequence[float]) -> Repla
             their target.
         ConfigError: A lam is outside [0, 1].
     """
-    rows = list(receipts)
+    rows = [replace(receipt, prompt=None) for receipt in receipts]
     recorded = Recorded.of(rows)
     check_any(recorded)
     keeping = [None if r.choice.session is None else keeping_of(r) for r in rows]
