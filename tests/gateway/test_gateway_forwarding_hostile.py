@@ -259,6 +259,15 @@ def test_tool_calls_without_an_end_are_looked_at_once() -> None:
     assert watch.facts.tool_calls == tuple(f"call_{n}" for n in range(1000))
 
 
+def test_ids_that_are_books_arent_kept() -> None:
+    facts = Facts("chat")
+    book = "x" * 2**15
+    call = {"delta": {"tool_calls": [{"id": book}, {"id": "call_1"}]}}
+    facts.take({"id": book, "choices": [call]})
+    facts.take({"id": "c-1", "choices": []})
+    assert (facts.response_id, facts.tool_calls) == ("c-1", ("call_1",))
+
+
 # Nothing is left behind.
 
 

@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 from prefill_router.gateway.words import Endpoint
 from prefill_router.upstream import ErrorBody, Usage, read_error, read_usage
 
 _BYTES_PER_TOKEN = 4
 _MOST_CALLS = 1000  # tool calls of one answer whose ids are remembered
+_LONGEST_ID = 2**14  # characters; some gateways put a model's thoughts in the ids of tool calls
 _DECODER = json.JSONDecoder()
 _STRING = rb'"\s*+:\s*+"((?:[^"\\]++|\\.)*+)'  # possessive: trying again costs a gigabyte
 _TEXTS: dict[Endpoint, re.Pattern[bytes]] = {
@@ -172,7 +173,7 @@ class Facts:
 
     def _identify(self, value: Mapping[str, Any]) -> None:
         found = value.get("id")
-        if self.response_id is None and isinstance(found, str) and found:
+        if self.response_id is None and _is_id(found):
             self.response_id = found
 
     def _report(self, usage: object) -> bool:
@@ -183,7 +184,7 @@ class Facts:
 
     def _call(self, ids: Iterable[object]) -> None:
         for found in ids:
-            if isinstance(found, str) and found and len(self._tool_calls) < _MOST_CALLS:
+            if _is_id(found) and len(self._tool_calls) < _MOST_CALLS:
                 self._tool_calls[found] = None
 
 
@@ -194,6 +195,10 @@ def parsed(data: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _is_id(found: object) -> TypeGuard[str]:
+    return isinstance(found, str) and 0 < len(found) <= _LONGEST_ID
 
 
 def _objects(value: object) -> Iterator[Mapping[str, Any]]:
