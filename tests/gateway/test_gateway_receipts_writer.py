@@ -239,6 +239,31 @@ def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
     assert latest_feedback(url)[name_of(1)][0].score == 0.5
 
 
+def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/receipts.sqlite"
+    store = open_store(url)
+    (pages,) = store.select("PRAGMA page_count")[0]
+
+    async def work() -> None:
+        store.select(f"PRAGMA max_page_count = {pages + 4}")  # as if the disk had no more
+        writer = Writer(store, wait_seconds=60)
+        tasks = [
+            asyncio.create_task(writer.keep(made_receipt(n, prompt="x" * 50_000))) for n in range(4)
+        ]
+        while not writer.stats().failures:
+            await asyncio.sleep(0.001)
+        assert writer.stats().last_error_kind == "SQLITE_FULL"
+        assert not writer.healthy
+        assert not any(task.done() for task in tasks)
+        assert list(read_receipts(url)) == []
+        store.select("PRAGMA max_page_count = 1000000")
+        assert all(await asyncio.gather(*tasks))
+        assert await writer.close() == 0
+
+    asyncio.run(work())
+    assert [r.choice.id for r in read_receipts(url)] == names(0, 1, 2, 3)
+
+
 def test_old_receipts_are_deleted_between_writes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
