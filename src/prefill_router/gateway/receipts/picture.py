@@ -77,17 +77,21 @@ def _points(rows: list[dict[str, Any]], kind: str) -> list[tuple[float, float]]:
 
 
 def _draw(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    def draw(points: list[tuple[float, float]], look: str, label: str, **more: Any) -> None:
-        axes.plot([x for x, _ in points], [y for _, y in points], look, label=label, **more)
-
-    line = {"color": stroke(0)[0], "lw": 1.6, "drawstyle": "steps-post"}
-    draw(_points(rows, "curve"), "-", "any lam, each by itself", **line)
-    draw(_points(rows, "target"), "o", "one target alone", color=QUIET, ms=5)
+    costs, accuracies = _axes(_points(rows, "curve"))
+    colour, _, _ = stroke(0)
+    axes.step(
+        costs, accuracies, where="post", label="any lam, each by itself", color=colour, lw=1.6
+    )
+    axes.plot(*_axes(_points(rows, "target")), "o", label="one target alone", color=QUIET, ms=5)
     was, *tried = _points(rows, "setting")
     colour, _, marker = stroke(1)
-    draw([was], marker, "as it was", color=colour, ms=7, ls="none")
+    axes.plot(*_axes([was]), marker, label="as it was", color=colour, ms=7)
     colour, _, marker = stroke(2)
-    draw(tried, marker, "settings tried", color=colour, ms=6, ls="none")
+    axes.plot(*_axes(tried), marker, label="settings tried", color=colour, ms=6)
+
+
+def _axes(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def _name(axes: Axes, rows: list[dict[str, Any]]) -> None:
