@@ -21,13 +21,13 @@ def candidates(
         model_list: The Router's deployments.
         order: Targets, the chosen one first; empty without a decision.
         model: What the request asks for.
-        routed: Whether that is the group whose requests are routed; then the Router's first
-            deployment is the last resort.
+        routed: Whether that is the group whose requests are routed; where it has no deployments
+            either, the Router's first group is the last resort.
         failed: How often each deployment failed at this request, by its id: targets that failed
             as often as they have deployments are asked after the others.
     """
     every = [row for row in model_list if isinstance(row, Mapping)]
-    groups = {row["model_name"] for row in every if isinstance(row.get("model_name"), str)}
+    groups = [row["model_name"] for row in every if isinstance(row.get("model_name"), str)]
     rounds: dict[str, int] = {}
     names: list[str] = []
     for target in order:
@@ -37,10 +37,9 @@ def candidates(
             rows = [row for row in every if name in _names(row)]
             rounds[name] = sum(failed.get(_id(row), 0) for row in rows) // len(rows)
     names.sort(key=rounds.__getitem__)
-    if not routed or model in groups:
-        names.append(model)
-    elif every:
-        names.append(every[0]["model_name"])
+    last = model if not routed or model in groups else next(iter(groups), None)
+    if last is not None and last not in names:
+        names.append(last)
     return tuple(names)
 
 
