@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from gateway_running import QUIET, TARGETS, Running, gateway_thread, make_gateway
 
+from prefill_router.gateway.serving.app import application
 from prefill_router.minipool.server import ScriptedModel, serve
 
 EXAMPLES = 6
@@ -35,6 +36,10 @@ def test_every_route_is_described(gateway: Running) -> None:
     assert document["openapi"].startswith("3.1")
     described = set(document["paths"])
     assert {"/v1/chat/completions", "/v1/messages", "/page/api/lam", "/v1/route"} <= described
+    routes = application(gateway.gateway).routes
+    served = {route.path for route in routes if getattr(route, "path", "").startswith("/v1/")}
+    assert served <= described
+    assert set(document["paths"]["/v1/responses/{id}"]) == {"get", "delete"}
     for path, of in document["paths"].items():
         for method, operation in of.items():
             assert operation["summary"], (method, path)

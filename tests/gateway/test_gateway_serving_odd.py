@@ -134,6 +134,7 @@ BODY = json.dumps(chat(CHEAP)).encode()
         ("OPTIONS", CHATS, "POST"),
         ("TRACE", CHATS, "POST"),
         ("PATCH", "/v1/models", "GET, HEAD"),
+        ("TRACE", "/health", "GET, HEAD"),
         ("POST", "/v1/responses/resp_1", "DELETE, GET, HEAD"),
         ("GET", "/v1/responses/resp_1/cancel", "POST"),
         ("GET", "/v1/messages/count_tokens", "POST"),
@@ -154,6 +155,8 @@ def test_a_path_that_is_nearly_right_is_told_the_right_one(gateway: Served, path
     got = sent(gateway, "POST", path, (JSON,), BODY)
     assert (got.status, got.error["code"]) == (404, "unknown_path")
     assert "did you mean /v1/chat/completions?" in got.error["message"]
+    listed = sent(gateway, "GET", "/models")
+    assert "did you mean /v1/models?" in listed.error["message"]
     strange = sent(gateway, "GET", "/secret/chat/completions")
     assert "did you mean" not in strange.error["message"]
     assert b"secret" not in strange.body

@@ -109,12 +109,14 @@ class Guard:
         if method in _READING and not asks_a_target(path):
             await self._app(scope, receive, reply)
             return
-        if not path.startswith("/v1/"):  # what an admin does must be possible under load
-            check_content(head, most_bytes=_SHORT)
-            await self._pass(scope, receive, reply, _SHORT, Held(Room(_SHORT)))
-            return
+        is_ours = not path.startswith("/v1/")
+        most = _SHORT if is_ours else self._limits.body_bytes
         if method == "POST":  # no page can send the others elsewhere without asking first
-            check_content(head, most_bytes=self._limits.body_bytes)
+            check_content(head, most_bytes=most)
+        if is_ours:  # what an admin does must be possible under load
+            await self._pass(scope, receive, reply, most, Held(Room(most)))
+            return
+        if method == "POST":
             self._room.check(int(head.get(b"content-length", b"0")))
         self.slots.enter()
         try:

@@ -44,7 +44,7 @@ def _allowed(methods: str) -> str:
 
 def _nearest(request: Request) -> str:
     """The path that was probably meant: of this server's own words, nothing that was sent."""
-    known = {getattr(route, "path", "") for route in request.app.routes}
+    known = request.app.openapi()["paths"]
     parts = [part for part in request.scope["path"].split("/") if part]
     while parts[:1] == ["v1"]:
         parts.pop(0)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -78,6 +79,7 @@ def application(gateway: Gateway) -> FastAPI:
 def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
     """FastAPI's own description, and that of the routes which it doesn't see."""
 
+    @cache
     def describe() -> dict[str, Any]:
         document = openapi()
         for endpoint, path in PATHS.items():
