@@ -97,6 +97,8 @@ def test_a_keys_minute_is_over_after_so_many() -> None:
         assert got.error["code"] == "rate_limit_exceeded"
         assert server.post(headers=[bearing(ROOT)]).status == 200
         assert server.ask("GET", "/v1/models", [bearing(ALICE)]).status == 200
+        for method in ("GET", "DELETE"):  # these ask a target
+            assert server.ask(method, "/v1/responses/resp_1", [bearing(ALICE)]).status == 429
 
 
 class Holding:
