@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 from clients_world import CHATS, CHEAP, Served, World, chat, user, world
-from forwarding_target import GOOD, chunked, whole
+from forwarding_target import GOOD, chunked, pool_of, whole
 from starlette.types import Receive, Scope, Send
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.guarding import FREE_BODY, Guard, Room
 from prefill_router.gateway.refusal import RefusalError
-from prefill_router.gateway.settings import Limits, Listen, read_settings
+from prefill_router.gateway.serving.incoming import read_incoming
+from prefill_router.gateway.settings import Limits, Listen, Settings, read_settings
 
 LONG = 2**19
 
@@ -204,6 +205,25 @@ def test_the_room_can_be_set_anew_and_holds_at_least_one_body(tmp_path: Path) ->
     file.write_text("limits: {body_bytes: 1000, held_bytes: 999}")
     with pytest.raises(ConfigError, match="held_bytes must be at least body_bytes"):
         read_settings(file)
+
+
+@pytest.mark.parametrize("model", ["auto", "a"])
+def test_what_was_read_of_a_body_is_forgotten_before_anything_is_waited_for(model: str) -> None:
+    pool, settings = pool_of("http://127.0.0.1:9/v1"), Settings()
+    body = json.dumps(chat(model, "hi", stream=True, x=[[]] * 100_000)).encode()
+    tracemalloc.start()
+    try:
+        incoming = read_incoming(
+            "chat", body, [], key=None, settings=settings, pool=pool, lam=None, at=0.0
+        )
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < len(body)  # while they were read, the lists took fifteen times as much
+    envelope = incoming.envelope
+    assert envelope.can_ask_usage
+    sent = json.loads(envelope.body_for("m", ask_usage=False))
+    assert sent == {**json.loads(body), "model": "m"}
 
 
 # The same in a whole gateway.

@@ -31,6 +31,7 @@ class Envelope:
         model: The name that the client sent as its model.
         stream: Whether the answer is to be sent as it comes.
         usage_asked: Whether the client itself asked that a stream ends with its token counts.
+        can_ask_usage: Whether `body_for` can ask for token counts that it didn't ask for.
         max_tokens: At most so many tokens in the answer; None where nothing is said.
         splicer: Makes the bodies for targets; it keeps the bytes that came, and no field.
     """
@@ -44,12 +45,17 @@ class Envelope:
         self.max_tokens = read_limit(value)
         options = value.get("stream_options")
         self.usage_asked = options is not None and options.get("include_usage") is True
+        self.can_ask_usage = _can_ask(endpoint, value)
         self.splicer, self._schema_bytes = splicer, schema_bytes
 
-    @property
-    def can_ask_usage(self) -> bool:
-        """Whether `body_for` can ask for token counts that the client didn't ask for."""
-        return _can_ask(self.endpoint, self.value)
+    def forget(self) -> None:
+        """Let go of the fields and texts, which may take twenty times as much as the bytes.
+
+        To be called once all has been read that stands in them; bodies can still be made.
+        """
+        self.value = {}
+        for name in ("turns", "key_turns"):
+            self.__dict__.pop(name, None)
 
     def body_for(
         self, model: str, *, ask_usage: bool, further: Mapping[str, bytes] | None = None
@@ -134,7 +140,8 @@ def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise RefusalError(
-            f"the body isn't UTF-8, from its byte {error.start} on; send JSON in UTF-8, uncompressed"
+            f"the body isn't UTF-8, from its byte {error.start} on; send JSON in UTF-8, "
+            "uncompressed"
         ) from None
     try:
         with without_collecting(body):

@@ -32,7 +32,7 @@ class Incoming:
     """A request that was read.
 
     Attributes:
-        envelope: Its body.
+        envelope: Its body, of which the fields are forgotten.
         question: What deciding needs to know of it.
         prompt: What the encoder is to read; None for nothing. Of a request that names its target,
             what it would have read, where prompts are kept.
@@ -82,6 +82,7 @@ def read_incoming(
     if asked.target is not None:
         question = _named(envelope, wishes, asked.target, key, at=at, to_call=to_call)
         kept = scored_prompt(envelope, scored) if settings.receipts.prompts else None
+        envelope.forget()
         return Incoming(envelope=envelope, question=question, prompt=kept, scored=scored)
     prompt = scored_prompt(envelope, scored)
     question = Question(
@@ -110,6 +111,7 @@ def read_incoming(
         key_targets=_targets(key),
         to_call=to_call,
     )
+    envelope.forget()
     return Incoming(envelope=envelope, question=question, prompt=prompt, scored=scored)
 
 
