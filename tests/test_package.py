@@ -35,6 +35,7 @@ COMMANDS = (
         "key",
         "explain",
         "replay",
+        "canary",
         "export",
         "show",
         "demo",

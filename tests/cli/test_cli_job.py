@@ -28,7 +28,8 @@ IN_ORDER = [
         "doctor",
         "keep",
     ),
-    *("route", "litellm", "serve", "explain", "replay", "export", "reprice", "show", "demo"),
+    *("route", "litellm", "serve", "explain", "replay", "canary", "export", "reprice"),
+    *("show", "demo"),
     *("study", "minipool", "key"),
 ]
 GROUPS = ("minipool", "key")

@@ -39,6 +39,7 @@ from prefill_router.cli import (  # noqa: F401
     serve as _serve,
     explain as _explain,
     replay as _replay,
+    canary as _canary,
     export as _export,
     reprice as _reprice,
     show as _show,

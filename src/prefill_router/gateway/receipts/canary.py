@@ -1,0 +1,153 @@
+"""Did what the router decides do better than the rest, where a share of traffic is routed?
+
+The share is of conversations, so conversations are what is compared: requests of one aren't
+independent of each other. Only the time from the first to the last request outside the share
+counts, since before and after it there was no rest.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from prefill_router.errors import DataError
+from prefill_router.gateway.receipts.feedback import Feedback
+from prefill_router.gateway.receipts.receipt import Receipt
+
+Scored = tuple[Receipt, Sequence[Feedback]]
+_ROUTED = ("policy", "session", "fallback")
+_TRIED = ("answered", "cut", "failed", "refused", "disconnected")
+_FAILED = ("cut", "failed")
+_WIDE = 1.96  # 95 % of a normal distribution
+
+
+@final
+@dataclass(frozen=True)
+class Mean:
+    """A mean over conversations.
+
+    Attributes:
+        value: The mean; NaN of none.
+        half: Half of its 95 % interval, by the normal distribution; NaN of fewer than two.
+        conversations: How many it is over.
+    """
+
+    value: float
+    half: float
+    conversations: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Mean":
+        """That of numbers, one a conversation, of which NaN are left out."""
+        known = np.array([value for value in values if not math.isnan(value)])
+        half = math.nan
+        if len(known) > 1:
+            half = _WIDE * float(known.std(ddof=1)) / math.sqrt(len(known))
+        return cls(float(known.mean()) if len(known) else math.nan, half, len(known))
+
+    def less(self, other: "Mean") -> "Mean":
+        """The difference of two means of different conversations."""
+        both = min(self.conversations, other.conversations)
+        return Mean(self.value - other.value, math.hypot(self.half, other.half), both)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            n: None if isinstance(v, float) and math.isnan(v) else v for n, v in vars(self).items()
+        }
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """How one part of the traffic went.
+
+    Attributes:
+        conversations: How many; a request that belongs to none is one.
+        requests: How many requests they are.
+        cost: Of a conversation, observed, US dollars.
+        failed: The share of its requests without an answer, or with one that broke off.
+        seconds: Of its answers, from the request to the end.
+        score: Of its answers, from 0 to 1, as feedback says.
+    """
+
+    conversations: int
+    requests: int
+    cost: Mean
+    failed: Mean
+    seconds: Mean
+    score: Mean
+
+    def means(self) -> Mapping[str, Mean]:
+        """All that can be compared, by name."""
+        return {
+            "cost": self.cost,
+            "failed": self.failed,
+            "seconds": self.seconds,
+            "score": self.score,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        counts = {"conversations": self.conversations, "requests": self.requests}
+        return {**counts, **{name: mean.to_dict() for name, mean in self.means().items()}}
+
+
+def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
+    """What was routed, and the rest.
+
+    Args:
+        scored: Receipts by their time, each with its feedback.
+
+    Raises:
+        DataError: One of the two is empty; the message says why.
+    """
+    every = [(r, f) for r, f in scored if r.outcome.kind in _TRIED]
+    apart = [n for n, (receipt, _) in enumerate(every) if receipt.choice.reason == "share"]
+    if not apart:
+        raise DataError(
+            "no receipt is of a request outside a share of routed traffic; there are such where "
+            "the gateway's settings have traffic: {share: 0.1, otherwise: TARGET}"
+        )
+    groups: dict[str, list[Scored]] = {}
+    for one in every[apart[0] : apart[-1] + 1]:
+        groups.setdefault(one[0].choice.session or one[0].choice.id, []).append(one)
+    rest = [group for group in groups.values() if _has(group, ("share",))]
+    routed = [g for g in groups.values() if _has(g, _ROUTED) and not _has(g, ("share",))]
+    if not routed:
+        raise DataError(
+            "nothing was routed in that time, so there is nothing to compare; what the router "
+            "would have chosen, and its cost, is told by: prefill-router replay"
+        )
+    return _arm(routed), _arm(rest)
+
+
+def _has(group: Sequence[Scored], reasons: Sequence[str]) -> bool:
+    return any(receipt.choice.reason in reasons for receipt, _ in group)
+
+
+def _arm(groups: Sequence[Sequence[Scored]]) -> Arm:
+    return Arm(
+        conversations=len(groups),
+        requests=sum(map(len, groups)),
+        cost=Mean.of(_sum(r.cost for r, _ in group) for group in groups),
+        failed=Mean.of(_mean(float(r.outcome.kind in _FAILED) for r, _ in g) for g in groups),
+        seconds=Mean.of(_mean(_seconds(group)) for group in groups),
+        score=Mean.of(_mean(f.score for _, said in group for f in said) for group in groups),
+    )
+
+
+def _seconds(group: Sequence[Scored]) -> Iterable[float]:
+    return (r.outcome.total_seconds for r, _ in group if r.outcome.kind == "answered")
+
+
+def _sum(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else math.nan
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return sum(known) / len(known) if known else math.nan
