@@ -3,8 +3,8 @@
 places, loading                where everything is, read and checked with every error at once
 gateway, live                  what lasts as long as the process, and what a reload replaces
 restoring, recent              what receipts tell at the start, what ended lately
-begun, incoming, answering, recording   one request: read, decided on, forwarded, put on record
-plain, errands, schema_plain   calls that are passed on undecided: stored responses, counts of tokens
+begun, incoming, answering, recording     one request: read, decided on, forwarded, put on record
+plain, errands, schema_plain   what is passed on undecided: stored responses, counts of tokens
 alone, models, operations      the gateway's own endpoints; schema describes the forwarding ones
 page_numbers, page_rows, page_tradeoff    what the page shows
 replaying                      recorded requests decided again, in their conversations
