@@ -21,6 +21,7 @@ from prefill_router.gateway.litellm.request import read_asked
 CHEAP, MIDDLE, DEAR = TARGETS
 NOBODY = "http://127.0.0.1:9/v1"
 PATIENT = 120.0
+BOTH = pytest.mark.parametrize("lite", [StandIn, NewerStandIn], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +36,10 @@ def running(made: Made) -> Iterator[Running]:
         yield run
 
 
-@pytest.fixture(params=[StandIn, NewerStandIn])
+@pytest.fixture
 def lite(request: pytest.FixtureRequest) -> StandIn:
     """A Router with two deployments of the cheapest target, and a group of its own for `auto`."""
-    router: StandIn = request.param(
+    router: StandIn = getattr(request, "param", StandIn)(
         deployment("other", "openai/other", "other"),
         deployment("auto", "openai/spare", "spare"),
         deployment(CHEAP, "openai/small", "cheap-1"),
@@ -79,6 +80,7 @@ def test_the_gateway_chooses_at_the_lam_that_is_given(
     assert of(made, 0.0)[0] == CHEAP
 
 
+@BOTH
 def test_awaited_calls_are_asked_in_every_loop(lite: StandIn, running: Running) -> None:
     chosen = strategy(lite, running.url + "/v1/", lam=0.0)
 
@@ -101,6 +103,7 @@ def test_litellm_itself_picks_among_a_targets_deployments(lite: StandIn, running
     chosen.close()
 
 
+@BOTH
 def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
     lite: StandIn, running: Running, made: Made
 ) -> None:
@@ -115,6 +118,7 @@ def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
     chosen.close()
 
 
+@BOTH
 def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
     lite: StandIn, running: Running, made: Made
 ) -> None:
@@ -304,6 +308,7 @@ def test_what_is_no_router_of_litellm_is_told() -> None:
         PrefillRouterStrategy(object(), gateway="http://x")
 
 
+@BOTH
 def test_a_strategy_may_replace_another(lite: StandIn, running: Running) -> None:
     first = strategy(lite, unused(), model_group=CHEAP)
     second = strategy(lite, running.url, lam=0.0)
