@@ -31,9 +31,7 @@ from prefill_router.gateway.receipts.scaled import (
     Keeping,
     keeping_details,
     keeping_of,
-    policy_of,
     scale_details,
-    scale_of,
 )
 from prefill_router.gateway.receipts.store import DownError, RowError, Store
 from prefill_router.gateway.receipts.summary import (
@@ -78,13 +76,11 @@ __all__ = [
     "keeping_of",
     "latest_feedback",
     "open_store",
-    "policy_of",
     "prompt_of",
     "read_receipts",
     "recent",
     "replay",
     "scale_details",
-    "scale_of",
     "scored_receipts",
     "sessions_since",
     "setting",
