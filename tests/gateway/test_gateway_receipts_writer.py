@@ -1,6 +1,7 @@
 """The writer: who is told what, and when, and that nothing is lost that needn't be."""
 
 import asyncio
+import json
 import sqlite3
 import threading
 import time
@@ -21,9 +22,12 @@ from prefill_router.gateway.receipts import (
     latest_feedback,
     open_store,
     read_receipts,
+    writer as writer_module,
 )
-from prefill_router.gateway.receipts.rows import Row
+from prefill_router.gateway.receipts.rows import COLUMNS, Row
 from prefill_router.gateway.settings import Receipts
+
+PROMPT = [column.name for column in COLUMNS].index("prompt")
 
 
 class HeldStore(Store):
@@ -35,6 +39,7 @@ class HeldStore(Store):
         self.begun = threading.Event()
         self.failures, self.never = failures, never
         self.batches: list[list[str]] = []
+        self.prompts: list[Any] = []
         self.closed = False
 
     @property
@@ -51,6 +56,7 @@ class HeldStore(Store):
         if self.never in names:
             raise RowError("never")
         self.batches.append(names)
+        self.prompts += [json.loads(str(row[PROMPT] or "null")) for row in receipts]
 
     def change(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[int]:
         raise NotImplementedError(statements)
@@ -141,6 +147,29 @@ def test_a_full_queue_loses_what_comes_and_counts_it() -> None:
 
     asyncio.run(work())
     assert sorted(name for batch in store.batches for name in batch) == names(0, 1, 5)
+
+
+def test_prompts_that_wait_have_a_limit_and_receipts_are_kept_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer_module, "_PROMPTS", 10)
+    store = HeldStore()
+    turns = [{"role": "user", "content": "eight of"}]
+
+    async def work() -> None:
+        writer = Writer(store, wait_seconds=60)
+        store.may.clear()
+        prompts = ["seven c", "four", "and", "longer than ten"]
+        kept = [made_receipt(n, prompt=prompt) for n, prompt in enumerate(prompts)]
+        tasks = [asyncio.create_task(writer.keep(receipt)) for receipt in kept]
+        await asyncio.to_thread(store.begun.wait)
+        store.may.set()
+        assert all(await asyncio.gather(*tasks))
+        assert await writer.keep(made_receipt(4, prompt=turns))  # what waited is gone
+        await writer.close()
+
+    asyncio.run(work())
+    assert store.prompts == ["seven c", None, "and", None, turns]
 
 
 def test_a_database_that_is_down_is_asked_again() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import NamedTuple, final
@@ -18,6 +18,9 @@ _TOGETHER = 512
 """So many rows at most go into one transaction."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 """Seconds between attempts while the database is down; doubled each time."""
+
+_PROMPTS = 2**26
+"""So many characters of prompts wait to be written; receipts that come then are kept without."""
 
 Kept = Receipt | Feedback
 
@@ -47,6 +50,7 @@ class WriterStats:
 
 class _Item(NamedTuple):
     kept: Kept
+    prompt: int  # characters
     told: asyncio.Future[bool]
     loop: asyncio.AbstractEventLoop
 
@@ -74,9 +78,10 @@ class Writer:
         self._retention = Retention(store, keep_days)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._stop = Event()
-        # Each of these counts is changed by one thread alone: the first three by the loop's.
+        # Each of these counts is changed by one thread alone.
         self._put = self._refused = self._left = 0
         self._kept = self._dropped = self._failures = 0
+        self._prompts_put = self._prompts_gone = 0
         self._closing = self._down = False
         self._last_error_kind = ""
         self._thread = Thread(target=self._run, name="receipts", daemon=True)
@@ -95,13 +100,22 @@ class Writer:
             return False
         loop = asyncio.get_running_loop()
         told: asyncio.Future[bool] = loop.create_future()
+        kept, size = self._fitting(kept)
         self._put += 1
-        self._queue.put(_Item(kept, told, loop))
+        self._prompts_put += size
+        self._queue.put(_Item(kept, size, told, loop))
         timer = loop.call_later(self._wait, _tell, [(told, False)])
         try:
             return await told
         finally:
             timer.cancel()
+
+    def _fitting(self, kept: Kept) -> tuple[Kept, int]:
+        """What is kept, without its prompt if too many wait; and the prompt's characters."""
+        size = _characters(kept)
+        if self._prompts_put - self._prompts_gone + size <= _PROMPTS:
+            return kept, size
+        return (replace(kept, prompt=None) if isinstance(kept, Receipt) else kept), 0
 
     @property
     def healthy(self) -> bool:
@@ -187,6 +201,7 @@ class Writer:
                 self._down = False
                 self._kept += sum(written)
                 self._dropped += len(batch) - sum(written)
+                self._prompts_gone += sum(item.prompt for item in batch)
                 _wake(batch, written)
                 return
 
@@ -211,6 +226,13 @@ class Writer:
         receipts = [row for kept, row in rows if isinstance(kept, Receipt)]
         feedback = [row for kept, row in rows if isinstance(kept, Feedback)]
         self._store.insert(receipts, feedback)
+
+
+def _characters(kept: Kept) -> int:
+    prompt = kept.prompt if isinstance(kept, Receipt) else None
+    if prompt is None or isinstance(prompt, str):
+        return len(prompt or "")
+    return sum(len(turn["content"]) for turn in prompt)
 
 
 def _row(kept: Kept) -> Row | None:
