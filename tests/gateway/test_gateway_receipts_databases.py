@@ -268,14 +268,6 @@ def test_what_is_done_in_part_is_undone(url: str) -> None:
     assert latest_feedback(url) == {name_of(1): [score]}
 
 
-def test_tables_of_before_get_the_index_at_the_next_start(url: str) -> None:
-    fill(url, 1)
-    run(url, "DROP INDEX receipt_feedback_at")
-    assert len(list(read_receipts(url))) == 1
-    fill(url, 2)
-    run(url, "DROP INDEX receipt_feedback_at")
-
-
 def test_other_databases_are_refused(url: str) -> None:
     # Nothing there, and nothing is made by reading.
     with pytest.raises(StoreError, match="name the"):
@@ -330,6 +322,25 @@ def test_a_password_is_in_no_error(server: PostgresServer) -> None:
         with pytest.raises((DownError, ConfigError), match=why) as caught:
             open_store(url)
         assert "s3cret" not in "".join(traceback.format_exception(caught.value)), why
+
+
+def test_a_user_who_may_only_read_and_write_is_enough(server: PostgresServer) -> None:
+    drop_all(server.url)
+    fill(server.url, 1)
+    rights = "SELECT, INSERT, DELETE ON receipts, receipt_feedback, receipts_schema"
+    run(server.url, "CREATE ROLE clerk LOGIN PASSWORD 's3cret'")
+    clerk = server.url.replace(f"tester:{IN_URL}", "clerk:s3cret")
+    with pytest.raises(DownError, match="the user may not do that"):
+        open_store(clerk)
+    try:
+        run(server.url, f"GRANT {rights} TO clerk")
+        fill(clerk, 2, Feedback(id=name_of(1), score=1, at=START))
+        with closing(open_store(clerk)) as store:
+            assert not Retention(store, 1).work()
+        assert list(read_receipts(clerk)) == []
+    finally:
+        drop_all(server.url)
+        run(server.url, "DROP ROLE clerk")
 
 
 def test_two_gateways_that_start_at_once_make_the_tables_once(server: PostgresServer) -> None:

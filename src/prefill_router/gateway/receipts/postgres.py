@@ -11,7 +11,6 @@ from prefill_router.errors import ConfigError, MissingExtraError, StoreError
 from prefill_router.gateway.receipts.rows import Kind, Row
 from prefill_router.gateway.receipts.store import (
     FEEDBACK,
-    FEEDBACK_INDEX,
     RECEIPTS,
     SCHEMA,
     DownError,
@@ -39,6 +38,7 @@ _REASONS: Mapping[str, str] = {
     "Name or service": "no such host",
     "not translate host": "no such host",
     "too many": "too many connections",
+    "permission denied": "the user may not do that",
     "starting up": "it is starting up",
     "shutting down": "it is shutting down",
     "no pg_hba.conf entry": "it lets nobody in from here",
@@ -122,6 +122,7 @@ class PostgresStore(Store):
                 self._prepare(self._connection)
             self._connection.commit()
         except self._psycopg.Error as error:
+            self.close()  # else it would be used next time as if all had gone well
             raise self._failure(error) from None
         except StoreError:
             self.close()
@@ -150,8 +151,6 @@ class PostgresStore(Store):
             version=lambda: one(f"SELECT max(version) FROM {SCHEMA}"),
             at=self._place,
         )
-        if self._create:
-            connection.execute(FEEDBACK_INDEX.encode())
 
     def _failure(self, error: "psycopg.Error") -> StoreError:
         """What an error is told as; the transaction is undone, or the connection given up."""

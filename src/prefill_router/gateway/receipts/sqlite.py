@@ -16,7 +16,6 @@ from prefill_router.errors import StoreError
 from prefill_router.gateway.receipts.rows import Kind, Row
 from prefill_router.gateway.receipts.store import (
     FEEDBACK,
-    FEEDBACK_INDEX,
     RECEIPTS,
     SCHEMA,
     DownError,
@@ -138,7 +137,6 @@ class SqliteStore(Store):
             at=str(self._path),
         )
         if self._create:
-            connection.execute(FEEDBACK_INDEX)
             connection.execute("COMMIT")
 
     def _follow(self) -> None:

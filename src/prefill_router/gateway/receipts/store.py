@@ -82,12 +82,11 @@ def create_statements(types: Mapping[Kind, str]) -> list[str]:
         for table in COLUMNS_OF
     ]
     version = f"CREATE TABLE {SCHEMA} (version {types['integer']} NOT NULL)"
-    index = f"CREATE INDEX {RECEIPTS}_at ON {RECEIPTS} (at, id)"
-    return [*tables, version, f"INSERT INTO {SCHEMA} VALUES ({VERSION})", index]
-
-
-FEEDBACK_INDEX = f"CREATE INDEX IF NOT EXISTS {FEEDBACK}_at ON {FEEDBACK} (at)"
-"""Made at every start: tables that were made before it came lack it, and do without."""
+    indexes = [
+        f"CREATE INDEX {RECEIPTS}_at ON {RECEIPTS} (at, id)",
+        f"CREATE INDEX {FEEDBACK}_at ON {FEEDBACK} (at)",
+    ]
+    return [*tables, version, f"INSERT INTO {SCHEMA} VALUES ({VERSION})", *indexes]
 
 
 @cache
