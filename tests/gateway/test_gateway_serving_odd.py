@@ -1,9 +1,11 @@
 """A whole gateway before targets that have odd names and say what can't be; odd requests to it."""
 
+import asyncio
 import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from urllib.parse import quote
 
 import httpx2
@@ -13,6 +15,7 @@ from clients_world import CHATS, CHEAP, HEADER, PRICES, Served, World, chat, wor
 from forwarding_target import ANSWER, DONE, chunked, framed, whole
 from guarded_server import JSON, Got, Pairs, read_reply, request
 
+from prefill_router.gateway.forecasting import NoForecastError
 from prefill_router.gateway.telemetry import Traces
 from prefill_router.gateway.telemetry.lines import FIELDS
 
@@ -77,6 +80,31 @@ def test_more_streams_than_may_be_are_refused_and_other_requests_are_not(
     gateway.until(lambda: gateway.gateway.streams == 0)
     made[CHEAP].then(chunked([b"data: %b\n\n" % json.dumps(ANSWER).encode(), DONE]))
     assert gateway.ask(body=body).status == 200
+
+
+def test_streams_that_are_decided_on_together_are_no_more_than_may_be(
+    made: World, gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, ends = threading.Barrier(2), threading.Event()
+
+    async def forecast(*_: object, **__: object) -> None:
+        await asyncio.to_thread(both.wait)
+        raise NoForecastError("deadline")
+
+    gateway.until(lambda: gateway.gateway.streams == 0)
+    monkeypatch.setattr(gateway.gateway.live.forecaster, "forecast", forecast)
+    head, first, *rest = chunked([b"data: %b\n\n" % json.dumps(ANSWER).encode(), DONE])
+    for target in made.targets.values():
+        target.usual = [head, first, ends, *rest]
+    body = chat(stream=True)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(gateway.ask, body=body) for _ in range(2)]
+        early, _ = wait(asked, return_when=FIRST_COMPLETED)
+        ends.set()
+    assert [reply.result().status for reply in early] == [503]
+    assert sorted(reply.result().status for reply in asked) == [200, 503]
+    for target in made.targets.values():
+        target.usual = whole(ANSWER)
 
 
 def test_feedback_on_what_was_never_decided_is_refused(gateway: Served) -> None:

@@ -60,6 +60,7 @@ class Answering:
         )
         check_streams(gateway, stream=incoming.envelope.stream)
         decided = await decide(gateway, live, incoming)
+        check_streams(gateway, stream=incoming.envelope.stream)  # others may have come meanwhile
         seconds = time.perf_counter() - began
         recording = Recording(
             gateway,
