@@ -2,8 +2,10 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 from receipts_made import made_receipt, name_of, write
@@ -45,6 +47,20 @@ def test_conversations_are_compared_while_there_were_both() -> None:
     less = routed.cost.less(rest.cost)
     assert less.value == pytest.approx(-1.8)
     assert less.half == pytest.approx(math.hypot(routed.cost.half, rest.cost.half))
+
+
+def test_no_receipt_is_held_on_to() -> None:
+    seen: list[ref[Receipt]] = []
+
+    def read() -> Iterator[tuple[Receipt, list[Feedback]]]:
+        for number, reason in enumerate(["share", "policy"] * 3):
+            receipt = one(number, reason, None, cost=1.0)
+            seen.append(ref(receipt))
+            yield receipt, []
+            assert not any(earlier() for earlier in seen[:-1])
+
+    routed, rest = compare_share(read())
+    assert (routed.requests, rest.requests) == (2, 3)
 
 
 def test_an_interval_is_that_of_a_normal_mean() -> None:

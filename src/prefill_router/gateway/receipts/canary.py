@@ -8,7 +8,7 @@ counts, since before and after it there was no rest.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -99,21 +99,21 @@ def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
     """What was routed, and the rest.
 
     Args:
-        scored: Receipts by their time, each with its feedback.
+        scored: Receipts by their time, each with its feedback; they are read one after another.
 
     Raises:
         DataError: One of the two is empty; the message says why.
     """
-    every = [(r, f) for r, f in scored if r.outcome.kind in _TRIED]
-    apart = [n for n, (receipt, _) in enumerate(every) if receipt.choice.reason == "share"]
+    every = [_One.of(*one) for one in scored if one[0].outcome.kind in _TRIED]
+    apart = [n for n, one in enumerate(every) if one.reason == "share"]
     if not apart:
         raise DataError(
             "no receipt is of a request outside a share of routed traffic; there are such where "
             "the gateway's settings have traffic: {share: 0.1, otherwise: TARGET}"
         )
-    groups: dict[str, list[Scored]] = {}
+    groups: dict[str, list[_One]] = {}
     for one in every[apart[0] : apart[-1] + 1]:
-        groups.setdefault(one[0].choice.session or one[0].choice.id, []).append(one)
+        groups.setdefault(one.conversation, []).append(one)
     rest = [group for group in groups.values() if _has(group, ("share",))]
     routed = [g for g in groups.values() if _has(g, _ROUTED) and not _has(g, ("share",))]
     if not routed:
@@ -124,23 +124,44 @@ def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
     return _arm(routed), _arm(rest)
 
 
-def _has(group: Sequence[Scored], reasons: Sequence[str]) -> bool:
-    return any(receipt.choice.reason in reasons for receipt, _ in group)
+class _One(NamedTuple):
+    """What is compared of one request; the rest of its receipt isn't held on to."""
+
+    conversation: str
+    reason: str
+    cost: float | None
+    failed: float
+    seconds: float | None
+    scores: tuple[float, ...]
+
+    @classmethod
+    def of(cls, receipt: Receipt, said: Sequence[Feedback]) -> "_One":
+        choice, outcome = receipt.choice, receipt.outcome
+        return cls(
+            conversation=choice.session or choice.id,
+            reason=choice.reason,
+            cost=receipt.cost,
+            failed=float(outcome.kind in _FAILED),
+            seconds=outcome.total_seconds if outcome.kind == "answered" else None,
+            scores=tuple(feedback.score for feedback in said),
+        )
 
 
-def _arm(groups: Sequence[Sequence[Scored]]) -> Arm:
+def _has(group: Sequence[_One], reasons: Sequence[str]) -> bool:
+    return any(one.reason in reasons for one in group)
+
+
+def _arm(groups: Sequence[Sequence[_One]]) -> Arm:
     return Arm(
         conversations=len(groups),
         requests=sum(map(len, groups)),
-        cost=Mean.of(_sum(r.cost for r, _ in group) for group in groups),
-        failed=Mean.of(_mean(float(r.outcome.kind in _FAILED) for r, _ in g) for g in groups),
-        seconds=Mean.of(_mean(_seconds(group)) for group in groups),
-        score=Mean.of(_mean(f.score for _, said in group for f in said) for group in groups),
+        cost=Mean.of(_sum(one.cost for one in group) for group in groups),
+        failed=Mean.of(_mean(one.failed for one in group) for group in groups),
+        seconds=Mean.of(
+            _mean(one.seconds for one in group if one.seconds is not None) for group in groups
+        ),
+        score=Mean.of(_mean(score for one in group for score in one.scores) for group in groups),
     )
-
-
-def _seconds(group: Sequence[Scored]) -> Iterable[float]:
-    return (r.outcome.total_seconds for r, _ in group if r.outcome.kind == "answered")
 
 
 def _sum(values: Iterable[float | None]) -> float:
