@@ -186,15 +186,18 @@ def test_sums(url: str) -> None:
     fill(url, 10)
     with closing(open_store(url)) as store:
         failed = made_receipt(11, outcome={"target": None, "kind": "failed"}, cost=None)
-        store.insert([to_row(failed)], [])
+        # whom the router doesn't know can't be compared with, and doesn't stand in the way of it
+        apart = {"reason": "named", "correctness": {}, "estimated_cost": {"helper": 1.0}}
+        other = made_receipt(12, choice=apart, outcome={"target": "helper"}, cost=0.0)
+        store.insert([to_row(failed), to_row(other)], [])
     found = summary(url, START + 2)
-    assert list(found.by_target) == ["large", "small"]
-    large, small = found.by_target.values()
+    assert list(found.by_target) == ["large", "small", "helper"]
+    large, small, _ = found.by_target.values()
     assert (large.requests, large.outcomes) == (5, {"answered": 4, "failed": 1})
     assert (small.requests, small.outcomes) == (4, {"answered": 4})
     assert large.cost == pytest.approx(4 * 0.02)
     assert found.cost == pytest.approx(4 * 0.02 + 4 * 0.0002)
-    assert found.requests == 9
+    assert found.requests == 10
     assert small.input_tokens == 102 + 104 + 106 + 108
     assert (small.cached_tokens, small.output_tokens, small.reasoning_tokens) == (40, 80, 0)
     assert large.probability == pytest.approx(0.9)
@@ -208,7 +211,7 @@ def test_sums(url: str) -> None:
     assert alone.at["middle"] == pytest.approx(8 * 0.002)
     assert alone.accuracy["large"] == pytest.approx((0.9 + 0.95) / 2)
     assert (alone.best, alone.dearest) == ("large", "large")
-    assert summary(url, START + 8, most=1).instead.requests == 1
+    assert summary(url, START + 8, most=2).instead.requests == 1
 
     nothing = summary(url, START + 99)
     assert (nothing.requests, nothing.cost, nothing.instead.best) == (0, 0, None)

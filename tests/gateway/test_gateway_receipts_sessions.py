@@ -114,6 +114,18 @@ def test_at_its_own_lam_everything_is_as_it_was(policy: Policy) -> None:
     assert full.accuracy > was.accuracy
 
 
+def test_what_is_not_routed_costs_what_it_did() -> None:
+    by = router(Lambda())
+    made = world(by, sessions=SESSIONS, traffic={"share": 0.5, "otherwise": "large"})
+    said = forecast(0.5, 0.51, 0.5, tokens=1000)
+    asked = [ask(at=AT + n, text_bytes=4000, session=f"{n:x}" * 32) for n in range(16)]
+    rows = [receipt(made, by, one, said, {"tokens": (1000, 100)}) for one in asked]
+    assert {row.choice.reason for row in rows} == {"share", "policy"}
+    was, own = replay_sessions(rows, []).settings
+    assert own.changed == 0
+    assert own.estimated_cost == pytest.approx(was.estimated_cost)
+
+
 def test_a_conversation_that_began_elsewhere_stays_there() -> None:
     by = router(Lambda())
     made = world(by, sessions=SESSIONS)

@@ -157,6 +157,8 @@ def _instead(store: Store, since: float, most: int) -> Instead:
     count, spent = 0, 0.0
     for row in pages(store, columns, given, limit=most, newest_first=True):
         target, cost, estimated = row[2], row[3], named_values(row[5], row[1])
+        if len(estimated) < 2:  # of a target that the router doesn't know: nothing to compare with
+            continue
         at = at or dict.fromkeys(estimated, 0.0)  # the present targets are those of the latest
         if target not in at or not at.keys() <= estimated.keys():
             continue

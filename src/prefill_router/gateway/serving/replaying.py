@@ -105,14 +105,15 @@ class _Story:
         """
         world = _World(self._recorded, alone, lam)
         who = alone.copy()
-        cost: PerRequest = self._recorded.estimated_cost[np.arange(len(alone)), alone]
+        cost: PerRequest = np.zeros(len(alone))
         for receipt, keeping in zip(self._receipts, self._keeping, strict=True):
             row = self._row.get(receipt.choice.id)
             target, dollars = world.decide(receipt, keeping, row)
             world.ends(receipt, keeping, target)
             if row is not None:
-                who[row] = self._column[target]
-                cost[row] = cost[row] if dollars is None else dollars
+                column = who[row] = self._column[target]
+                known = self._recorded.estimated_cost[row, column]
+                cost[row] = known if dollars is None else dollars
         return setting(self._recorded, name, who, cost=cost)
 
 
