@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import anthropic
+import httpx2
 import openai
 import pytest
 from clients_bodies import message, response, response_events
@@ -126,6 +127,22 @@ def test_its_input_is_listed_and_it_is_cancelled_and_deleted(
     made[CHEAP].then(whole({"error": {"message": "gone for good"}}, status=404))
     with pytest.raises(openai.NotFoundError, match="gone for good"):
         ann.responses.retrieve("resp_3")
+
+
+def test_a_response_is_cancelled_without_a_body_too(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    begin(made, ann, "resp_12")
+    url, own = f"{gateway.url}/v1/responses/resp_12/cancel", {"authorization": "Bearer pr-ann"}
+    made[CHEAP].then(whole(response("resp_12", status="cancelled")))
+    assert httpx2.post(url, headers=own).json()["status"] == "cancelled"  # as openai's for Node
+    assert (made[CHEAP].got.method, made[CHEAP].got.body) == ("POST", b"")
+    for body in (b"{}", iter([b"{}"])):  # with its length, and in chunks
+        assert httpx2.post(url, headers=own, content=body).status_code == 415
+    assert httpx2.post(url, headers=own | {"content-type": "text/plain"}).status_code == 415
+    site = {"sec-fetch-site": "cross-site"}
+    assert httpx2.post(url, headers=own | site).status_code == 403
+    assert len(made[CHEAP].requests) == 1
 
 
 def test_a_stream_is_taken_up_again_byte_for_byte(made: World, ann: openai.OpenAI) -> None:

@@ -13,6 +13,7 @@ from prefill_router.gateway.guarding.head import (
     check_content,
     check_host,
     check_site,
+    is_without_body,
     read_head,
 )
 from prefill_router.gateway.guarding.keys import ClientKey, ClientKeys
@@ -111,7 +112,8 @@ class Guard:
             return
         is_ours = not path.startswith("/v1/")
         most = _SHORT if is_ours else self._limits.body_bytes
-        if method == "POST":  # no page can send the others elsewhere without asking first
+        bare = asks_a_target(path) and is_without_body(head)
+        if method == "POST" and not bare:  # no page can send the others without asking first
             check_content(head, most_bytes=most)
         if is_ours:  # what an admin does must be possible under load
             await self._pass(scope, receive, reply, most, Held(Room(most)))

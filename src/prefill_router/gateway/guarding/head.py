@@ -13,6 +13,7 @@ _WATCHED = frozenset(
         b"content-type",
         b"content-length",
         b"content-encoding",
+        b"transfer-encoding",
         b"authorization",
         b"x-api-key",
     }
@@ -123,6 +124,12 @@ def check_content(head: Head, *, most_bytes: int) -> None:
         raise RefusalError("the header content-length is no number; send the body's length")
     if len(length) > 18 or int(length) > most_bytes:
         raise too_long(most_bytes)
+
+
+def is_without_body(head: Head) -> bool:
+    """Whether no body follows, nor is said to be of any kind: some clients cancel so."""
+    length = head.get(b"content-length", b"0")
+    return length == b"0" and not {b"transfer-encoding", b"content-type"} & head.keys()
 
 
 def too_long(most_bytes: int) -> RefusalError:
