@@ -75,6 +75,12 @@ def test_whatever_a_target_answers_is_passed_on(body: bytes) -> None:
     assert app.outcome.kind == "answered"
 
 
+def test_what_has_no_content_has_no_length() -> None:
+    client, app, _ = plainly([b"HTTP/1.1 204 No Content\r\nx: y\r\n\r\n"])
+    assert (client.status, client.body, app.outcome.kind) == (204, b"", "answered")
+    assert "content-length" not in client.headers
+
+
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 410, 422])
 def test_a_refusal_is_passed_on_as_it_is(status: int) -> None:
     told = whole({"error": {"message": "model not found, too many tokens"}}, status=status)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import suppress
+from http import HTTPStatus
 from typing import final
 
 from prefill_router.gateway.forwarding.arrival import Arrival, BrokenError, Header
@@ -179,7 +180,8 @@ class Run:
 
     async def _send(self, status: int, headers: list[Header], body: bytes) -> None:
         framed = self._headers(headers)
-        framed.append((b"content-length", b"%d" % len(body)))
+        if status != HTTPStatus.NO_CONTENT:  # which has no length (RFC 9110, 8.6)
+            framed.append((b"content-length", b"%d" % len(body)))
         await self._client.start(status, framed)
         await self._client.body(body, more=False)
 
