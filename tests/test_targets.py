@@ -18,6 +18,7 @@ from prefill_router.targets import (
     read_pool,
     write_pool,
 )
+from prefill_router.yaml_files import read_yaml
 
 A = Target(name="a", input_price=1, output_price=2)
 B = Target(name="b")
@@ -202,9 +203,15 @@ def test_any_text_is_a_pool_or_refused(text: str, name: str) -> None:
             assert len(read_pool(path)) > 0
 
 
-def test_a_malformed_pool_is_not_quoted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "key", ["sk-secret: [", "*secret", "!secret x", "!secret!x y", "!!int secret", "!!bool secret"]
+)
+def test_a_malformed_pool_is_not_quoted(tmp_path: Path, key: str) -> None:
     path = tmp_path / "pool.yaml"
-    path.write_text("targets:\n  - name: a\n    api_key: sk-secret: [\n")
+    path.write_text(f"targets:\n  - name: a\n    api_key: {key}\n")
     with pytest.raises(FormatError, match="not YAML") as caught:
         read_pool(path)
     assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError, match="not YAML") as caught_too:
+        read_yaml(path)
+    assert "secret" not in str(caught_too.value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import yaml
 
@@ -26,6 +26,41 @@ class _Distinct(yaml.SafeLoader):
         return node
 
 
+@final
+class NotYamlError(ConfigError):
+    """Text that can't be read as YAML. It isn't quoted, since it may hold keys.
+
+    Attributes:
+        line: Where, from 1; None where that isn't known.
+        why: What is wrong.
+    """
+
+    def __init__(self, why: str, *, line: int | None = None) -> None:
+        super().__init__(f"{'' if line is None else f'line {line}: '}not YAML: {why}")
+        self.line, self.why = line, why
+
+
+def parse_yaml(text: str, loader: type[yaml.SafeLoader]) -> Any:
+    """The value of a text.
+
+    Raises:
+        NotYamlError: It isn't YAML.
+    """
+    try:
+        return yaml.load(text, Loader=loader)
+    except RecursionError:
+        raise NotYamlError("it is nested too deeply") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        problem = getattr(error, "problem", None) or "a character that can't stand there"
+        if any(word in problem for word in ("alias", "anchor", "tag")):  # it quotes their names
+            problem = "an alias, anchor or tag without a meaning; quote what begins with *, & or !"
+        raise NotYamlError(problem, line=line) from None
+    except (ValueError, AttributeError, LookupError):  # such as 0b_, a number by its looks alone
+        raise NotYamlError("a value is malformed, it isn't what its looks or its tag say") from None
+
+
 def read_yaml(path: Path) -> Any:
     """The value in a YAML file.
 
@@ -33,11 +68,14 @@ def read_yaml(path: Path) -> Any:
         ConfigError: There is no such file, it isn't YAML, or a mapping names a key twice.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Distinct)
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError("no such file") from None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise ConfigError(f"can't be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise NotYamlError(f"not UTF-8, from its byte {error.start} on") from None
+    return parse_yaml(text, _Distinct)
 
 
 def line_of(path: Path, place: Iterable[int | str]) -> int:

@@ -90,7 +90,7 @@ def test_a_file_that_is_no_space_is_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such file"):
         read_space(str(tmp_path / "none.yaml"))
     (tmp_path / "bad.yaml").write_text("features: [")
-    with pytest.raises(FormatError, match=r"bad.yaml: not YAML"):
+    with pytest.raises(FormatError, match=r"bad.yaml: line 1: not YAML"):
         read_space(str(tmp_path / "bad.yaml"))
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(FormatError, match="a space is a mapping"):

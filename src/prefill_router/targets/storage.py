@@ -41,6 +41,7 @@ from prefill_router.targets.pool import Pool
 from prefill_router.targets.provider import Dialect, Provider
 from prefill_router.targets.request import RequestOptions
 from prefill_router.targets.target import Target
+from prefill_router.yaml_files import NotYamlError, parse_yaml
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -179,16 +180,9 @@ def read_pool(path: Path) -> Pool:
         except csv.Error as error:
             raise FormatError(f"not CSV: {error}", file=path) from None
     try:
-        value = yaml.load(text, Loader=_StringDates)
-    except RecursionError:
-        raise FormatError("not a pool: its YAML is nested too deeply", file=path) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = None if mark is None else mark.line + 1
-        problem = getattr(error, "problem", None) or "malformed"  # without the text around it
-        raise FormatError(f"not YAML: {problem}", file=path, line=line) from None
-    except (ValueError, AttributeError) as error:  # such as 0b_, a number by its pattern alone
-        raise FormatError(f"not a pool, a value is malformed: {error}", file=path) from None
+        value = parse_yaml(text, _StringDates)
+    except NotYamlError as error:
+        raise FormatError(f"not YAML: {error.why}", file=path, line=error.line) from None
     return pool_from_dict(value, source=path)
 
 
