@@ -170,6 +170,13 @@ def test_settings_are_read_anew(made: World, gateway: Served) -> None:
     assert "cookie" not in headers
 
 
+def test_settings_that_last_are_told(made: World, gateway: Served) -> None:
+    made.made.configure({**SETTINGS, "receipts": {"keep_days": 7, "prompts": True}})
+    (told,) = gateway.ask("/admin/reload", {}).json["warnings"]
+    assert "receipts.keep_days: changed, but as at the start until" in told
+    assert "prompts" not in told
+
+
 def test_another_router_takes_over(made: World, gateway: Served) -> None:
     """Streams under way end with what they began with; the encoder's process is a new one."""
     held = Held(made, gateway.url, 2)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from forwarding_target import (
     ERROR,
     GOOD_WHOLE,
@@ -21,7 +22,9 @@ from prefill_router.gateway.forwarding import Breakers
 from prefill_router.gateway.settings import Failures
 
 
-def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while() -> None:
+def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = [0.0]
     breakers = Breakers(failures=2, seconds=10, clock=lambda: now[0])
     for _ in range(2):
@@ -43,6 +46,10 @@ def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while()
     assert breakers.allow("a")
     breakers.succeeded("a")
     assert (breakers.state("a"), breakers.failures("a")) == ("closed", 0)
+    assert caplog.messages == [  # once, however often it was tried in vain
+        "a failed 2 times in a row: it is left alone, but for one request every 10 seconds",
+        "a answers again",
+    ]
 
 
 def test_a_stream_on_probation_closes_the_breaker_and_opens_it_again_if_it_is_cut() -> None:

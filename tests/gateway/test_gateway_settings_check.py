@@ -1,12 +1,14 @@
 """`serve --check`: everything that is wrong with all parts, each thing on a line of its own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gateway_running import Made, make_gateway
 
 from commands import run
+from prefill_router.targets import Pool, read_pool, write_pool
 
 POOL = """\
 targets:
@@ -88,3 +90,23 @@ def test_what_contradicts_something_else_is_told_with_what_was_meant(
     lines = done.err.splitlines()
     assert len(lines) == 4
     assert any(line.endswith("; did you mean cheapest?") for line in lines)
+
+
+def test_what_was_hardly_meant_is_a_warning(made: Made, tmp_path: Path) -> None:
+    there = read_pool(made.pool)
+    first, second, _ = there
+    named = replace(first, name="target_0")
+    other = replace(first, name="helper", input_price=None, output_price=None)
+    pool, config = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
+    write_pool(Pool((named, second, other), there.prices_date, there.providers), pool)
+    config.write_text("routing: {names: {cheap: 0.1, helper: 0.2}}\n")
+    done = run("serve", made.router, "--pool", pool, "--config", config, "--check")
+    assert done.err.splitlines() == [
+        f"warning: {told}"
+        for told in (
+            "target-0, target-2: without an endpoint in the pool, so never asked; "
+            "did you mean target_0?",
+            "routing.names has helper, which is a target: who asks for it gets the target",
+            "helper: no prices, so what is spent there isn't counted",
+        )
+    ]

@@ -1,12 +1,16 @@
 """Circuit breakers: a target that fails time and again is left alone for a while."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
+_log = logging.getLogger(__name__)
+
 BreakerState = Literal["closed", "open", "half_open"]
 """Closed: requests go through. Open: none does. Half open: one request tries."""
+_OPENED = "%s failed %d times in a row: it is left alone, but for one request every %g seconds"
 
 
 @final
@@ -82,13 +86,14 @@ class Breakers:
         """A call of it went well; its breaker closes."""
         breaker = self._breakers.get(target)
         if breaker is not None and breaker.failures:
-            breaker.failures, breaker.opened_at, breaker.tried_at = 0, None, None
+            self._close(target, breaker)
+            breaker.failures = 0
 
     def began(self, target: str) -> None:
         """It has begun to answer: a breaker that let one call try closes, on probation."""
         breaker = self._breakers.get(target)
         if breaker is not None and breaker.opened_at is not None:
-            breaker.opened_at = breaker.tried_at = None
+            self._close(target, breaker)
             breaker.failures = self._most - 1
 
     def failed(self, target: str) -> None:
@@ -97,6 +102,8 @@ class Breakers:
         breaker.failures += 1
         tried = breaker.tried_at is not None
         if breaker.failures >= self._most and (breaker.opened_at is None or tried):
+            if breaker.opened_at is None:
+                _log.warning(_OPENED, target, breaker.failures, self._seconds)
             breaker.opened_at, breaker.tried_at = self._clock(), None
             breaker.opened += 1
 
@@ -105,3 +112,8 @@ class Breakers:
         breaker = self._breakers.get(target)
         if breaker is not None:
             breaker.tried_at = None
+
+    def _close(self, target: str, breaker: _Breaker) -> None:
+        if breaker.opened_at is not None:
+            _log.warning("%s answers again", target)
+        breaker.opened_at = breaker.tried_at = None

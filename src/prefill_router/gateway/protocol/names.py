@@ -63,7 +63,7 @@ def parse_model(name: str, *, targets: Collection[str], names: Mapping[str, floa
     if found is not None:
         threshold = _share(found["threshold"], "threshold", "router-mf-0.3")
         return Asked(lam=1 - threshold)
-    raise _unknown(name, [*ROUTING_NAMES, *names, *targets])
+    raise _unknown(name, list(dict.fromkeys((*ROUTING_NAMES, *names, *targets))))
 
 
 def _share(text: str, what: str, example: str) -> float:

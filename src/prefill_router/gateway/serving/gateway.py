@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import final
 
 from prefill_router.errors import ConfigError
@@ -19,6 +20,7 @@ from prefill_router.gateway.receipts import (
     Writer,
     open_store,
 )
+from prefill_router.gateway.serving.lasting import lasting_changes
 from prefill_router.gateway.serving.live import Live
 from prefill_router.gateway.serving.loading import Loaded, load
 from prefill_router.gateway.serving.places import Places
@@ -151,13 +153,16 @@ class Gateway:
     async def reload(self) -> Loaded:
         """Read everything again, and go on with it; requests under way end with what they had.
 
-        Where it listens, its receipts and its traces stay what they were.
+        Where it listens, its receipts and its traces stay what they were; a warning tells where
+        the settings want it otherwise.
 
         Raises:
             ConfigError: Something can't be used; all stays as it was.
         """
         async with self._reloading:
             loaded = await asyncio.to_thread(load, self._places, environment=self._environment)
+            lasting = lasting_changes(self._first.settings, loaded.settings)
+            loaded = replace(loaded, warnings=(*loaded.warnings, *lasting))
             before = self.live
             self._live = await self._made(loaded, before)
             settings = loaded.settings

@@ -1,7 +1,7 @@
 """Reading everything that a gateway is made of, and finding every error at once."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, final
@@ -72,7 +72,8 @@ def load(places: Places, *, environment: Mapping[str, str] | None = None) -> Loa
     if found or settings is None or light is None or asked is None:
         raise ConfigError(*found)
     merged = light.with_pool(_merged(light.pool, light.pool if pool is None else pool))
-    return Loaded(settings=settings, light=merged, pool=asked, keys=keys, warnings=_warnings(asked))
+    warnings = tuple(_warnings(asked, merged, settings))
+    return Loaded(settings=settings, light=merged, pool=asked, keys=keys, warnings=warnings)
 
 
 def _tried(read: Callable[[], _T], found: list[str]) -> _T | None:
@@ -148,16 +149,29 @@ def _check_budgets(settings: Settings, keys: ClientKeys | None) -> None:
         raise ConfigError(*told)
 
 
-def _warnings(pool: Pool) -> tuple[str, ...]:
-    told = []
-    unpriced = [target.name for target in pool if not target.has_price]
-    if unpriced:
-        told.append(f"{', '.join(unpriced)}: no prices, so what is spent there isn't counted")
+def _warnings(pool: Pool, light: LightRouter, settings: Settings) -> Iterator[str]:
+    others = [name for name in pool.names if name not in light.pool.names]
+    lacking = [name for name in light.pool.names if name not in pool.names]
+    if lacking:
+        near = next(filter(None, (nearest(name, others) for name in lacking)), "")
+        yield f"{', '.join(lacking)}: without an endpoint in the pool, so never asked{near}"
+    for name in settings.routing.names:
+        if name in pool.names:
+            yield f"routing.names has {name}, which is a target: who asks for it gets the target"
+    yield from _unpriced(pool, () if light.costs.is_free else light.pool.names)
     theirs = {*_OTHER_VARIABLES, *(p.api_key_env for p in map(pool.provider_of, pool.names))}
     for name, meant in stray_variables().items():
         if name not in theirs:
-            told.append(f"the environment variable {name} sets nothing{meant}")
-    return tuple(told)
+            yield f"the environment variable {name} sets nothing{meant}"
+
+
+def _unpriced(pool: Pool, estimated: Collection[str]) -> Iterator[str]:
+    unpriced = [target.name for target in pool if not target.has_price]
+    for known in (True, False):
+        names = ", ".join(name for name in unpriced if (name in estimated) is known)
+        instead = "is what the router estimates" if known else "isn't counted"
+        if names:
+            yield f"{names}: no prices, so what is spent there {instead}"
 
 
 def _merged(routed: Pool, pool: Pool) -> Pool:

@@ -13,8 +13,9 @@ def models_of(gateway: Gateway, key: ClientKey | None) -> list[dict[str, Any]]:
     """The rows that a client sees: of the targets, those that its key may use."""
     live = gateway.live
     allowed = None if key is None else key.targets
-    names = (*ROUTING_NAMES, *live.settings.routing.names)
-    routing = [_model(name, "prefill-router", gateway.began) for name in names]
+    names = dict.fromkeys((*ROUTING_NAMES, *live.settings.routing.names))
+    targets_come_first = (name for name in names if name not in live.loaded.pool.names)
+    routing = [_model(name, "prefill-router", gateway.began) for name in targets_come_first]
     targets = [
         {
             **_model(t.name, live.loaded.pool.provider_of(t.name).name, gateway.began),

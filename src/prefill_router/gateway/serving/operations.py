@@ -105,7 +105,11 @@ def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
                 f"all stays as it was: {error}", status=409, code="reload_failed"
             ) from None
         return JSONResponse(
-            {"router": loaded.light.fingerprint, "prices_date": loaded.pool.prices_date}
+            {
+                "router": loaded.light.fingerprint,
+                "prices_date": loaded.pool.prices_date,
+                "warnings": loaded.warnings,
+            }
         )
 
     health = soundness(gateway)
