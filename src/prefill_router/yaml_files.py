@@ -9,11 +9,15 @@ import yaml
 from prefill_router.errors import ConfigError
 
 
-class _Distinct(yaml.SafeLoader):
+class DistinctLoader(yaml.SafeLoader):
     """Refuses a mapping that names a key twice, of which YAML would silently keep the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping, its keys checked as they are written: `1` and `"1"` are the same name."""
+        """A mapping, its keys checked as they are written: `1` and `"1"` are the same name.
+
+        Raises:
+            ConfigError: One is there twice.
+        """
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
@@ -40,11 +44,12 @@ class NotYamlError(ConfigError):
         self.line, self.why = line, why
 
 
-def parse_yaml(text: str, loader: type[yaml.SafeLoader]) -> Any:
+def parse_yaml(text: str, loader: type[DistinctLoader]) -> Any:
     """The value of a text.
 
     Raises:
         NotYamlError: It isn't YAML.
+        ConfigError: A mapping names a key twice.
     """
     try:
         return yaml.load(text, Loader=loader)
@@ -75,7 +80,7 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise NotYamlError(f"not UTF-8, from its byte {error.start} on") from None
-    return parse_yaml(text, _Distinct)
+    return parse_yaml(text, DistinctLoader)
 
 
 def line_of(path: Path, place: Iterable[int | str]) -> int:
@@ -91,7 +96,7 @@ def line_of(path: Path, place: Iterable[int | str]) -> int:
         ConfigError: The file can't be read any more.
     """
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Distinct)
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=DistinctLoader)
     except (OSError, ValueError, yaml.YAMLError):
         raise ConfigError("it changed while it was read; try again") from None
     line = 0

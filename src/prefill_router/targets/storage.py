@@ -41,7 +41,7 @@ from prefill_router.targets.pool import Pool
 from prefill_router.targets.provider import Dialect, Provider
 from prefill_router.targets.request import RequestOptions
 from prefill_router.targets.target import Target
-from prefill_router.yaml_files import NotYamlError, parse_yaml
+from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -183,6 +183,8 @@ def read_pool(path: Path) -> Pool:
         value = parse_yaml(text, _StringDates)
     except NotYamlError as error:
         raise FormatError(f"not YAML: {error.why}", file=path, line=error.line) from None
+    except ConfigError as error:
+        raise FormatError(*error.told, file=path) from None
     return pool_from_dict(value, source=path)
 
 
@@ -195,7 +197,7 @@ def write_pool(pool: Pool, path: Path) -> None:
     files.write_text(path, text)
 
 
-class _StringDates(yaml.SafeLoader):
+class _StringDates(DistinctLoader):
     """The safe loader, with dates left as the text they were written as."""
 
 
