@@ -84,6 +84,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert told["rest"]["cost"]["value"] == 2.0
     assert told["difference"]["score"] == {"value": 0.5, "half": None, "conversations": 1}
     text = succeeded("canary", file)
-    assert "-$1.8000" in text
+    assert "-$1,800.00" in text
     assert "score" in text
     refused("share of routed traffic", "canary", write(tmp_path / "b.sqlite", TRAFFIC[:1]))

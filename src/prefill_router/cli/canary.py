@@ -1,6 +1,8 @@
 """`prefill-router canary`: what is routed against the rest, where a share of traffic is."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +16,8 @@ from prefill_router.cli.moments import HELP, moment
 if TYPE_CHECKING:
     from prefill_router.gateway.receipts.canary import Mean
 
+_MANY = 1000
+
 
 @app.command()
 def canary(
@@ -23,9 +27,9 @@ def canary(
 ) -> None:
     """Compare what was routed with the rest, where a share of traffic is (`traffic.share`).
 
-    Of every conversation its cost, the share of its requests that failed, the seconds of its
-    answers, and the score that feedback gave them; means over conversations, with 95 % intervals.
-    A difference whose interval holds 0 may be chance.
+    The cost of 1,000 conversations; of every conversation the share of its requests that failed,
+    the seconds of its answers, and the score that feedback gave them. These are means over
+    conversations, with 95 % intervals. A difference whose interval holds 0 may be chance.
 
     Example: prefill-router canary receipts.sqlite --since 7d
     """
@@ -50,16 +54,24 @@ def canary(
     table.add_row("requests", f"{routed.requests:,}", f"{rest.requests:,}", "")
     for name, difference in differences.items():
         three = (routed.means()[name], rest.means()[name], difference)
-        least = min((abs(m.value) for m in three if m.value), default=1.0)
-        digits = needed(least) if name == "cost" and not math.isnan(least) else 3
-        table.add_row(name, *(_told(mean, name, digits) for mean in three))
+        told = _costs(three) if name == "cost" else [_told(m, f"{m.value:.3f}", 3) for m in three]
+        table.add_row("cost of 1,000" if name == "cost" else name, *told)
     out.print(table)
 
 
-def _told(mean: "Mean", name: str, digits: int) -> str:
+def _costs(means: "Sequence[Mean]") -> list[str]:
+    """Of 1,000 conversations: one alone may cost a millionth of a dollar."""
+    many = [replace(m, value=_MANY * m.value, half=_MANY * m.half) for m in means]
+    least = min((abs(m.value) for m in many if m.value), default=1.0)
+    digits = 2 if math.isnan(least) or least >= 1 else needed(least)
+    signs = ("-" if m.value < 0 else "" for m in many)
+    return [
+        _told(m, sign + dollars(abs(m.value), digits=digits), digits)
+        for m, sign in zip(many, signs, strict=True)
+    ]
+
+
+def _told(mean: "Mean", value: str, digits: int) -> str:
     if math.isnan(mean.value):
         return "unknown"
-    value = f"{mean.value:.{digits}f}"
-    if name == "cost":
-        value = ("-" if mean.value < 0 else "") + dollars(abs(mean.value), digits=digits)
-    return value if math.isnan(mean.half) else f"{value} ± {mean.half:.{digits}f}"
+    return value if math.isnan(mean.half) else f"{value} ± {mean.half:,.{digits}f}"

@@ -127,12 +127,13 @@ def _show(found: "Replay") -> None:
     costs = [one.estimated_cost for one in found.settings if one.estimated_cost > 0]
     digits = needed(min(costs, default=1.0))
     for one in found.settings:
+        observed = dollars(one.observed_cost, digits=digits) if one.observed else "-"
         table.add_row(
             one.name,
             f"{one.changed:,} ({100 * one.changed / one.requests:.1f} %)",
             f"{one.accuracy:.3f}",
             dollars(one.estimated_cost, digits=digits),
-            f"{dollars(one.observed_cost, digits=digits)} ({one.observed:,})",
+            f"{observed} ({one.observed:,})",
         )
     how = "in their conversations" if found.sessions else "each by itself"
     out.print(f"{counted(len(found.recorded), 'request')} decided again, {how}\n")

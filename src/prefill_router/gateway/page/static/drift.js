@@ -7,6 +7,7 @@ import { count, number } from "./format.js";
 
 const SOME = 0.1;
 const MUCH = 0.25;
+const DRAWN = 10;
 const COLUMNS = [{ name: "Feature" }, { name: "Stability index", num: true }, { name: "Reading" }];
 
 const reading = (psi) => (psi >= MUCH ? "moved" : psi >= SOME ? "moving" : "as trained");
@@ -31,15 +32,16 @@ export class Drift {
     if (!watched) say(this.#said, "This router keeps no reference of its train rows, so drift can't be told.");
     else if (mean === null) say(this.#said, `${count(requests)} of ${count(needed)} requests; figures come after that.`);
     else {
-      say(this.#said, `Population stability index, ${number(mean, 3)} on average: below ${SOME} the traffic is as it was in training, from ${MUCH} on it has moved, and the router should be fitted anew.`);
+      say(this.#said, `Population stability index, ${number(mean, 3)} on average: below ${SOME} the traffic is as it was in training, from ${MUCH} on it has moved, and the router should be fitted anew.${features.length > DRAWN ? ` Drawn are the ${DRAWN} that moved most.` : ""}`);
       this.#chart.show(features);
     }
   }
 }
 
 function draw(features, width) {
-  const rows = features.map((f) => ({ label: f.feature, value: f.psi, text: `${number(f.psi, 3)} ${reading(f.psi)}`, kind: kind(f.psi) }));
+  const most = [...features].sort((a, b) => b.psi - a.psi).slice(0, DRAWN);
+  const rows = most.map((f) => ({ label: f.feature, value: f.psi, text: `${number(f.psi, 3)} ${reading(f.psi)}`, kind: kind(f.psi) }));
   const desc = rows.map((row) => `${row.label}: ${row.text}`).join("; ");
-  const full = Math.max(MUCH * 1.2, ...features.map((f) => f.psi));
+  const full = Math.max(MUCH * 1.2, ...most.map((f) => f.psi));
   return { ...bars(rows, width, full), desc, columns: COLUMNS, rows: features.map((f) => [f.feature, number(f.psi, 3), reading(f.psi)]) };
 }
