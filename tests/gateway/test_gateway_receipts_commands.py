@@ -12,6 +12,7 @@ from receipts_made import made_receipt, name_of, write
 from commands import refused, succeeded
 from prefill_router import Router, read_dataset
 from prefill_router.data import RoutingDataset, prompt_key
+from prefill_router.gateway.outcome import Attempt
 from prefill_router.gateway.receipts import (
     Feedback,
     Receipt,
@@ -90,6 +91,14 @@ def test_the_latest_is_explained(file: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert succeeded("explain", "last") == told
     monkeypatch.setenv("PREFILL_ROUTER_RECEIPTS__URL", "sqlite:///absent.sqlite")
     refused("doesn't exist", "explain", "last")
+
+
+def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
+    left = Attempt(target="large", end="breaker_open", status=None, seconds=0.0)
+    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (left,)})])
+    told = succeeded("explain", "last", "--receipts", file)
+    assert "large wasn't asked: its breaker was open" in told
+    assert "asked large" not in told
 
 
 def test_one_is_explained_as_json(file: Path) -> None:

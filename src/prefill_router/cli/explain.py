@@ -92,6 +92,9 @@ def _targets(found: "Explanation") -> Table:
 
 def _show_calls(found: "Explanation") -> None:
     for attempt in found.receipt.outcome.attempts:
+        if attempt.end == "breaker_open":
+            out.print(f"{attempt.target} wasn't asked: its breaker was open")
+            continue
         status = "" if attempt.status is None else f", status {attempt.status}"
         end = attempt.end.replace("_", " ")
         out.print(f"asked {attempt.target}: {end}{status}, {attempt.seconds:.3f} s")
