@@ -14,6 +14,7 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
+from prefill_router.evaluation.page import verdict
 from prefill_router.evaluation.strong_weak import NAMES
 
 
@@ -197,6 +198,18 @@ def test_unmeasured_queries_are_counted_apart() -> None:
     assert sum(evaluation.regime_sizes.values()) == 30
     assert evaluation.labels == 20 * 4
     assert sum(r["share"].value for r in evaluation.regimes.values()) == pytest.approx(1)
+
+
+def test_accuracies_on_different_queries_are_said_not_to_compare() -> None:
+    predictions, data = random_system(queries=60)
+    assert evaluate(predictions, data, resamples=0).caution == ""
+    asked = np.arange(60)[:, None] % 4 == np.arange(4)
+    correct = np.where(asked, data.correct, np.nan)
+    correct[:10] = np.nan
+    apart = RoutingDataset.of(data.queries, data.pool, correct, recorded_cost=data.recorded_cost)
+    evaluation = evaluate(predictions, apart, resamples=0)
+    assert "has 1.00 of them on average" in evaluation.caution
+    assert verdict(evaluation) == evaluation.to_dict()["caution"] == evaluation.caution
 
 
 def test_what_cannot_be_evaluated_is_refused() -> None:

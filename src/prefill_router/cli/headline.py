@@ -42,6 +42,8 @@ def show_headline(result: "Evaluation") -> None:
         table.add_row(title, value, f"{low} to {high}")
     out.print(table)
     out.print("\n" + picture(result) + "\n")
+    if result.caution:
+        out.print(f"note: {result.caution}\n", soft_wrap=True)
 
 
 def _text(value: float, digits: int, unit: str) -> str:

@@ -1,5 +1,6 @@
 """Everything that an evaluation and a comparison hold."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -10,6 +11,8 @@ from prefill_router.evaluation.mix import MixPoint
 from prefill_router.evaluation.operating import Curve, Step
 
 Estimates = Mapping[str, Estimate]
+_FEW = 1.5
+"""Labels a query; with fewer, most have but one."""
 
 
 @final
@@ -57,6 +60,23 @@ class Evaluation:
     seed: int
     definitions: Mapping[str, str]
 
+    @property
+    def caution(self) -> str:
+        """Why accuracies can hardly be compared, as a sentence; empty where they can.
+
+        With about one label a query, each target is judged on queries of its own, and the oracle
+        is whoever was asked.
+        """
+        measured = self.queries - self.regime_sizes.get("unmeasured", 0)
+        each = self.labels / measured if measured else math.inf
+        if each >= _FEW or len(self.targets) < 2:
+            return ""
+        return (
+            f"A query that has labels has {each:.2f} of them on average, so targets are judged on "
+            "different queries and the oracle can hardly choose: accuracies of targets, router and "
+            "oracle don't compare. Judge on queries that several targets have answered."
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
         return {
@@ -76,6 +96,7 @@ class Evaluation:
             "anchors": {name: plain(value) for name, value in self.anchors.items()},
             "queries": self.queries,
             "labels": self.labels,
+            "caution": self.caution,
             "targets": list(self.targets),
             "bootstrap": {
                 "resamples": self.resamples,

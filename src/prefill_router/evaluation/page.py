@@ -62,7 +62,9 @@ def render(
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """The result in two sentences."""
+    """The result in two sentences, or why there is none to be told."""
+    if evaluation.caution:
+        return evaluation.caution
     number = evaluation.headline
     best = max(evaluation.per_target, key=lambda name: _accuracy(evaluation, name))
     kind = evaluation.definitions["policy"].split(";")[0].split(",")[0].removeprefix("kind: ")
