@@ -196,6 +196,10 @@ def test_a_target_that_nobody_scored(asked: RoutingDataset, tmp_path: Path) -> N
     value = json.loads(succeeded("export", file, *options, "--json"))
     assert value["labels"] == 90
     assert "no answer of target-2 was scored" in value["notes"][0]
+    assert "how long answers of target-2 are isn't known" in value["notes"][1]
+    assert "--assume-output-tokens" in value["notes"][1]
+    value = json.loads(succeeded("export", file, "--out", tmp_path / "unpriced", "--json"))
+    assert "no cost of target-2 is known; give a pool with prices" in value["notes"]
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     fit = ("fit", tmp_path / "traffic", "--recipe", tmp_path / "recipe.yaml")
     # What it costs must be told too: its price is known, and how much it writes is assumed.

@@ -57,6 +57,7 @@ def test_a_variable_is_told_by_its_name(file: Path) -> None:
         LISTEN='{"port": 70000}',
         SESSIONS__SECONDS="0",
     )
+    assert "PREFILL_ROUTER_SESSIONS__SECONDS: Input should be greater than 0, not '0'" in told
     assert [one.partition(": ")[0] for one in told if one.startswith("PREFILL")] == [
         "PREFILL_ROUTER_LISTEN",
         "PREFILL_ROUTER_ROUTING__LAM",

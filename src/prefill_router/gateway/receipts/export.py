@@ -163,6 +163,18 @@ def _dataset(
     )
 
 
+def _unknown_costs(pool: Pool, names: Sequence[str]) -> Iterable[str]:
+    unpriced = [name for name in names if not pool[name].has_price]
+    unheard = [name for name in names if pool[name].has_price]
+    if unpriced:
+        yield f"no cost of {', '.join(unpriced)} is known; give a pool with prices"
+    if unheard:
+        yield (
+            f"how long answers of {', '.join(unheard)} are isn't known, nor so what they cost; say "
+            "it to fit, by --assume-output-tokens"
+        )
+
+
 def _notes(dataset: RoutingDataset) -> Iterable[str]:
     labels = (~np.isnan(dataset.correct)).sum(axis=0)
     lacking = [name for name, n in zip(dataset.pool.names, labels.tolist(), strict=True) if not n]
@@ -176,8 +188,8 @@ def _notes(dataset: RoutingDataset) -> Iterable[str]:
         for name, costs in zip(dataset.pool.names, dataset.observed_cost.T, strict=True)
         if np.isnan(costs).all()
     ]
-    if unknown and len(unknown) < len(dataset.pool):
-        yield f"no cost of {', '.join(unknown)} is known; give a pool with prices"
+    if len(unknown) < len(dataset.pool):
+        yield from _unknown_costs(dataset.pool, unknown)
     yield (
         "each prompt was answered by the target that was chosen for it, so the labels are those of "
         "prompts that looked right for their target; a share of traffic that isn't routed makes "

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _SHORT = 32
-_QUOTED = ("int_parsing", "float_parsing", "bool_parsing", "literal_error")
+_QUOTED = (
+    *("int_parsing", "float_parsing", "bool_parsing", "literal_error"),
+    *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
+)
 """Texts in place of numbers and words are quoted; others may be addresses with passwords."""
 
 
