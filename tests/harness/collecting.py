@@ -66,6 +66,21 @@ def pool_of(
     return Pool(tuple(targets), "2026-11-01", (Provider(name="p", base_url=url, **options),))
 
 
+def two_providers(**second: Any) -> Pool:
+    return Pool(
+        tuple(
+            Target(name=f"{name}{i}", provider=name, input_price=1.0, output_price=1.0)
+            for name in ("a", "b")
+            for i in range(2)
+        ),
+        None,
+        (
+            Provider(name="a", base_url="http://127.0.0.1:1/v1", concurrency=3),
+            Provider(name="b", base_url="http://127.0.0.1:1/v1", **second),
+        ),
+    )
+
+
 def ask(folder: Path, pool: Pool, asked: Sequence[Task], **options: Any) -> Summary:
     chosen = replace(QUICK, **options)
     return collect(folder, pool, asked, asker=Upstream(pool), options=chosen)
