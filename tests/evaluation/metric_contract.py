@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from trials import random_system, resampled
+from trials import complete, random_system, resampled
 
 from prefill_router.cost import CostScale
 from prefill_router.data import Query, RoutingDataset
@@ -27,7 +27,8 @@ class Metric:
         better: A perfect predictor is never worse in this direction; `neither` must not depend on
             the predictions at all.
         low: The least it can be, if that isn't told by the unit.
-        counts_unmeasured: Whether queries without any label may change it.
+        compares: Whether it holds systems against each other, so that only queries on which all
+            outcomes are known may count.
         targets: How many targets it is of.
         absolute: Whether it measures prices by a scale of its own, so that it follows them.
         sees_sign: Whether it tells a predictor from the one that says the opposite; if not, a
@@ -38,7 +39,7 @@ class Metric:
     unit: Unit
     better: Better
     low: float | None = None
-    counts_unmeasured: bool = False
+    compares: bool = False
     targets: int = 4
     absolute: bool = False
     sees_sign: bool = True
@@ -60,8 +61,9 @@ def check(metric: Metric, seed: int) -> None:
         assert dearer < value, "doesn't follow the prices that it measures"
     else:
         _same(metric, expected, _priced(system, factor), "prices multiplied")
-    if not metric.counts_unmeasured:
-        _same(metric, value, _with_unmeasured(system), "queries without labels")
+    _same(metric, value, _with_unmeasured(system), "queries without labels")
+    if metric.compares:
+        _same(metric, value, complete(*system), "queries on which a side wasn't measured")
     _direction(metric, value, system)
 
 

@@ -8,12 +8,12 @@ from metric_contract import Metric, check
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation import Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.evaluation.reasons import OF_PREDICTIONS
 
 LOW = {"headroom_captured": -10.0, "cost_savings": -1.0} | dict.fromkeys(
     ("gain_random", "gain_best", "perf_gain"), -1.0
 )
 OF_TWO = ("apgr", "cpt_20", "cpt_50", "cpt_80")
-COUNTS_UNMEASURED = {"routed_to_accuracy"}
 
 
 _KNOWN: dict[str, dict[str, float]] = {}
@@ -44,7 +44,7 @@ def test_headline_metrics_hold_to_the_contract(name: str, seed: int) -> None:
     better = entry.better if name != "cost_savings" else "lower"
     metric = Metric(partial(headline, name), entry.unit, better, LOW.get(name))
     special = {
-        "counts_unmeasured": name in COUNTS_UNMEASURED,
+        "compares": name not in OF_PREDICTIONS,
         "targets": 2 if name in OF_TWO else 4,
         "absolute": name == "router_arena",
         "sees_sign": name != "brier_resolution",
@@ -120,3 +120,8 @@ def test_the_contract_refuses_a_metric_that_only_says_it_follows_prices() -> Non
 def test_the_contract_refuses_an_anchor_that_looks_at_the_predictions() -> None:
     with pytest.raises(AssertionError, match="depends on predictions"):
         check(Metric(right_one, "share", "neither"), 0)
+
+
+def test_the_contract_refuses_a_comparison_that_takes_whatever_is_known() -> None:
+    with pytest.raises(AssertionError, match="a side wasn't measured"):
+        check(Metric(right_one, "share", "higher", compares=True), 0)

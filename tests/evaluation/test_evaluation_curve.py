@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from trials import plain_points, random_system, system
+from trials import complete, plain_points, random_system, system
 
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Sweep, Trial
@@ -22,22 +22,23 @@ def grid_points(trial: Trial, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(3))
 def test_exact_path_equals_a_fine_grid_at_every_grid_point(seed: int, missing: float) -> None:
-    trial = Trial.join(*random_system(queries=50, seed=seed, missing=missing))
+    made = {"queries": 50, "seed": seed, "missing": missing}
+    trial = Trial.join(*random_system(**made))
     sweep = Sweep.of(trial)
     points = sweep.points(ones(len(trial)))
     grid = lam_grid(1e-3)
     at = sweep.place(grid)
-    accuracy, cost = grid_points(trial, grid)
+    accuracy, cost = grid_points(Trial.join(*complete(*random_system(**made))), grid)
     np.testing.assert_allclose(points.accuracy[0, at], accuracy, rtol=1e-12)
     np.testing.assert_allclose(points.cost[0, at], cost, rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_points_are_all_there_are_and_none_twice(seed: int) -> None:
-    predictions, data = random_system(queries=9, targets=3, missing=0.1, seed=seed)
+    predictions, data = random_system(queries=12, targets=3, missing=0.1, seed=seed)
     trial = Trial.join(predictions, data)
     points = Sweep.of(trial).points(ones(len(trial)))
-    expected = np.array(plain_points(predictions, data))
+    expected = np.array(plain_points(*complete(predictions, data)))
     np.testing.assert_allclose(points.accuracy[0], expected[:, 0], atol=1e-12)
     np.testing.assert_allclose(points.cost[0], expected[:, 1], atol=1e-12)
 
@@ -52,14 +53,14 @@ def test_intervals_of_lam_cover_it_all_and_hold() -> None:
     assert (sweep.place(middle) == np.arange(len(sweep))).all()
 
 
-def test_a_missing_label_is_not_a_wrong_answer() -> None:
-    predictions, data = random_system(queries=80, missing=0.3)
+def test_a_query_on_which_a_side_was_not_measured_counts_for_none() -> None:
+    predictions, data = random_system(queries=80, missing=0.1)
     trial = Trial.join(predictions, data)
     masked = Sweep.of(trial).points(ones(len(trial))).accuracy[0, -1]
-    rows = np.arange(len(trial))
-    chosen = trial.correct[rows, trial.most_probable]
-    assert masked == pytest.approx(np.nanmean(chosen))
-    assert masked > np.nan_to_num(chosen).mean() + 0.05
+    whole = ~np.isnan(data.correct).any(axis=1)
+    chosen = trial.of_choice(trial.correct, trial.most_probable)
+    assert 0 < whole.sum() < len(np.flatnonzero(~np.isnan(chosen)))
+    assert masked == pytest.approx(chosen[whole].mean())
 
 
 def test_an_unknown_cost_is_not_free() -> None:

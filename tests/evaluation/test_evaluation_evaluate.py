@@ -15,6 +15,7 @@ from prefill_router.evaluation import Evaluation, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.page import verdict
+from prefill_router.evaluation.reasons import OF_PREDICTIONS
 from prefill_router.evaluation.strong_weak import NAMES
 
 
@@ -208,8 +209,52 @@ def test_accuracies_on_different_queries_are_said_not_to_compare() -> None:
     correct[:10] = np.nan
     apart = RoutingDataset.of(data.queries, data.pool, correct, recorded_cost=data.recorded_cost)
     evaluation = evaluate(predictions, apart, resamples=0)
-    assert "has 1.00 of them on average" in evaluation.caution
+    assert evaluation.caution.startswith("0 of 60 queries are compared")
+    assert "score the answers of every target" in evaluation.caution
     assert verdict(evaluation) == evaluation.to_dict()["caution"] == evaluation.caution
+    for name, estimate in evaluation.headline.items():
+        if not name.startswith("choice_auc"):
+            assert np.isnan(estimate.value) == (name not in OF_PREDICTIONS), name
+    assert "outcomes of all targets" in evaluation.headline["argmax_accuracy"].reason
+
+
+def test_a_missing_label_never_helps_a_router_that_counts_on_it() -> None:
+    """Whole subjects lack one target's labels, and the router sends these subjects there."""
+    random = np.random.default_rng(3)
+    hard = np.arange(400) % 4 == 0
+    chance = np.where(hard, 0.4, 0.8)[:, None] * [1.0, 0.95]
+    correct = (random.random((400, 2)) < chance).astype(np.float64)
+    correctness = np.where(hard[:, None], [0.5, 0.6], [0.8, 0.7])
+    cost = np.ones((400, 1)) * [1.0, 2.0]
+    whole = evaluate(*system(correctness, cost, correct, cost), resamples=0)
+    assert (
+        whole.headline["argmax_accuracy"].value - whole.headline["best_single_accuracy"].value
+        < 0.01
+    )
+    seen = correct.copy()
+    seen[hard & (random.random(400) < 0.8), 1] = np.nan
+    predictions, data = system(correctness, cost, seen, cost)
+    part = evaluate(predictions, data, resamples=0)
+    both = [i for i, row in zip(data.query_ids, seen, strict=True) if not np.isnan(row).any()]
+    only = evaluate(predictions.select(both), data.select(both), resamples=0)
+    assert part.coverage.compared == len(both) < 400
+    assert part.coverage.harder > 0.1
+    assert "less often" in part.caution
+    for name in set(HEADLINE) - set(OF_PREDICTIONS):
+        expected = pytest.approx(only.headline[name].value, nan_ok=True)
+        assert part.headline[name].value == expected, name
+
+
+def test_a_target_with_hardly_any_labels_is_named_and_not_compared_with() -> None:
+    predictions, data = random_system(queries=200)
+    correct = data.correct.copy()
+    correct[7:, 0] = np.nan
+    scarce = RoutingDataset.of(data.queries, data.pool, correct, recorded_cost=data.recorded_cost)
+    evaluation = evaluate(predictions, scarce, resamples=0)
+    assert evaluation.coverage.left_out == ("t0",)
+    assert evaluation.coverage.compared > 0
+    assert np.isnan(evaluation.per_target["t0"]["accuracy"].value)
+    assert "t0 had too few labels" in evaluation.caution
 
 
 def test_what_cannot_be_evaluated_is_refused() -> None:

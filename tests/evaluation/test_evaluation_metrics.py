@@ -9,10 +9,10 @@ from prefill_router.evaluation.metrics import (
     brier_by_target,
     by_regime,
     macro_mean,
-    routed_to_accuracy,
     routing_by_target,
     selection,
 )
+from prefill_router.evaluation.scores import Scorer
 from prefill_router.evaluation.weighted import known_mean, ones
 
 
@@ -58,11 +58,12 @@ def test_routing_delta_is_routed_minus_away() -> None:
             assert routing[f"{name}_delta"][0, k] == pytest.approx(inside - outside)
 
 
-def test_routed_to_accuracy_is_argmax_accuracy_when_all_is_measured() -> None:
-    trial = Trial.join(*random_system())
-    routing = routing_by_target(trial, ones(len(trial)))
-    argmax = trial.of_choice(trial.correct, trial.most_probable).mean()
-    assert routed_to_accuracy(routing)[0] == pytest.approx(argmax)
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_accuracy_where_routed_weighted_by_share_is_the_accuracy_at_lam_1(missing: float) -> None:
+    trial = Trial.join(*random_system(missing=missing))
+    targets = Scorer.of(trial).score(ones(len(trial)))
+    weighted = targets.targets["share_routed"] * targets.targets["accuracy_routed"]
+    assert np.nansum(weighted) == pytest.approx(targets.headline["argmax_accuracy"][0])
 
 
 def test_regimes_share_and_accuracy() -> None:

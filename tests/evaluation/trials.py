@@ -71,6 +71,13 @@ def resampled(
     )
 
 
+def complete(predictions: Predictions, data: RoutingDataset) -> tuple[Predictions, RoutingDataset]:
+    """The queries on which the label and the cost of every target are known."""
+    known = ~np.isnan(data.correct + data.observed_cost).any(axis=1)
+    ids = [name for name, kept in zip(data.query_ids, known, strict=True) if kept]
+    return predictions.select(ids), data.select(ids)
+
+
 def plain_auc(scores: Array, labels: Array) -> float:
     wins = [
         1.0 if a > b else 0.5 if a == b else 0.0
@@ -122,7 +129,9 @@ def plain_area(points: Sequence[tuple[float, float]]) -> float:
 
 
 def plain_headline(predictions: Predictions, data: RoutingDataset) -> dict[str, float]:
-    """The headline numbers, by loops."""
+    """The headline numbers, by loops; comparisons on the queries with all labels and costs."""
+    ranked, labelled = predictions.correctness, data.correct
+    predictions, data = complete(predictions, data)
     targets = range(len(predictions.targets))
     accuracy = [mean(data.correct[:, k]) for k in targets]
     cost = [mean(cost_of(data)[:, k]) for k in targets]
@@ -146,18 +155,12 @@ def plain_headline(predictions: Predictions, data: RoutingDataset) -> dict[str, 
     rows = np.arange(len(argmax))
     away = [float(np.hypot(1 - x, 1 - y)) for x, y in plane]
     single_away = [float(np.hypot(1 - x, 1 - y)) for x, y in pareto]
-    routed = [
-        (int((argmax == k).sum()), mean(data.correct[argmax == k, k]))
-        for k in targets
-        if not np.isnan(data.correct[argmax == k, k]).all()
-    ]
-    p, room = predictions.correctness, oracle - max(accuracy)
+    room = oracle - max(accuracy)
     return {
-        "auc_mean": mean(np.array([plain_auc(p[:, k], data.correct[:, k]) for k in targets])),
-        "brier_mean": mean(np.array([mean((p[:, k] - data.correct[:, k]) ** 2) for k in targets])),
+        "auc_mean": mean(np.array([plain_auc(ranked[:, k], labelled[:, k]) for k in targets])),
+        "brier_mean": mean(np.array([mean((ranked[:, k] - labelled[:, k]) ** 2) for k in targets])),
         "argmax_accuracy": mean(data.correct[rows, argmax]),
         "argmax_cost": mean(cost_of(data)[rows, argmax]),
-        "routed_to_accuracy": sum(n * a for n, a in routed) / sum(n for n, _ in routed),
         "max_lam_accuracy": best,
         "max_lam_cost": cheapest,
         "best_single_accuracy": max(accuracy),

@@ -20,6 +20,21 @@ HEADLINE: Mapping[str, Entry] = {
         "How often a question that a target answers correctly is given a higher probability than "
         "one it answers wrongly (ties count half), averaged over the targets; 0.5 is chance.",
     ),
+    "choice_auc": Entry(
+        "Choice AUC",
+        "number",
+        "higher",
+        "Of the questions that exactly one of two targets answers correctly, how often the "
+        "probabilities favour it more than on those that only the other one does, averaged over "
+        "all pairs of targets; 0.5 is chance. Mean AUC is mostly the difficulty of the question, "
+        "which all targets share; this is what chooses.",
+    ),
+    "choice_auc_best": Entry(
+        "Choice AUC, best six",
+        "number",
+        "higher",
+        "The same over the pairs of the six most accurate targets, among which a choice matters.",
+    ),
     "brier_mean": Entry(
         "Mean Brier score",
         "number",
@@ -61,13 +76,6 @@ HEADLINE: Mapping[str, Entry] = {
         "usd",
         "lower",
         "The mean observed cost of a query at that setting.",
-    ),
-    "routed_to_accuracy": Entry(
-        "Routed-to accuracy",
-        "share",
-        "higher",
-        "Each target's accuracy on the queries sent to it at lam = 1, weighted by how many they "
-        "are.",
     ),
     "max_lam_accuracy": Entry(
         "Max-lam accuracy",
@@ -182,8 +190,8 @@ HEADLINE: Mapping[str, Entry] = {
 TARGET: Mapping[str, Entry] = {
     "auc": Entry("AUC", "number", "higher", "How well its probabilities rank the queries."),
     "brier": Entry("Brier", "number", "lower", "Mean squared error of its probabilities."),
-    "accuracy": Entry("Accuracy", "share", "neither", "On all its measured queries."),
-    "mean_cost": Entry("Mean cost", "usd", "neither", "Observed, of a query."),
+    "accuracy": Entry("Accuracy", "share", "neither", "On the compared queries."),
+    "mean_cost": Entry("Mean cost", "usd", "neither", "Observed, of a compared query."),
     "normalised_cost": Entry(
         "Cheapness", "number", "neither", "1 for the cheapest target, 0 for the dearest."
     ),
@@ -200,7 +208,7 @@ TARGET: Mapping[str, Entry] = {
 }
 
 REGIME: Mapping[str, Entry] = {
-    "share": Entry("Share", "share", "neither", "Of the queries with any label."),
+    "share": Entry("Share", "share", "neither", "Of the compared queries."),
     "accuracy": Entry("Argmax accuracy", "share", "higher", "Of the router at lam = 1."),
     "best_single": Entry("Best single", "share", "neither", "Of the target best overall."),
 }
@@ -247,9 +255,14 @@ def definitions(
         "max_lam": "highest accuracy over the points; the cheapest of them where several tie",
         "cost_savings": "at the max-lam point, against the target with the highest mean cost",
         "auc": "labels cut at 0.5; targets with one class left out of the mean",
+        "choice_auc": "AUC of the difference of two targets' predicted log-odds, over the queries "
+        "that exactly one of them answers correctly; mean over the pairs where it is defined",
         "brier": "against the labels as they are, soft ones included",
-        "accuracy": "mean label; queries whose chosen target wasn't measured are left out",
-        "cost": "observed; queries where the chosen target's is unknown are left out",
+        "compared": "router, single targets, mixes and oracle are held against each other on the "
+        "queries where the labels (and costs, where a target has any) of all targets are known; "
+        "targets measured on less than a tenth of the labelled queries are not compared with",
+        "accuracy": "mean label of the compared queries",
+        "cost": "observed, mean over the compared queries where it is known",
         "routing": "delta, routed-to accuracy, regimes and selection are at lam = 1",
         "quartiles": "Q1 to Q4 are four equal parts of the range of mean observed cost along the "
         "exact curve",

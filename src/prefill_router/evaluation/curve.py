@@ -40,8 +40,8 @@ class Points:
     """The operating points of a curve, by rising lam.
 
     Attributes:
-        accuracy: Mean label over the queries whose chosen target was measured.
-        cost: Mean observed cost over the queries where the chosen target's is known, US dollars.
+        accuracy: Mean label over the queries that are compared (`Trial.compared`).
+        cost: Mean observed cost over those of them where the chosen target's is known, US dollars.
         distinct: Whether some query that counts in the resample has another label or cost than at
             the point before; true for the first.
     """
@@ -76,6 +76,7 @@ class Sweep:
         last: The place of each point's last change, for all points but the first.
         start: At lam = 0, for each query: label, measured, observed cost, known (missing as 0).
         change: What each change adds to these four.
+        compared: 1 for each query that is compared, 0 for the others.
     """
 
     lam: Float[NDArray[np.float64], " point"]
@@ -83,10 +84,11 @@ class Sweep:
     last: Int[NDArray[np.int64], " later"]
     start: Float[NDArray[np.float64], "query 4"]
     change: Float[NDArray[np.float64], "4 change"]
+    compared: Float[NDArray[np.float64], " query"]
 
     @classmethod
     def of(cls, trial: Trial) -> "Sweep":
-        """Sort the changes of the exact path."""
+        """Sort the changes of the exact path, on the queries that are compared."""
         path = trial.path
         later = np.flatnonzero(path.lam > 0)
         later = later[np.argsort(path.lam[later], kind="stable")]
@@ -94,7 +96,7 @@ class Sweep:
         gained = _four(trial, query, path.target[later])
         change = gained - _four(trial, query, path.target[later - 1])
         # A change to a target that did as well at the same cost makes no other operating point.
-        felt = (change != 0).any(axis=1)
+        felt = (change != 0).any(axis=1) & trial.compared[query]
         later, query, change = later[felt], query[felt], change[felt]
         lam, first = np.unique(path.lam[later], return_index=True)
         last = np.append(first[1:], len(later)) - 1 if len(later) else first
@@ -104,6 +106,7 @@ class Sweep:
             last.astype(np.int64),
             _four(trial, np.arange(len(trial)), path.at(0)),
             np.ascontiguousarray(change.T),
+            trial.compared.astype(np.float64),
         )
 
     def __len__(self) -> int:
@@ -128,6 +131,7 @@ class Sweep:
             at: Only these points, ascending; all of them if not given.
         """
         at = np.arange(len(self)) if at is None else at
+        weights = weights * self.compared
         weight = weights[:, self.query]
         begin = weights @ self.start
         label, measured, cost, known = (

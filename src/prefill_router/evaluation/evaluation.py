@@ -1,18 +1,16 @@
 """Everything that an evaluation and a comparison hold."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 from prefill_router.evaluation.bands import Band
 from prefill_router.evaluation.bootstrap import LEVEL, Estimate, plain
+from prefill_router.evaluation.coverage import Coverage
 from prefill_router.evaluation.mix import MixPoint
 from prefill_router.evaluation.operating import Curve, Step
 
 Estimates = Mapping[str, Estimate]
-_FEW = 1.5
-"""Labels a query; with fewer, most have but one."""
 
 
 @final
@@ -23,11 +21,12 @@ class Evaluation:
     Attributes:
         queries: How many queries were evaluated.
         labels: How many labels they have.
+        coverage: Which of the queries are compared.
         targets: The targets' names.
         headline: By name, see `catalogue.HEADLINE`.
         per_target: By target, then by name, see `catalogue.TARGET`.
         regimes: By consensus regime, then by name, see `catalogue.REGIME`.
-        regime_sizes: How many queries each regime has; those without any label are `unmeasured`.
+        regime_sizes: How many of the compared queries each regime has; the others are `unmeasured`.
         anchors: `cost_low`, `cost_high` (US dollars), `floor`, `ceiling` of the normalised plane.
         curve: Every exact operating point.
         max_lam: The interval of lam on which the highest accuracy is reached at the lowest cost.
@@ -43,6 +42,7 @@ class Evaluation:
 
     queries: int
     labels: int
+    coverage: Coverage
     targets: tuple[str, ...]
     headline: Estimates
     per_target: Mapping[str, Estimates]
@@ -62,20 +62,8 @@ class Evaluation:
 
     @property
     def caution(self) -> str:
-        """Why accuracies can hardly be compared, as a sentence; empty where they can.
-
-        With about one label a query, each target is judged on queries of its own, and the oracle
-        is whoever was asked.
-        """
-        measured = self.queries - self.regime_sizes.get("unmeasured", 0)
-        each = self.labels / measured if measured else math.inf
-        if each >= _FEW or len(self.targets) < 2:
-            return ""
-        return (
-            f"A query that has labels has {each:.2f} of them on average, so targets are judged on "
-            "different queries and the oracle can hardly choose: accuracies of targets, router and "
-            "oracle don't compare. Judge on queries that several targets have answered."
-        )
+        """How many queries are compared and what they lack, if that isn't all; else empty."""
+        return self.coverage.note
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
@@ -96,6 +84,7 @@ class Evaluation:
             "anchors": {name: plain(value) for name, value in self.anchors.items()},
             "queries": self.queries,
             "labels": self.labels,
+            "coverage": self.coverage.to_dict(),
             "caution": self.caution,
             "targets": list(self.targets),
             "bootstrap": {

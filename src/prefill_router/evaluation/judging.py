@@ -13,6 +13,7 @@ from prefill_router.evaluation.area import Axis, frontier
 from prefill_router.evaluation.bands import Band, heights, places
 from prefill_router.evaluation.bootstrap import Estimate, chunks
 from prefill_router.evaluation.catalogue import definitions
+from prefill_router.evaluation.coverage import Coverage
 from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.metrics import REGIMES
 from prefill_router.evaluation.mix import mix_of
@@ -71,6 +72,7 @@ def evaluate(
     return Evaluation(
         queries=len(trial),
         labels=int((~np.isnan(trial.correct)).sum()),
+        coverage=Coverage.of(trial),
         targets=trial.targets,
         headline=groups["headline"][""],
         per_target=groups["targets"],
@@ -138,5 +140,6 @@ def _estimates(
 
 
 def _regime_sizes(trial: Trial) -> dict[str, int]:
-    counts = Counter(regimes(trial.correct).tolist())
+    regime = np.where(trial.compared, regimes(trial.correct), str(Regime.UNMEASURED))
+    counts = Counter(regime.tolist())
     return {str(regime): counts[str(regime)] for regime in Regime}

@@ -74,14 +74,6 @@ def routing_by_target(trial: Trial, weights: Weights) -> dict[str, PerTarget]:
     return result
 
 
-def routed_to_accuracy(routing: dict[str, PerTarget]) -> PerResample:
-    """Accuracy on the queries routed to each target, weighted by how many they are (Table 3)."""
-    share, accuracy = routing["share_routed"], routing["accuracy_routed"]
-    known = ~np.isnan(accuracy)
-    weighted = np.where(known, share * accuracy, 0)
-    return divide(weighted.sum(axis=1), np.where(known, share, 0).sum(axis=1))
-
-
 def selection(trial: Trial, weights: Weights) -> dict[str, PerResample]:
     """How often argmax routing finds a right target where there is one.
 
@@ -108,7 +100,7 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
     """The consensus regimes: their share of the queries, and accuracy in each at lam = 1.
 
     Returns:
-        `share`, of the queries with any label; `accuracy` of argmax routing; `best_single`, the
+        `share`, of the queries that count; `accuracy` of argmax routing; `best_single`, the
         accuracy there of the target that is best overall.
     """
     regime = regimes(trial.correct)
@@ -128,7 +120,7 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
 
 
 def _best_single(trial: Trial, weights: Weights) -> NDArray[np.int64]:
-    accuracy = known_mean(weights, trial.correct)
+    accuracy = known_mean(weights, trial.single_label)
     best: NDArray[np.int64] = np.nan_to_num(accuracy, nan=-1.0).argmax(axis=1)
     return best
 

@@ -1,7 +1,7 @@
 """Many systems on the same queries and the same resamples: which differences are real."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -224,7 +224,11 @@ def _trials(
         # The other direction: nobody has more queries or targets than the first.
         first.select(predictions.query_ids, targets=predictions.targets)
         trials[name] = Trial.join(aligned, dataset, policy=policy, check=checks.get(name))
-    return trials
+    shared = np.all([trial.compared for trial in trials.values()], axis=0)
+    return {
+        name: trial if (trial.compared == shared).all() else replace(trial, shared=shared)
+        for name, trial in trials.items()
+    }
 
 
 def _scores(scorers: Mapping[str, Scorer], weights: Weights) -> dict[str, Scores]:

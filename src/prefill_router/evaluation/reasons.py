@@ -4,9 +4,19 @@ import numpy as np
 
 from prefill_router.evaluation.scores import Scores
 
+OF_PREDICTIONS = (
+    *("auc_mean", "choice_auc", "choice_auc_best", "brier_mean", "ece_mean"),
+    *("brier_reliability", "brier_resolution"),
+)
+"""The headline numbers of the probabilities alone: they count every label."""
+
 
 def why_undefined(scores: Scores, name: str) -> str:
     """The reason that a headline number can't be computed, from the scores of the queries."""
+    if name.startswith("choice_auc"):
+        return "no query was answered correctly by exactly one of two targets"
+    if name not in OF_PREDICTIONS and np.isnan(scores.singles.accuracy).all():
+        return "no query has the outcomes of all targets, so nothing can be compared"
     if name == "apgr" or name.startswith("cpt_"):
         return _why_no_pair(scores)
     if name in ("pareto_dist", "blueprint_area"):

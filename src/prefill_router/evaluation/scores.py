@@ -1,4 +1,9 @@
-"""Every number of an evaluation, as one function of the queries' weights."""
+"""Every number of an evaluation, as one function of the queries' weights.
+
+What the probabilities are worth (AUC, Brier, calibration) is measured on every label. Whatever
+holds router, single targets, mixes and oracle against each other is measured on the queries where
+the outcomes of all sides are known (`Trial.compared`): a missing label helps none of them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +18,7 @@ from prefill_router.evaluation import strong_weak
 from prefill_router.evaluation.area import Anchors, Axis, frontier, oracle_distance, padded_area
 from prefill_router.evaluation.auc import Ranking
 from prefill_router.evaluation.binning import Bins
+from prefill_router.evaluation.choice import PairRankings
 from prefill_router.evaluation.curve import Points, Sweep
 from prefill_router.evaluation.elsewhere import Material, elsewhere
 from prefill_router.evaluation.metrics import (
@@ -21,7 +27,6 @@ from prefill_router.evaluation.metrics import (
     by_regime,
     macro_mean,
     rankings,
-    routed_to_accuracy,
     routing_by_target,
     selection,
 )
@@ -33,13 +38,14 @@ from prefill_router.evaluation.weighted import PerResample, Weights, divide, kno
 
 Headline = Literal[
     "auc_mean",
+    "choice_auc",
+    "choice_auc_best",
     "brier_mean",
     "ece_mean",
     "brier_reliability",
     "brier_resolution",
     "argmax_accuracy",
     "argmax_cost",
-    "routed_to_accuracy",
     "max_lam_accuracy",
     "max_lam_cost",
     "best_single_accuracy",
@@ -114,6 +120,7 @@ class Scorer:
         trial: What is scored.
         sweep: Its changes of winner.
         ranking: Each target's scores.
+        pairs: The scores of each pair of targets.
         retained: The operating points that P-AUCCC, oracle distance and max-lam accuracy see.
         axis: How cost is normalised.
         bins: Its predictions, in bins of equal width.
@@ -124,6 +131,7 @@ class Scorer:
     trial: Trial
     sweep: Sweep
     ranking: tuple[Ranking, ...]
+    pairs: PairRankings
     retained: Int[NDArray[np.int64], " point"]
     axis: Axis
     bins: Bins
@@ -152,9 +160,18 @@ class Scorer:
         """
         if max_cost is not None and not 0 < max_cost < np.inf:
             raise ConfigError(f"max_cost is {max_cost}; it must be US dollars per query, above 0")
-        sweep, pair = Sweep.of(trial), StrongWeak.of(trial)
-        kept = sweep.retained(step)
-        return cls(trial, sweep, rankings(trial), kept, axis, Bins.of(trial), max_cost, pair)
+        sweep = Sweep.of(trial)
+        return cls(
+            trial,
+            sweep,
+            rankings(trial),
+            PairRankings.of(trial),
+            sweep.retained(step),
+            axis,
+            Bins.of(trial),
+            max_cost,
+            StrongWeak.of(trial),
+        )
 
     def read(self, weights: Weights) -> Reading:
         """The retained operating points in each resample."""
@@ -173,34 +190,34 @@ class Scorer:
         """
         trial = self.trial
         own = self.read(weights) if reading is None else reading
-        routing = routing_by_target(trial, weights)
+        same = weights * trial.compared
         targets = {
             "auc": auc_by_target(self.ranking, weights),
             "brier": brier_by_target(trial, weights),
-            "accuracy": known_mean(weights, trial.correct),
-            "mean_cost": known_mean(weights, trial.observed_cost),
-            **routing,
+            "accuracy": known_mean(same, trial.single_label),
+            "mean_cost": known_mean(same, trial.single_cost),
+            **routing_by_target(trial, same),
         }
         singles = single_points(targets["accuracy"], targets["mean_cost"])
-        anchors = Anchors.of(singles.cost, singles.accuracy, mean_over(weights, trial.best_label))
+        anchors = Anchors.of(singles.cost, singles.accuracy, mean_over(same, trial.best_label))
         targets["normalised_cost"] = anchors.cheapness(singles.cost, axis=self.axis)
         targets["normalised_accuracy"] = anchors.height(singles.accuracy)
-        end = _argmax(trial, weights)
+        end = _argmax(trial, same)
         compared = Among.of(singles, among or (own,), max_cost=self.max_cost)
         headline = {
             "auc_mean": macro_mean(targets["auc"]),
+            **self.pairs.scores(weights),
             "brier_mean": macro_mean(targets["brier"]),
             **_reliability(self.bins, weights),
             **end,
-            "routed_to_accuracy": routed_to_accuracy(routing),
             **_best_point(own.points, targets["accuracy"], anchors),
             **plane(own.rising, singles, anchors, axis=self.axis),
-            **selection(trial, weights),
+            **selection(trial, same),
             **elsewhere(Material(own, singles, anchors, compared, *end.values())),
-            **self._strong_weak(weights),
+            **self._strong_weak(same),
         }
         ordered = {name: headline[name] for name in get_args(Headline)}
-        return Scores(ordered, targets, by_regime(trial, weights), anchors, own.points, singles)
+        return Scores(ordered, targets, by_regime(trial, same), anchors, own.points, singles)
 
     def _strong_weak(self, weights: Weights) -> dict[str, PerResample]:
         if self.pair is None:

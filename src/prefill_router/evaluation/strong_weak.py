@@ -117,11 +117,10 @@ def _pair(trial: Trial) -> tuple[int, int] | None:
         return trial.targets.index(policy.strong), trial.targets.index(policy.weak)
     if len(trial.targets) != 2:
         return None
-    known = ~np.isnan(trial.correct)
-    if not known.any(axis=0).all():
+    both = trial.correct[trial.compared & ~np.isnan(trial.correct).any(axis=1)]
+    if not len(both):
         return None
-    first, second = (float(np.nanmean(column)) for column in trial.correct.T)
-    return (0, 1) if first > second else (1, 0)
+    return (0, 1) if both[:, 0].mean() > both[:, 1].mean() else (1, 0)
 
 
 def _judged(trial: Trial, strong: int, weak: int) -> Bool[NDArray[np.bool_], " query"]:

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import final
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset, binary
@@ -16,6 +16,9 @@ from prefill_router.policy import Lambda, LambdaPath, Policy
 
 PerCell = Float[NDArray[np.float64], "query target"]
 PerQuery = Float[NDArray[np.float64], " query"]
+LEAST_SHARE = 0.1
+"""A target that is measured on a smaller share of the labelled queries isn't compared with: the
+queries that have its label would be all that is left."""
 
 
 @final
@@ -33,6 +36,9 @@ class Trial:
         policy: How the choice is made of them.
         quality: Scores of the answers, for a cascade; the probabilities stand in for them if not
             given.
+        domains: Benchmark and domain of each query; empty if not known.
+        shared: The queries that all systems of a comparison can be compared on; None if there is
+            no other system.
     """
 
     query_ids: tuple[str, ...]
@@ -43,6 +49,8 @@ class Trial:
     observed_cost: PerCell
     policy: Policy = field(default_factory=Lambda)
     quality: PerCell | None = None
+    domains: tuple[str, ...] = ()
+    shared: Bool[NDArray[np.bool_], " query"] | None = None
 
     @classmethod
     def join(
@@ -80,6 +88,7 @@ class Trial:
             data.observed_cost,
             policy or Lambda(),
             None if check is None else _scores(check, predictions, data.correct),
+            tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in data.queries),
         )
 
     def __len__(self) -> int:
@@ -100,6 +109,47 @@ class Trial:
     def paid(self) -> PerCell:
         """What each target's answer costs by the policy, US dollars: a cascade pays for several."""
         return self.policy.charge(self.observed_cost, self.cost, targets=self.targets)
+
+    @cached_property
+    def judged(self) -> Bool[NDArray[np.bool_], " target"]:
+        """Which targets are measured on enough of the labelled queries to be compared with."""
+        known = ~np.isnan(self.correct)
+        judged: NDArray[np.bool_] = known.sum(axis=0) >= LEAST_SHARE * known.any(axis=1).sum()
+        return judged & known.any(axis=0)
+
+    @cached_property
+    def compared(self) -> Bool[NDArray[np.bool_], " query"]:
+        """The queries on which the outcomes of all sides are known.
+
+        These are the outcomes of all targets that are compared with, and of all that the policy
+        chooses at any setting. Router, single targets, mixes and oracle are held against each other
+        on these queries alone, so that a missing label helps none of them. A cost counts as an
+        outcome where the target has known costs at all.
+        """
+        costless = np.isnan(self.observed_cost)
+        lacking = np.isnan(self.correct) | (costless & self.priced)
+        needed = np.broadcast_to(self.judged, lacking.shape).copy()
+        needed[self.path.query, self.path.target] = True
+        compared: NDArray[np.bool_] = ~(lacking & needed).any(axis=1)
+        return compared if self.shared is None else compared & self.shared
+
+    @cached_property
+    def priced(self) -> Bool[NDArray[np.bool_], " target"]:
+        """Which targets have known costs on enough of the queries that they are measured on."""
+        known = ~np.isnan(self.correct)
+        both = (known & ~np.isnan(self.observed_cost)).sum(axis=0)
+        priced: NDArray[np.bool_] = (both > 0) & (both >= LEAST_SHARE * known.sum(axis=0))
+        return priced
+
+    @cached_property
+    def single_label(self) -> PerCell:
+        """The labels of the targets that are compared with; NaN for the others."""
+        return np.where(self.judged, self.correct, np.nan)
+
+    @cached_property
+    def single_cost(self) -> PerCell:
+        """What the targets that are compared with cost, US dollars; NaN for the others."""
+        return np.where(self.judged & self.priced, self.observed_cost, np.nan)
 
     @cached_property
     def best_label(self) -> PerQuery:

@@ -25,7 +25,6 @@ MAIN = (
     "auc_mean",
     "brier_mean",
     "argmax_accuracy",
-    "routed_to_accuracy",
     "max_lam_accuracy",
     "accuracy_gain",
     "headroom_captured",

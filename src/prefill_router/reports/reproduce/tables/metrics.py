@@ -24,7 +24,7 @@ _MODEL_ONLY = "Model-only Pareto"
 
 def table_3(runs: Sequence[Run]) -> Table:
     """How well each router's probabilities rank and hold, and how often it routes rightly."""
-    names = ("auc_mean", "brier_mean", "routed_to_accuracy")
+    names = ("auc_mean", "brier_mean", "argmax_accuracy")
     return _by_system("tab:per_llm_routing", runs, names)
 
 

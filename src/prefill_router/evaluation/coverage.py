@@ -1,0 +1,120 @@
+"""Which queries are compared, and how they differ from the rest."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool
+from numpy.typing import NDArray
+
+from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation.trial import Trial
+
+_SHORT = 0.75
+"""A domain of which a smaller share is compared than this part of the whole's is named."""
+_NAMED = 4
+
+
+@final
+@dataclass(frozen=True)
+class DomainCoverage:
+    """How much of a domain is compared.
+
+    Attributes:
+        domain: Its benchmark and name.
+        queries: How many it has.
+        compared: How many of them are compared.
+    """
+
+    domain: str
+    queries: int
+    compared: int
+
+
+@final
+@dataclass(frozen=True)
+class Coverage:
+    """The queries on which router, single targets, mixes and oracle are held against each other.
+
+    Attributes:
+        queries: How many were evaluated.
+        compared: How many of them are compared: the outcomes of all sides are known.
+        domains: The same by domain, by name.
+        left_out: Targets that are measured on too few queries to be compared with.
+        harder: How much less often the targets are right on the other queries than on the compared
+            ones, each target against its own mean; NaN where nothing is known of them.
+    """
+
+    queries: int
+    compared: int
+    domains: tuple[DomainCoverage, ...]
+    left_out: tuple[str, ...]
+    harder: float
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Coverage":
+        """Count the queries of a trial."""
+        domains = trial.domains or ("",) * len(trial)
+        sizes = Counter(domains)
+        kept = Counter(d for d, kept in zip(domains, trial.compared, strict=True) if kept)
+        judged = zip(trial.targets, trial.judged, strict=True)
+        return cls(
+            len(trial),
+            int(trial.compared.sum()),
+            tuple(DomainCoverage(name, sizes[name], kept[name]) for name in sorted(sizes)),
+            tuple(name for name, enough in judged if not enough),
+            _harder(trial, trial.compared),
+        )
+
+    @property
+    def note(self) -> str:
+        """How many queries are compared and what they lack, in sentences; empty if all are."""
+        if self.compared == self.queries and not self.left_out:
+            return ""
+        parts = [
+            f"{self.compared:,} of {self.queries:,} queries are compared, those on which the "
+            "outcomes of all sides are known"
+        ]
+        short = self._short()
+        if short:
+            parts.append("of " + ", of ".join(short) + " are")
+        if self.compared and abs(self.harder) >= 0.005:
+            way = "less" if self.harder > 0 else "more"
+            parts.append(
+                f"on the others the targets are right {100 * abs(self.harder):.1f} points {way} "
+                "often"
+            )
+        if self.left_out:
+            names = ", ".join(self.left_out[:_NAMED])
+            more = f" and {len(self.left_out) - _NAMED} more" if len(self.left_out) > _NAMED else ""
+            parts.append(f"{names}{more} had too few labels to be compared with")
+        if not self.compared:
+            parts.append("score the answers of every target on the same queries")
+        return "; ".join(parts) + "."
+
+    def _short(self) -> list[str]:
+        least = _SHORT * self.compared / self.queries
+        rows = [d for d in self.domains if d.compared < least * d.queries and d.domain]
+        rows.sort(key=lambda d: d.compared - self.compared / self.queries * d.queries)
+        named = [f"{d.domain} {d.compared:,} of {d.queries:,}" for d in rows[:_NAMED]]
+        rest = rows[_NAMED:]
+        if rest:
+            total = sum(d.compared for d in rest), sum(d.queries for d in rest)
+            named.append(f"{len(rest)} more {total[0]:,} of {total[1]:,}")
+        return named
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "harder": plain(self.harder), "note": self.note}
+
+
+def _harder(trial: Trial, compared: Bool[NDArray[np.bool_], " query"]) -> float:
+    known = ~np.isnan(trial.single_label)
+    count = known.sum(axis=0)
+    mean = np.where(known, trial.correct, 0).sum(axis=0) / np.maximum(count, 1)
+    beyond = np.where(known, trial.correct - mean, np.nan)
+    here, there = beyond[compared], beyond[~compared]
+    if np.isnan(here).all() or np.isnan(there).all():
+        return float("nan")
+    return float(np.nanmean(here) - np.nanmean(there))
