@@ -69,7 +69,7 @@ def test_doctor_says_its_verdict_and_ends_with_its_code(job: Job, tmp_path: Path
     options = ("--resamples", 40, "--lam", 0.9, "--no-probe")
     done = run("doctor", *given(job), *options, "--out", tmp_path / "out", "--json")
     told = json.loads(done.out)
-    codes = {"worth it": 0, "no better than a fixed choice": 4, "can't tell": 5}
+    codes = {"worth it": 0, "not worth it": 4, "can't tell": 5}
     assert done.code == codes[told["verdict"]]
     assert told == {
         key: value

@@ -11,7 +11,7 @@ from trials import plain_headline, random_system, resampled, system
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Evaluation, Predictions, evaluate
+from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.page import verdict
@@ -48,7 +48,8 @@ def test_other_queries_of_the_dataset_do_not_matter() -> None:
 
 
 def test_every_number_has_an_explanation_and_an_interval() -> None:
-    evaluation = evaluate(*random_system(queries=60), resamples=40)
+    chosen = OperatingPoints(0.9, 0.6, 0.7, "t3")
+    evaluation = evaluate(*random_system(queries=60), resamples=40, chosen=chosen)
     assert list(evaluation.headline) == list(HEADLINE)
     assert all(set(t) == set(TARGET) for t in evaluation.per_target.values())
     assert all(set(r) == set(REGIME) for r in evaluation.regimes.values())
@@ -281,8 +282,11 @@ def test_real_answers(mmlu_pro: Path) -> None:
         estimated_cost=known,
         scale=CostScale(float(known.min()), float(known.max())),
     )
-    evaluation = evaluate(predictions, data, resamples=50)
+    chosen = OperatingPoints(1.0, 0.5, 0.5, data.pool.names[0])
+    evaluation = evaluate(predictions, data, resamples=50, chosen=chosen, train=data)
     assert isinstance(evaluation, Evaluation)
+    assert evaluation.verdict is not None
+    assert evaluation.verdict.lam == 0.5
     assert evaluation.labels < len(data) * len(data.pool)
     assert {name for name, e in evaluation.headline.items() if e.reason} == set(NAMES)
     assert 0.45 < evaluation.headline["auc_mean"].value < 0.55

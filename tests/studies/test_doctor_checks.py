@@ -6,18 +6,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prefill_router.data import Query
+from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation import judge
 from prefill_router.evaluation.envelope import envelope as upper
+from prefill_router.evaluation.fixed import FixedChoice
 from prefill_router.studies.doctor import Checkup, Subject, examine
 from prefill_router.studies.doctor.distance import distances
 from prefill_router.studies.doctor.lift import lifts
-from prefill_router.studies.doctor.mixture import envelope, mix
 from prefill_router.studies.doctor.nonsense import probe, prompts
 from prefill_router.studies.doctor.probabilities import calibration_error
 from prefill_router.studies.doctor.shuffled import shuffle, strata
 from prefill_router.studies.doctor.switching import switching
 from studies.patients import patient
+
+
+def envelope(train: RoutingDataset) -> np.ndarray:
+    return FixedChoice.mix(train).corners[:, 0]
 
 
 def checked(subject: Subject, **options: object) -> Checkup:
@@ -28,8 +33,8 @@ def checked(subject: Subject, **options: object) -> Checkup:
     ("kind", "verdict"),
     [
         ("knows", "worth it"),
-        ("random", "no better than a fixed choice"),
-        ("constant", "no better than a fixed choice"),
+        ("random", "not worth it"),
+        ("constant", "not worth it"),
     ],
 )
 def test_the_verdict_is_what_the_router_is_worth(kind: str, verdict: str) -> None:
@@ -119,7 +124,7 @@ def test_a_mix_beats_the_target_between_when_that_one_is_bad() -> None:
 def test_a_fixed_choice_gains_nothing_over_the_mix() -> None:
     subject = patient("constant", lam=1)
     assert switching(subject).rate == 0
-    found = mix(subject, resamples=50, seed=0)
+    found = judge(subject.trial, subject.train, lam=1, resamples=50).mix
     assert found.gain.value == pytest.approx(0)
     assert found.gain.lower == pytest.approx(0)
 
@@ -132,9 +137,10 @@ def test_without_costs_the_mix_is_the_best_single_target() -> None:
         trial=replace(subject.trial, observed_cost=lost[: len(subject)]),
         train=replace(subject.train, recorded_cost=lost),
     )
-    found = mix(free, resamples=20, seed=0)
-    assert found.corners.tolist() == [free.best]
-    assert found.mixed == pytest.approx(free.trial.correct[:, free.best].mean())
+    found = judge(free.trial, free.train, lam=1, resamples=20).mix
+    assert envelope(free.train).tolist() == [free.best]
+    assert found.is_free
+    assert found.accuracy == pytest.approx(free.trial.correct[:, free.best].mean())
     json.dumps(checked(free).to_dict(), allow_nan=False)
 
 

@@ -42,7 +42,7 @@ def test_the_folder_holds_everything(checkup: Checkup, written: Path) -> None:
     numbers = json.loads((written / "doctor.json").read_text())
     assert numbers["verdict"] == checkup.verdict
     assert list(numbers["checks"]) == [
-        *("shuffled", "mix", "lift", "switching", "calibration", "distance", "nonsense")
+        *("shuffled", "mix", "domains", "lift", "switching", "calibration", "distance", "nonsense")
     ]
     for name in FIGURES:
         stem = written / "figures" / name

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prefill_router.studies.doctor.distance import PerQuery
     from prefill_router.studies.doctor.nonsense import Probe
 
-CODES = {"worth it": 0, "no better than a fixed choice": 4, "can't tell": 5}
+CODES = {"worth it": 0, "not worth it": 4, "can't tell": 5}
 """Exit codes by verdict."""
 
 
@@ -52,8 +52,8 @@ def doctor(
     """Examine whether a router is more than a fixed choice.
 
     It is compared with its own choices dealt out at random, and with the best fixed mix of targets
-    for the same money, on queries that it was not trained on. Exit codes: 0 worth it, 4 no better
-    than a fixed choice, 5 can't tell.
+    for the same money, on queries that it was not trained on. Exit codes: 0 worth it, 4 not worth
+    it, 5 can't tell.
 
     Example: prefill-router doctor router --data answers --out check-up
     """

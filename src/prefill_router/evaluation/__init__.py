@@ -7,11 +7,13 @@ from prefill_router.evaluation.evaluation import Comparison, Evaluation
 from prefill_router.evaluation.judging import evaluate
 from prefill_router.evaluation.mix import MixPoint
 from prefill_router.evaluation.operating import Curve, Step
+from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.paired import Paired, compare, paired
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.quality import QualityCheck, RecordedCheck, SimulatedCheck
 from prefill_router.evaluation.report import check_replaceable, is_report, write_report
 from prefill_router.evaluation.trial import Trial
+from prefill_router.evaluation.verdict import Verdict, judge
 
 __all__ = [
     "Anchors",
@@ -21,6 +23,7 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "MixPoint",
+    "OperatingPoints",
     "Paired",
     "Predictions",
     "QualityCheck",
@@ -29,11 +32,13 @@ __all__ = [
     "Step",
     "Sweep",
     "Trial",
+    "Verdict",
     "check_replaceable",
     "compare",
     "evaluate",
     "frontier",
     "is_report",
+    "judge",
     "oracle_distance",
     "padded_area",
     "paired",

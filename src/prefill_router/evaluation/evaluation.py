@@ -9,6 +9,8 @@ from prefill_router.evaluation.bootstrap import LEVEL, Estimate, plain
 from prefill_router.evaluation.coverage import Coverage
 from prefill_router.evaluation.mix import MixPoint
 from prefill_router.evaluation.operating import Curve, Step
+from prefill_router.evaluation.operating_points import OperatingPoints
+from prefill_router.evaluation.verdict import Verdict
 
 Estimates = Mapping[str, Estimate]
 
@@ -19,6 +21,8 @@ class Evaluation:
     """Every number of one system, each with its interval.
 
     Attributes:
+        verdict: Whether it is worth having; None where the train part wasn't given.
+        chosen: The settings that were chosen on train rows; None if there are none.
         queries: How many queries were evaluated.
         labels: How many labels they have.
         coverage: Which of the queries are compared.
@@ -40,6 +44,8 @@ class Evaluation:
         definitions: The readings that were used, by subject.
     """
 
+    verdict: Verdict | None
+    chosen: OperatingPoints | None
     queries: int
     labels: int
     coverage: Coverage
@@ -68,6 +74,7 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
         return {
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
             **_plain(self.headline),
             "per_target": {name: _plain(values) for name, values in self.per_target.items()},
             "regimes": {
@@ -77,6 +84,7 @@ class Evaluation:
             "operating_points": {
                 "count": len(self.curve),
                 "max_lam": {"lam_from": self.max_lam[0], "lam_to": self.max_lam[1]},
+                "chosen": None if self.chosen is None else self.chosen.to_dict(),
                 "by_step": [step.to_dict() for step in self.steps],
             },
             "frontier": list(self.frontier),

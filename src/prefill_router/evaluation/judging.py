@@ -18,15 +18,19 @@ from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.metrics import REGIMES
 from prefill_router.evaluation.mix import mix_of
 from prefill_router.evaluation.operating import Curve, curve_of, max_lam_interval, steps_of
+from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.quality import QualityCheck
 from prefill_router.evaluation.reasons import why_target_undefined, why_undefined
 from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.evaluation.trial import Trial
+from prefill_router.evaluation.verdict import judge
 from prefill_router.evaluation.weighted import ones
 from prefill_router.policy import Policy
 from prefill_router.progress import Progress, SilentProgress
 
+DEFAULT_LAM = 0.5
+"""Where the verdict is of a router for which no setting was chosen on train rows."""
 Tables: TypeAlias = Mapping[tuple[str, str], Float[NDArray[np.float64], "_resample _column"]]
 
 
@@ -41,6 +45,8 @@ def evaluate(
     policy: Policy | None = None,
     check: QualityCheck | None = None,
     max_cost: float | None = None,
+    chosen: OperatingPoints | None = None,
+    train: RoutingDataset | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Judge predictions by what happened. Rows are joined by query id, columns by target.
@@ -55,6 +61,10 @@ def evaluate(
         policy: How the choice is made of the predictions; the paper's if not given.
         check: Scores the answers, for a cascade; the probabilities stand in for it if not given.
         max_cost: Where AIQ ends, US dollars per query; the largest cost of the curve if not given.
+        chosen: The settings that were chosen on train rows; the numbers at them aren't defined if
+            not given.
+        train: What was trained on, for the verdict, whose references are chosen there; no verdict
+            if not given.
         progress: Shows how far the bootstrap is.
 
     Raises:
@@ -62,14 +72,19 @@ def evaluate(
         ConfigError: The dataset lacks some targets, or an option makes no sense.
     """
     trial = Trial.join(predictions, dataset, policy=policy, check=check)
-    scorer = Scorer.of(trial, step=step, axis=axis, max_cost=max_cost)
+    scorer = Scorer.of(trial, step=step, axis=axis, max_cost=max_cost, chosen=chosen)
     scores = scorer.score(ones(len(trial)))
     curve = curve_of(scorer, scores)
     tables, bands = _resample(scorer, curve, resamples, seed, progress or SilentProgress())
     names = {"headline": ("",), "targets": trial.targets, "regimes": tuple(map(str, REGIMES))}
     groups = {g: _estimates(g, columns, scores, tables) for g, columns in names.items()}
     on = frontier(scores.singles.cost, scores.singles.accuracy)[0]
+    lam = DEFAULT_LAM if chosen is None else chosen.worth
     return Evaluation(
+        verdict=None
+        if train is None
+        else judge(trial, train, lam=lam, resamples=resamples, seed=seed),
+        chosen=chosen,
         queries=len(trial),
         labels=int((~np.isnan(trial.correct)).sum()),
         coverage=Coverage.of(trial),

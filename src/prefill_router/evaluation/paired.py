@@ -12,6 +12,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.evaluation.area import Axis
 from prefill_router.evaluation.bootstrap import LEVEL, Estimate, chunks
 from prefill_router.evaluation.evaluation import Comparison, Estimates
+from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.quality import QualityCheck
 from prefill_router.evaluation.reasons import why_undefined
@@ -82,6 +83,7 @@ def paired(
     step: float | None = None,
     axis: Axis = "inverse",
     max_cost: float | None = None,
+    chosen: Mapping[str, OperatingPoints | None] | None = None,
     progress: Progress | None = None,
 ) -> Paired:
     """Every headline number of every system, on the same resamples of the same queries.
@@ -98,6 +100,7 @@ def paired(
         step: Reads the curves on a grid of settings; exactly if not given.
         axis: How cost is normalised.
         max_cost: Where AIQ ends, US dollars per query; the largest cost of any system if not given.
+        chosen: The settings that were chosen on train rows, by system.
         progress: Shows how far the bootstrap is.
 
     Raises:
@@ -107,7 +110,9 @@ def paired(
     """
     reference = _named(systems, reference, checks or {})
     scorers = {
-        name: Scorer.of(trial, step=step, axis=axis, max_cost=max_cost)
+        name: Scorer.of(
+            trial, step=step, axis=axis, max_cost=max_cost, chosen=(chosen or {}).get(name)
+        )
         for name, trial in _trials(systems, dataset, checks or {}).items()
     }
     queries = len(next(iter(scorers.values())).trial)

@@ -21,6 +21,8 @@ def why_undefined(scores: Scores, name: str) -> str:
         return _why_no_pair(scores)
     if name in ("pareto_dist", "blueprint_area"):
         return _why_no_plane(scores)
+    if name.startswith(("chosen", "savings")):
+        return "no lam was chosen on train rows, or no cost is known; fit the router again"
     if name == "mix_gain":
         return "the router's settings and the single targets have no range of costs in common"
     if name == "router_arena":

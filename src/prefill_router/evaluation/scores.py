@@ -30,6 +30,7 @@ from prefill_router.evaluation.metrics import (
     routing_by_target,
     selection,
 )
+from prefill_router.evaluation.operating_points import OperatingPoints, chosen_numbers
 from prefill_router.evaluation.pareto import Among, Reading
 from prefill_router.evaluation.reliability import calibration_error, decomposition
 from prefill_router.evaluation.strong_weak import StrongWeak
@@ -46,6 +47,12 @@ Headline = Literal[
     "brier_resolution",
     "argmax_accuracy",
     "argmax_cost",
+    "chosen_accuracy",
+    "chosen_cost",
+    "chosen_gain",
+    "chosen_headroom",
+    "savings",
+    "savings_gain",
     "max_lam_accuracy",
     "max_lam_cost",
     "best_single_accuracy",
@@ -126,6 +133,7 @@ class Scorer:
         bins: Its predictions, in bins of equal width.
         max_cost: Where AIQ ends, US dollars per query; None for the largest cost compared.
         pair: The changes between a strong and a weak target; None where there aren't two.
+        chosen: The settings that were chosen on train rows; None if there are none.
     """
 
     trial: Trial
@@ -137,6 +145,7 @@ class Scorer:
     bins: Bins
     max_cost: float | None = None
     pair: StrongWeak | None = None
+    chosen: OperatingPoints | None = None
 
     @classmethod
     def of(
@@ -146,6 +155,7 @@ class Scorer:
         step: float | None = None,
         axis: Axis = "inverse",
         max_cost: float | None = None,
+        chosen: OperatingPoints | None = None,
     ) -> "Scorer":
         """Sort a trial.
 
@@ -154,6 +164,7 @@ class Scorer:
             step: A grid of lam with this step; every operating point if not given.
             axis: How cost is normalised.
             max_cost: Where AIQ ends, US dollars per query; the largest cost compared if not given.
+            chosen: The settings that were chosen on train rows, if any were.
 
         Raises:
             ConfigError: The step isn't one over a whole number, or the cost isn't positive.
@@ -171,6 +182,7 @@ class Scorer:
             Bins.of(trial),
             max_cost,
             StrongWeak.of(trial),
+            chosen,
         )
 
     def read(self, weights: Weights) -> Reading:
@@ -210,6 +222,7 @@ class Scorer:
             "brier_mean": macro_mean(targets["brier"]),
             **_reliability(self.bins, weights),
             **end,
+            **chosen_numbers(trial, self.chosen, same, anchors.ceiling),
             **_best_point(own.points, targets["accuracy"], anchors),
             **plane(own.rising, singles, anchors, axis=self.axis),
             **selection(trial, same),

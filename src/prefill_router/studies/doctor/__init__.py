@@ -1,7 +1,7 @@
 """Is a router more than a fixed choice? Controls that tell the two apart, and one verdict."""
 
-from prefill_router.studies.doctor.checkup import Checkup, Verdict, examine
+from prefill_router.studies.doctor.checkup import Checkup, examine
 from prefill_router.studies.doctor.finding import Finding
 from prefill_router.studies.doctor.subject import Subject
 
-__all__ = ["Checkup", "Finding", "Subject", "Verdict", "examine"]
+__all__ = ["Checkup", "Finding", "Subject", "examine"]

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.evaluation import Verdict, judge
+from prefill_router.evaluation.verdict import Word
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.studies.doctor import (
     distance as far,
@@ -18,14 +20,12 @@ from prefill_router.studies.doctor import (
 from prefill_router.studies.doctor.distance import PerQuery, Region
 from prefill_router.studies.doctor.finding import Finding
 from prefill_router.studies.doctor.lift import Lift
-from prefill_router.studies.doctor.mixture import Mixture
 from prefill_router.studies.doctor.nonsense import Probe
 from prefill_router.studies.doctor.probabilities import Probabilities
 from prefill_router.studies.doctor.shuffled import Shuffled
 from prefill_router.studies.doctor.subject import Subject
 from prefill_router.studies.doctor.switching import Switching
 
-Verdict = Literal["worth it", "no better than a fixed choice", "can't tell"]
 FORMAT = "prefill-router doctor 1"
 
 
@@ -36,11 +36,9 @@ class Checkup:
 
     Attributes:
         subject: Who was examined.
-        verdict: In three words.
-        because: Why, in a sentence.
+        ruling: The verdict, and the figures that it is from.
         findings: One for each check.
         shuffled: The shuffled control.
-        mixture: The best fixed mix.
         lifts: Against the best single target, by regime, benchmark and domain.
         switching: What is chosen.
         probabilities: Whether they hold.
@@ -50,17 +48,25 @@ class Checkup:
     """
 
     subject: Subject
-    verdict: Verdict
-    because: str
+    ruling: Verdict
     findings: tuple[Finding, ...]
     shuffled: Shuffled
-    mixture: Mixture
     lifts: tuple[Lift, ...]
     switching: Switching
     probabilities: Probabilities
     regions: tuple[Region, ...]
     probe: Probe | None
     notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Word:
+        """In two or three words."""
+        return self.ruling.word
+
+    @property
+    def because(self) -> str:
+        """Why, in a sentence."""
+        return self.ruling.because
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
@@ -111,7 +117,9 @@ def examine(
     with (progress or SilentProgress()).task("checks", total=6.0) as advance:
         dealt = shuffled.shuffle(subject, count=shuffles, seed=seed)
         advance(1)
-        mixed = mixture.mix(subject, resamples=resamples, seed=seed)
+        ruling = judge(
+            subject.trial, subject.train, lam=subject.lam, resamples=resamples, seed=seed
+        )
         advance(1)
         lifts = lift.lifts(subject, resamples=resamples, seed=seed)
         advance(1)
@@ -123,10 +131,9 @@ def examine(
         if distances is not None:
             regions = far.regions(subject, distances, resamples=resamples, seed=seed)
         advance(1)
-    verdict, because = judge(dealt, mixed, switched)
     findings = [
-        shuffled.finding(dealt, mixed.at),
-        mixture.finding(mixed),
+        shuffled.finding(dealt),
+        *mixture.findings(ruling),
         lift.finding(lifts, subject),
         switches.finding(switched),
         probable.finding(judged),
@@ -135,11 +142,9 @@ def examine(
     ]
     return Checkup(
         subject=subject,
-        verdict=verdict,
-        because=because,
+        ruling=ruling,
         findings=tuple(findings),
         shuffled=dealt,
-        mixture=mixed,
         lifts=lifts,
         switching=switched,
         probabilities=judged,
@@ -147,23 +152,6 @@ def examine(
         probe=probe,
         notes=notes,
     )
-
-
-def judge(dealt: Shuffled, mixed: Mixture, switched: Switching) -> tuple[Verdict, str]:
-    """The verdict, and why: from the shuffled control, the best fixed mix and the switch rate."""
-    controls = {"the shuffled control": dealt.p_value <= shuffled.SURE and dealt.gain > 0,
-                "the best fixed mix": mixed.gain.lower > 0}  # fmt: skip
-    if switched.rate == 0:
-        return "no better than a fixed choice", f"it sends every query to {switched.usual}"
-    if all(controls.values()):
-        return "worth it", "it beats the shuffled control and the best fixed mix at equal cost"
-    if mixed.gain.upper < mixture.WORTH:
-        return "no better than a fixed choice", (
-            "its gain over the best fixed mix at equal cost stays below "
-            f"{100 * mixture.WORTH:g} percentage point"
-        )
-    not_beaten = " or ".join(name for name, beaten in controls.items() if not beaten)
-    return "can't tell", f"on so few queries it doesn't surely beat {not_beaten}"
 
 
 SIGNS: Mapping[str, str] = {"good": "ok", "bad": "!!", "unclear": "??", "note": "--"}

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from prefill_router.evaluation.curve import Sweep
 from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.fixed import FixedChoice
 from prefill_router.evaluation.labels import place_labels
-from prefill_router.evaluation.weighted import known_mean, ones
+from prefill_router.evaluation.weighted import known_mean, mean_over, ones
 from prefill_router.evaluation.wording import PER
 from prefill_router.studies.doctor.checkup import Checkup
 
@@ -32,21 +33,23 @@ def figures(checkup: Checkup) -> dict[str, tuple[Figure, list[Row]]]:
 
 def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     """Accuracy against cost: the router, the single targets, the best fixed mixes."""
-    trial, mixture = checkup.subject.trial, checkup.mixture
+    subject, trial = checkup.subject, checkup.subject.trial
     one = ones(len(trial))
-    curve = Sweep.of(trial).points(one)
+    curve, same = Sweep.of(trial).points(one), one * trial.compared
     step = max(1, curve.cost.shape[1] // _MOST)
-    cost, accuracy = (known_mean(one, t)[0] for t in (trial.observed_cost, trial.correct))
-    mixed = _mixed(mixture.cost, mixture.accuracy)
+    cost, accuracy = (known_mean(same, t)[0] for t in (trial.single_cost, trial.single_label))
+    own = [float(mean_over(same, values)[0]) for values in (subject.cost, subject.label)]
+    corners = FixedChoice.mix(subject.train).corners[:, 0]
+    mixed = _mixed(cost[corners], accuracy[corners])
     rows = [
         *_rows("router", curve.cost[0, ::step], curve.accuracy[0, ::step]),
-        *_rows("router at this lam", [mixture.at], [checkup.subject.accuracy]),
+        *_rows("router at this lam", [own[0]], [own[1]]),
         *_rows("shuffled control", [checkup.shuffled.cost], [checkup.shuffled.anywhere.mean()]),
         *_rows("best fixed mix", *mixed),
         *_rows("single target", cost, accuracy, trial.targets),
     ]
     figure, axes = _frame("Accuracy against cost", (9.4, 5.4))
-    if np.isnan(mixture.at) or np.isnan(mixture.cost).any():
+    if np.isnan(own).any() or np.isnan(cost[corners]).any():
         axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
         axes.set_axis_off()
         return figure, rows

@@ -12,12 +12,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from prefill_router.errors import DataError
 from prefill_router.evaluation.wording import worded
 from prefill_router.studies.doctor.finding import Finding, Sign, percent
 from prefill_router.studies.doctor.subject import Subject
 
 SURE = 0.05
 Groups = Int[NDArray[np.int64], " query"]
+Rows = Int[NDArray[np.int64], " query"]
 
 
 @final
@@ -25,14 +27,21 @@ Groups = Int[NDArray[np.int64], " query"]
 class Shuffled:
     """The control's accuracy over many shuffles.
 
+    Both are measured on the queries where every target that the router uses has a known label, so
+    that a choice can be dealt out to any of them.
+
     Attributes:
+        queries: How many these are.
         accuracy: The router's.
+        router_cost: The router's mean cost there, US dollars; NaN if unknown.
         anywhere: The control's, choices dealt out to any query.
         within: The same, each choice to a query of the same benchmark and domain.
         cost: The control's mean cost, US dollars, over the first kind of shuffle; NaN if unknown.
     """
 
+    queries: int
     accuracy: float
+    router_cost: float
     anywhere: Float[NDArray[np.float64], " shuffle"]
     within: Float[NDArray[np.float64], " shuffle"]
     cost: float
@@ -59,12 +68,23 @@ class Shuffled:
 
 
 def shuffle(subject: Subject, *, count: int = 1000, seed: int = 0) -> Shuffled:
-    """Deal the router's choices out to other queries, many times."""
+    """Deal the router's choices out to other queries, many times.
+
+    Raises:
+        DataError: On no query are all the targets that the router uses measured.
+    """
     random = np.random.default_rng(seed)
-    together, apart = np.zeros(len(subject), dtype=np.int64), strata(subject)
-    anywhere, costs = _deal(subject, together, count, random)
-    within, _ = _deal(subject, apart, count, random)
-    return Shuffled(subject.accuracy, anywhere, within, float(np.mean(costs)))
+    rows = subject.shared
+    if not len(rows):
+        raise DataError(
+            "on no query are all the targets that the router uses measured, so its choices can't "
+            "be held against others; score the answers of these targets on the same queries"
+        )
+    together, apart = np.zeros(len(rows), dtype=np.int64), strata(subject)[rows]
+    anywhere, costs = _deal(subject, rows, together, count, random)
+    within, _ = _deal(subject, rows, apart, count, random)
+    own = (_mean(table[rows]) for table in (subject.label, subject.cost))
+    return Shuffled(len(rows), *own, anywhere, within, float(np.mean(costs)))
 
 
 def strata(subject: Subject) -> Groups:
@@ -74,7 +94,7 @@ def strata(subject: Subject) -> Groups:
     return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
-def finding(found: Shuffled, router_cost: float) -> Finding:
+def finding(found: Shuffled) -> Finding:
     """What the control says."""
     sure = found.p_value <= SURE and found.gain > 0
     sign: Sign = "good" if sure else "unclear"
@@ -85,10 +105,11 @@ def finding(found: Shuffled, router_cost: float) -> Finding:
         f"correctly, the router {percent(found.accuracy)}: {beyond}; within benchmarks and domains "
         f"{inside}"
     )
-    if np.isfinite(router_cost) and np.isfinite(found.cost):
-        spent = (worded(cost, "usd") for cost in (found.cost, router_cost))
+    if np.isfinite(found.router_cost) and np.isfinite(found.cost):
+        spent = (worded(cost, "usd") for cost in (found.cost, found.router_cost))
         said += "; they spend {} and {} per 1,000 queries".format(*spent)
     numbers = {
+        "queries": found.queries,
         "accuracy": found.accuracy,
         "shuffles": len(found.anywhere),
         "shuffled_accuracy": float(found.anywhere.mean()),
@@ -96,22 +117,22 @@ def finding(found: Shuffled, router_cost: float) -> Finding:
         "p_value": found.p_value,
         "gain_within_domains": found.gain_within,
         "p_value_within_domains": found.p_within,
-        "router_cost": _known(router_cost),
+        "router_cost": _known(found.router_cost),
         "shuffled_cost": _known(found.cost),
     }
     return Finding("shuffled", "Against the same choices, shuffled", sign, said, numbers)
 
 
 def _deal(
-    subject: Subject, groups: Groups, count: int, random: np.random.Generator
+    subject: Subject, rows: Rows, groups: Groups, count: int, random: np.random.Generator
 ) -> tuple[Float[NDArray[np.float64], " shuffle"], Float[NDArray[np.float64], " shuffle"]]:
-    place = np.argsort(groups, kind="stable")
-    dealt = np.empty(len(subject), dtype=np.int64)
+    place, choice = np.argsort(groups, kind="stable"), subject.choice[rows]
+    dealt = np.empty(len(rows), dtype=np.int64)
     accuracy, cost = np.empty((2, count))
     for i in range(count):
-        dealt[place] = subject.choice[np.lexsort((random.random(len(groups)), groups))]
-        accuracy[i] = _mean(subject.trial.of_choice(subject.trial.correct, dealt))
-        cost[i] = _mean(subject.trial.of_choice(subject.trial.paid, dealt))
+        dealt[place] = choice[np.lexsort((random.random(len(groups)), groups))]
+        accuracy[i] = _mean(subject.trial.correct[rows, dealt])
+        cost[i] = _mean(subject.trial.paid[rows, dealt])
     return accuracy, cost
 
 

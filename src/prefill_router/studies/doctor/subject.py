@@ -13,9 +13,9 @@ from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Estimate, Trial
 from prefill_router.evaluation.bootstrap import chunks
+from prefill_router.evaluation.fixed import best_target
 from prefill_router.evaluation.weighted import PerResample, Weights, ones
 from prefill_router.policy import check_lam
-from prefill_router.studies.guarantee import best_single
 
 PerQuery = Float[NDArray[np.float64], " query"]
 
@@ -78,12 +78,13 @@ class Subject:
     @cached_property
     def best(self) -> int:
         """The best single target of the train part, a column."""
-        return self.trial.targets.index(best_single(self.train))
+        return self.trial.targets.index(best_target(self.train))
 
-    @property
-    def accuracy(self) -> float:
-        """The mean label of the chosen targets."""
-        return float(np.nanmean(self.label))
+    @cached_property
+    def shared(self) -> Int[NDArray[np.int64], " shared"]:
+        """The queries on which every target that is chosen at all has a known label."""
+        used = np.unique(self.choice)
+        return np.flatnonzero(~np.isnan(self.trial.correct[:, used]).any(axis=1))
 
     def estimate(
         self,

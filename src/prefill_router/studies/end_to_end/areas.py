@@ -44,9 +44,10 @@ class Plane:
     def areas(self, weights: Weights) -> dict[str, PerResample]:
         """P-AUCCC in each resample, by reading and axis: `p_auccc`, `charged`, `translated`."""
         trial = self.contender.trial
+        weights = weights * trial.compared
         points = self.scorer.read(weights).rising
         singles = single_points(
-            known_mean(weights, trial.correct), known_mean(weights, trial.observed_cost)
+            known_mean(weights, trial.single_label), known_mean(weights, trial.single_cost)
         )
         anchors = Anchors.of(singles.cost, singles.accuracy, mean_over(weights, trial.best_label))
         extra = mean_over(weights, self.contender.encoder_cost)

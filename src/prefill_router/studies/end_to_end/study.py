@@ -113,6 +113,7 @@ class _Scene:
 
     def numbers(self, weights: Weights) -> Table:
         table: Table = {}
+        weights = weights * np.all([p.contender.trial.compared for p in self.planes], axis=0)
         for i, setting in enumerate(self.settings):
             of = {name: use.numbers(weights) for name, use in setting.uses.items()}
             first = next(iter(of.values()))

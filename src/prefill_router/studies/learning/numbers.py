@@ -31,15 +31,15 @@ class Judge:
 
     def numbers(self, weights: Weights) -> dict[Number, PerResample]:
         """Each number in each resample."""
-        trial = self._trial
+        trial, same = self._trial, weights * self._trial.compared
         top, _ = best_point(self._sweep.points(weights))
-        single = np.fmax.reduce(known_mean(weights, trial.correct), axis=1)
-        room = mean_over(weights, trial.best_label) - single
+        single = np.fmax.reduce(known_mean(same, trial.single_label), axis=1)
+        room = mean_over(same, trial.best_label) - single
         label = trial.of_choice(trial.correct, trial.most_probable)
         return {
             "auc_mean": macro_mean(auc_by_target(self._ranking, weights)),
             "brier_mean": macro_mean(brier_by_target(trial, weights)),
-            "argmax_accuracy": mean_over(weights, label),
+            "argmax_accuracy": mean_over(same, label),
             "headroom_captured": divide(top - single, np.where(room > _SAME, room, 0)),
         }
 

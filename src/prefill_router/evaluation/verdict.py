@@ -1,0 +1,210 @@
+"""Is a router worth having? One verdict, from what can be had without it for the same money.
+
+The router at one operating point is held against the best fixed mix of targets at equal cost, and
+against the best mix that knows each query's domain; both are chosen on the train part. Every
+difference is paired: on the queries where the outcomes of both sides are known.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from jaxtyping import Int
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset
+from prefill_router.evaluation.bootstrap import Estimate, chunks, plain
+from prefill_router.evaluation.fixed import FixedChoice, FixedOutcome
+from prefill_router.evaluation.trial import Trial
+from prefill_router.evaluation.weighted import PerResample, Weights, mean_over, ones
+from prefill_router.evaluation.wording import interval, worded
+
+Word = Literal["worth it", "can't tell", "not worth it"]
+Choice = Int[NDArray[np.int64], " query"]
+WORTH = 0.01
+"""A gain of accuracy that can't reach this is counted as none: one percentage point."""
+HALF = 0.5
+"""Where less than this part of the queries can be compared, nothing is said of the whole."""
+
+
+@final
+@dataclass(frozen=True)
+class Reference:
+    """What the router is held against, and by how much it is better.
+
+    Attributes:
+        gain: The router's accuracy minus the reference's at the same mean cost.
+        accuracy: The reference's.
+        router_accuracy: The router's, on the same queries.
+        cost: The router's mean cost on them, US dollars; NaN where unknown.
+        queries: How many they are.
+    """
+
+    gain: Estimate
+    accuracy: float
+    router_accuracy: float
+    cost: float
+    queries: int
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no cost is known, so that it is of accuracy alone."""
+        return math.isnan(self.cost)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "gain": self.gain.to_dict(),
+            "accuracy": plain(self.accuracy),
+            "router_accuracy": plain(self.router_accuracy),
+            "mean_cost": plain(self.cost),
+            "queries": self.queries,
+        }
+
+
+@final
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on a router at one operating point.
+
+    Attributes:
+        word: In two or three words.
+        because: Why, as a sentence.
+        lam: The operating point.
+        queries: How many queries were judged.
+        mix: Against the best fixed mix.
+        domains: Against the best mix that knows the domain; None where there is one domain.
+        needed: About how many judged queries would tell, where it can't be told; 0 otherwise.
+    """
+
+    word: Word
+    because: str
+    lam: float
+    queries: int
+    mix: Reference
+    domains: Reference | None
+    needed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "word": self.word,
+            "because": self.because,
+            "lam": self.lam,
+            "queries": self.queries,
+            "figures": {
+                "best_mix": self.mix.to_dict(),
+                "best_by_domain": None if self.domains is None else self.domains.to_dict(),
+            },
+            "queries_needed": self.needed,
+        }
+
+
+def judge(
+    trial: Trial, train: RoutingDataset, *, lam: float, resamples: int = 1000, seed: int = 0
+) -> Verdict:
+    """Hold a router at one lam against what can be had without it.
+
+    Args:
+        trial: The router on queries that it was not fitted on.
+        train: What it was fitted on; the references are chosen here. Its targets include the
+            router's.
+        lam: The operating point, chosen on other queries than these.
+        resamples: For the intervals.
+        seed: Of the resamples.
+    """
+    train = train.select(targets=trial.targets)
+    choice = trial.path.at(lam)
+    reference = FixedChoice.mix(train)
+    mix = _against(trial, choice, reference, resamples, seed)
+    by_domain = FixedChoice.by_domain(train)
+    domains = None
+    if len(by_domain.groups) > 1 and trial.domains:
+        domains = _against(trial, choice, by_domain, resamples, seed)
+    labelled = int((~np.isnan(trial.correct)).any(axis=1).sum())
+    only = trial.targets[choice[0]] if (choice == choice[0]).all() else ""
+    word, because = _decided(mix, labelled, only)
+    needed = _needed(mix) if word == "can't tell" else 0
+    told = "; ".join(filter(None, (because, _domains_told(domains), _needed_told(needed))))
+    return Verdict(word, told, lam, len(trial), mix, domains, needed)
+
+
+def _against(
+    trial: Trial, choice: Choice, fixed: FixedChoice, resamples: int, seed: int
+) -> Reference:
+    label, cost = trial.of_choice(trial.correct, choice), trial.of_choice(trial.paid, choice)
+    outcome = FixedOutcome.of(
+        fixed, trial.domains or ("",) * len(trial), trial.correct, trial.observed_cost
+    )
+    known = outcome.known & ~np.isnan(label)
+    if not np.isnan(cost).all():
+        known &= ~np.isnan(cost)
+
+    def gain(weights: Weights) -> PerResample:
+        same = weights * known
+        return mean_over(same, label) - outcome.at(same, mean_over(same, cost))
+
+    size = len(trial)
+    drawn = [gain(w) for w in chunks(size, count=resamples, seed=seed, width=size)]
+    one = ones(size) * known
+    at = mean_over(one, cost)
+    return Reference(
+        Estimate.of(
+            float(gain(ones(size))[0]),
+            np.concatenate([np.zeros(0), *drawn]),
+            reason="no query has the outcomes of both sides",
+        ),
+        float(outcome.at(one, at)[0]),
+        float(mean_over(one, label)[0]),
+        float(at[0]),
+        int(known.sum()),
+    )
+
+
+def _decided(mix: Reference, labelled: int, only: str) -> tuple[Word, str]:
+    """The word, and why."""
+    gain = mix.gain
+    said = (
+        f"{points(gain)} of accuracy against the best fixed mix of targets at equal cost, on "
+        f"{mix.queries:,} queries"
+    )
+    if only:
+        return "not worth it", f"it sends every query to {only}"
+    if mix.queries < HALF * labelled:
+        return "can't tell", (
+            f"only {mix.queries:,} of {labelled:,} labelled queries have the outcomes of both the "
+            "router's choice and the best fixed mix of targets"
+        )
+    if gain.lower > 0:
+        return "worth it", said
+    if gain.upper < WORTH:
+        return "not worth it", said
+    return "can't tell", said
+
+
+def _needed(mix: Reference) -> int:
+    """About how many judged queries would tell: intervals shrink with the square root."""
+    gain = mix.gain
+    half = max(gain.upper - gain.value, gain.value - gain.lower)
+    if not math.isfinite(half):
+        return 0
+    effect = max(gain.value, WORTH - gain.value)
+    needed = mix.queries * (half / effect) ** 2
+    return int(round(needed, 1 - len(str(int(needed))))) if needed > mix.queries else 0
+
+
+def _needed_told(needed: int) -> str:
+    return f"about {needed:,} judged queries would tell" if needed else ""
+
+
+def _domains_told(domains: Reference | None) -> str:
+    if domains is None or math.isnan(domains.gain.value):
+        return ""
+    return f"{points(domains.gain)} against the best targets of each domain at equal cost"
+
+
+def points(estimate: Estimate) -> str:
+    """A difference in percentage points, with its interval."""
+    spread = interval(estimate, "points")
+    return worded(estimate.value, "points") + (f" [{spread}]" if spread else "")
