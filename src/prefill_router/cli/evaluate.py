@@ -76,6 +76,8 @@ def evaluate(
         seed=seed,
         step=step,
         axis="linear" if linear else "inverse",
+        chosen=router.record.chosen,
+        train=_train(router, whole),
         progress=bar,
     )
     write_report(
@@ -89,6 +91,19 @@ def evaluate(
         return
     show_headline(result)
     out.print(f"report: {report / 'index.html'}", soft_wrap=True)
+
+
+def _train(router: "Router", whole: RoutingDataset) -> RoutingDataset | None:
+    """What the router was trained on, at its prices, for the verdict; None if it isn't there."""
+    held = set(whole.query_ids)
+    train = [name for name in router.split["train"] if name in held]
+    if not train:
+        err.print(
+            "note: the dataset has none of the queries that the router was trained on, so there is "
+            "no verdict: the fixed choices that it is held against are chosen on these"
+        )
+        return None
+    return whole.select(train, targets=router.pool.names).with_pool(router.pool)
 
 
 def _facts(

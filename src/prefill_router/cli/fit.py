@@ -93,7 +93,10 @@ def fit(
     )
     fitted.router.save(to)
     if as_json:
-        print_json({name: value.to_dict() for name, value in fitted.evaluation.headline.items()})
+        judged = fitted.evaluation
+        verdict = None if judged.verdict is None else judged.verdict.to_dict()
+        numbers = {name: value.to_dict() for name, value in judged.headline.items()}
+        print_json({"verdict": verdict, **numbers})
         return
     _tell(fitted)
     show_headline(fitted.evaluation)

@@ -10,37 +10,53 @@ from prefill_router.cli.app import out
 from prefill_router.cli.plot import Mark, draw
 
 if TYPE_CHECKING:
-    from prefill_router.evaluation import Evaluation
+    from prefill_router.evaluation import Evaluation, Verdict
 
 _ROWS = {
-    "auc_mean": ("mean AUC over targets", 1, ""),
-    "brier_mean": ("mean Brier score", 1, ""),
     "best_single_accuracy": ("best single target, accuracy", 100, "%"),
+    "chosen_accuracy": ("router at the lam chosen on train rows, accuracy", 100, "%"),
+    "chosen_gain": ("  beyond the target that was best on train rows, points", 100, ""),
     "argmax_accuracy": ("router at lam = 1, accuracy", 100, "%"),
-    "max_lam_accuracy": ("router at its best lam, accuracy", 100, "%"),
     "oracle_accuracy": ("oracle, accuracy", 100, "%"),
-    "headroom_captured": ("headroom captured", 100, "%"),
-    "cost_savings": ("cost savings against the dearest target", 100, "%"),
+    "savings": ("saved at no less accuracy than the best single target", 100, "%"),
+    "savings_gain": ("  accuracy gained meanwhile, points", 100, ""),
+    "auc_mean": ("mean AUC over targets", 1, ""),
+    "choice_auc": ("choice AUC over pairs of targets", 1, ""),
+    "choice_auc_best": ("choice AUC over pairs of the best six", 1, ""),
+    "brier_mean": ("mean Brier score", 1, ""),
     "p_auccc": ("P-AUCCC", 1, ""),
     "mdp_auccc": ("MDP-AUCCC", 1, ""),
     "oracle_distance": ("oracle distance", 1, ""),
+    "max_lam_accuracy": ("paper's reading*: highest accuracy over lam", 100, "%"),
+    "headroom_captured": ("paper's reading*: headroom captured", 100, "%"),
+    "cost_savings": ("paper's reading*: saved against the dearest target", 100, "%"),
 }
+_PAPER = "* its lam is picked on the queries that it is measured on: optimistic"
+
+
+def show_verdict(verdict: "Verdict | None") -> None:
+    """Print whether a router is worth having, and why."""
+    if verdict is not None:
+        out.print(f"[bold]{verdict.word}[/bold], at lam = {verdict.lam:.3g}: ", end="")
+        out.print(f"{verdict.because}\n", soft_wrap=True, markup=False)
 
 
 def show_headline(result: "Evaluation") -> None:
-    """Print the headline numbers with their intervals, and the accuracy-cost plane."""
+    """Print the verdict, the headline numbers with their intervals, and the accuracy-cost plane."""
+    show_verdict(result.verdict)
     table = Table(box=None, pad_edge=False)
     table.add_column(f"{result.queries:,} queries, {len(result.targets)} targets")
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
     for key, (title, factor, unit) in _ROWS.items():
         got = result.headline[key]
-        digits = 1 if unit else 4
+        digits = 1 if factor == 100 else 4
         value, low, high = (
             _text(v * factor, digits, unit) for v in (got.value, got.lower, got.upper)
         )
         table.add_row(title, value, f"{low} to {high}")
     out.print(table)
+    out.print(_PAPER, style="dim", soft_wrap=True)
     out.print("\n" + picture(result) + "\n")
     if result.caution:
         out.print(f"note: {result.caution}\n", soft_wrap=True)

@@ -84,7 +84,13 @@ def fit_router(
     test = dataset.select(drawn["test"])
     predictions = router.predict(test, stores=states, progress=shown)
     judged = evaluate(
-        predictions, test, policy=router.policy, resamples=config.resamples, progress=shown
+        predictions,
+        test,
+        policy=router.policy,
+        resamples=config.resamples,
+        chosen=router.record.chosen,
+        train=dataset.select(drawn["train"]),
+        progress=shown,
     )
     return RouterFit(_with_metrics(router, judged), judged)
 
@@ -223,4 +229,6 @@ def _with_metrics(router: Router, judged: Evaluation) -> Router:
         name: Interval.model_validate(estimate.to_dict(), extra="ignore")
         for name, estimate in judged.headline.items()
     }
-    return router.with_record(router.record.model_copy(update={"metrics": metrics}))
+    verdict = None if judged.verdict is None else judged.verdict.to_dict()
+    told = {"metrics": metrics, "verdict": verdict}
+    return router.with_record(router.record.model_copy(update=told))

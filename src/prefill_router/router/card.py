@@ -7,17 +7,23 @@ from prefill_router.router.record import Interval, Record
 from prefill_router.targets import Pool
 
 _TITLES = {
-    "auc_mean": "mean AUC over targets",
-    "brier_mean": "mean Brier score",
+    "chosen_accuracy": "accuracy at the lam chosen on train rows",
+    "chosen_gain": "of it beyond the best single target",
+    "savings": "saved at no less accuracy than the best single target",
+    "savings_gain": "accuracy gained meanwhile",
     "argmax_accuracy": "accuracy at lam = 1",
-    "max_lam_accuracy": "highest accuracy over lam",
     "best_single_accuracy": "best single target",
     "oracle_accuracy": "oracle",
-    "headroom_captured": "headroom captured",
-    "cost_savings": "cost savings against the dearest target",
-    "p_auccc": "P-AUCCC",
+    "auc_mean": "mean AUC over targets",
+    "choice_auc": "choice AUC over pairs of targets",
+    "choice_auc_best": "choice AUC over pairs of the best six",
+    "brier_mean": "mean Brier score",
     "mdp_auccc": "MDP-AUCCC",
+    "p_auccc": "P-AUCCC",
     "oracle_distance": "oracle distance",
+    "max_lam_accuracy": "the paper's, picked on the same queries: highest accuracy over lam",
+    "headroom_captured": "likewise: headroom captured there",
+    "cost_savings": "likewise: saved there against the dearest target",
 }
 
 
@@ -41,6 +47,7 @@ def card(
     parts = [
         "---\nlibrary_name: prefill-router\ntags:\n- llm-routing\n- prefill-router\n---\n",
         f"# A router over {len(pool)} targets\n\n{_summary(record, pool, version)}\n",
+        "## Is it worth having?\n\n" + _verdict(record),
         "## How to use it\n\n```python\nfrom prefill_router import Router\n\n"
         'router = Router.load("this folder")\nrouter.route("your request", lam=0.5).target\n```\n',
         "## How well it does, on queries it has not seen\n\n" + _metrics(record.metrics),
@@ -65,11 +72,18 @@ def _summary(record: Record, pool: Pool, version: int) -> str:
     )
 
 
+def _verdict(record: Record) -> str:
+    if record.verdict is None:
+        return "Not judged: fit it again, or see `prefill-router doctor`.\n"
+    word, because = record.verdict["word"], record.verdict["because"]
+    return f"**{str(word).capitalize()}**, at lam = {record.verdict['lam']:.3g}: {because}.\n"
+
+
 def _metrics(metrics: dict[str, Interval]) -> str:
     rows = [
-        (_TITLES[key], _number(m.value), f"{_number(m.lower)} to {_number(m.upper)}")
-        for key, m in metrics.items()
-        if key in _TITLES
+        (title, _number(metrics[key].value), _interval(metrics[key]))
+        for key, title in _TITLES.items()
+        if key in metrics
     ]
     return _table(("metric", "value", "95 % interval"), rows) if rows else "Not evaluated.\n"
 
@@ -98,6 +112,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in r) + " |\n" for r in lines
     )
+
+
+def _interval(metric: Interval) -> str:
+    return f"{_number(metric.lower)} to {_number(metric.upper)}"
 
 
 def _number(value: float | None) -> str:

@@ -4,6 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from prefill_router.evaluation import OperatingPoints
+
 
 class Interval(BaseModel):
     """A number with its 95 % bootstrap interval; null where it has no value."""
@@ -32,6 +34,8 @@ class Record(BaseModel):
         package: Version of prefill-router that fitted it.
         trained_on: The dataset.
         options: The options of the fit, by name.
+        verdict: Whether it is worth having, judged on the test part: `evaluation.Verdict.to_dict`.
+        chosen: The settings that were chosen on train rows, out of fold.
         metrics: On the test part, by the keys of `metrics.json`.
         training: The training curves, as `predictors` gives them.
         notes: What the reader should know, such as targets that couldn't be judged.
@@ -42,6 +46,8 @@ class Record(BaseModel):
     package: str
     trained_on: TrainedOn
     options: dict[str, Any] = {}
+    verdict: dict[str, Any] | None = None
+    chosen: OperatingPoints | None = None
     metrics: dict[str, Interval] = {}
     training: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
