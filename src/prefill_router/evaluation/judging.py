@@ -20,6 +20,7 @@ from prefill_router.evaluation.operating import Curve, curve_of, max_lam_interva
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.quality import QualityCheck
 from prefill_router.evaluation.reasons import why_target_undefined, why_undefined
+from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import ones
@@ -72,7 +73,7 @@ def evaluate(
         queries=len(trial),
         labels=int((~np.isnan(trial.correct)).sum()),
         targets=trial.targets,
-        headline=groups["headline"][""],
+        headline=with_chance(groups["headline"][""]),
         per_target=groups["targets"],
         regimes=groups["regimes"],
         regime_sizes=_regime_sizes(trial),
