@@ -113,7 +113,10 @@ def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
     labels = [f"{one.name} ({one.queries:,})" for one in found]
     axes.set_yticks(range(len(found)), labels, color=INK, fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
-    axes.set_xlabel("percentage points, 95 % interval; coloured: sure for its group", color=INK)
+    axes.set_xlabel(
+        "percentage points; line: 95 % interval of this row alone; coloured: sure among all rows",
+        color=INK,
+    )
     rows = [
         {
             "group": one.group,
