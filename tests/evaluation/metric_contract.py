@@ -33,6 +33,8 @@ class Metric:
         absolute: Whether it measures prices by a scale of its own, so that it follows them.
         sees_sign: Whether it tells a predictor from the one that says the opposite; if not, a
             perfect predictor is held against one that says the same of all.
+        level: Whether it is what chance makes of so many queries: it falls with their number, and
+            is neither good nor bad.
     """
 
     compute: Compute
@@ -43,6 +45,7 @@ class Metric:
     targets: int = 4
     absolute: bool = False
     sees_sign: bool = True
+    level: bool = False
 
 
 def check(metric: Metric, seed: int) -> None:
@@ -53,7 +56,11 @@ def check(metric: Metric, seed: int) -> None:
     _in_range(metric, value)
     _same(metric, value, _shuffled(system, seed), "order of queries")
     _same(metric, value, _permuted(system, seed), "order of targets")
-    _same(metric, value, resampled(*system, [*range(70), *range(70)]), "doubling")
+    twice = resampled(*system, [*range(70), *range(70)])
+    if metric.level:
+        assert metric.compute(*twice) < value, "doesn't fall with the number of queries"
+    else:
+        _same(metric, value, twice, "doubling")
     factor = 3.7
     expected = value * factor if metric.unit == "usd" else value
     if metric.absolute:
@@ -64,7 +71,8 @@ def check(metric: Metric, seed: int) -> None:
     _same(metric, value, _with_unmeasured(system), "queries without labels")
     if metric.compares:
         _same(metric, value, complete(*system), "queries on which a side wasn't measured")
-    _direction(metric, value, system)
+    if not metric.level:
+        _direction(metric, value, system)
 
 
 def _in_range(metric: Metric, value: float) -> None:

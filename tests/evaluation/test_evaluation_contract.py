@@ -49,6 +49,7 @@ def test_headline_metrics_hold_to_the_contract(name: str, seed: int) -> None:
         "targets": 2 if name in OF_TWO else 4,
         "absolute": name == "router_arena",
         "sees_sign": name != "brier_resolution",
+        "level": name == "ece_by_chance",
     }
     check(Metric(**{**vars(metric), **special}), seed)
 

@@ -15,7 +15,7 @@ from prefill_router.studies.doctor import Checkup, Subject, examine
 from prefill_router.studies.doctor.distance import distances
 from prefill_router.studies.doctor.lift import lifts
 from prefill_router.studies.doctor.nonsense import probe, prompts
-from prefill_router.studies.doctor.probabilities import calibration_error
+from prefill_router.studies.doctor.probabilities import probabilities
 from prefill_router.studies.doctor.shuffled import shuffle, strata
 from prefill_router.studies.doctor.switching import switching
 from studies.patients import patient
@@ -196,12 +196,12 @@ def test_probabilities_that_are_too_high_are_seen(kind: str, sign: str) -> None:
     )
 
 
-def test_the_calibration_error_of_one_bin_is_the_gap() -> None:
-    label = np.repeat([1.0, 0.0], [60, 40])
-    assert calibration_error(np.full(100, 0.7), label[::-1].copy()) >= 0.1
-    exact = np.repeat([0.2, 0.9], 50)
-    assert calibration_error(exact, exact) == 0
-    assert calibration_error(np.array([0.4]), np.array([1.0])) == pytest.approx(0.6)
+def test_the_calibration_error_has_its_level_by_chance_and_an_interval() -> None:
+    sound, off = (probabilities(patient(kind), resamples=60, seed=0) for kind in ("knows", "surer"))
+    assert sound.calibration_error.lower == 0
+    assert sound.by_chance == pytest.approx(sound.calibration_error.value, abs=0.02)
+    assert off.calibration_error.lower > 0.05
+    assert off.calibration_error.value > 5 * off.by_chance
 
 
 def test_distances_are_those_of_a_plain_loop() -> None:

@@ -184,15 +184,16 @@ def _brier(found: "Reliability") -> "Table":
 
 
 def _calibrators(tried: "Sequence[Tried]") -> "Table":
-    """Each calibrator's numbers, and the interval of what it changes in Brier score."""
+    """Each calibrator's numbers, log loss among them; the interval of what it changes in Brier."""
     from prefill_router.calibration import find
 
-    table = _table("calibrator", "ECE", "Brier", "change, 95 %", "log loss", "AUC", "lam = 1")
+    table = _table("calibrator", "ECE", "chance", "Brier", "change, 95 %", "loss", "AUC", "lam 1")
     for one in tried:
         values = {name: value.value for name, value in one.values.items()}
         table.add_row(
             find(one.kind).label,
             _number(values["ece"]),
+            _number(values["ece_by_chance"]),
             _number(values["brier_mean"], ".4f"),
             "" if one.kind == "none" else _interval(one.differences["brier_mean"], "+.4f"),
             _number(values["log_loss"]),

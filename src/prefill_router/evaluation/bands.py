@@ -1,11 +1,18 @@
-"""The curve's bootstrap bands: where the curves of the resamples run."""
+"""The curve's bootstrap bands: where the curves of the resamples run, each from end to end.
+
+Percentiles at each place by itself hold 95 % of the heights there, but many more than 5 % of the
+curves leave such a band somewhere. Here the curves that go furthest out anywhere, by their rank
+among the heights at that place, are left out, and the band is the envelope of the others: a global
+rank envelope, Myllymaki, Mrkvicka, Grabarnik, Seijo and Hahn (2017).
+"""
 
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from prefill_router.evaluation.bootstrap import LEVEL
 
@@ -19,12 +26,12 @@ _SEEN = 0.9
 @final
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Percentiles of a curve's height at some places.
+    """What 95 % of the resamples' curves stay within from end to end.
 
     Attributes:
         x: The places, rising.
-        lower: The 2.5th percentile of the height; NaN where too few curves reach.
-        upper: The 97.5th percentile.
+        lower: The least height of these curves; NaN where too few curves reach.
+        upper: The greatest.
     """
 
     x: PerPlace
@@ -34,13 +41,26 @@ class Band:
     @classmethod
     def of(cls, x: PerPlace, heights: Float[NDArray[np.float64], "resample place"]) -> "Band":
         """The band of these curves, each given by its height at the places or NaN."""
+        seen = ~np.isnan(heights)
+        drawn = seen.any(axis=0) & (seen.sum(axis=0) >= _SEEN * len(heights))
         lower, upper = np.full((2, len(x)), np.nan)
-        tail = 50 * (1 - LEVEL)
-        for place, column in enumerate(heights.T):
-            reached = column[~np.isnan(column)]
-            if len(reached) and len(reached) >= _SEEN * len(column):
-                lower[place], upper[place] = np.percentile(reached, [tail, 100 - tail])
+        if drawn.any():
+            kept = heights[_inside(heights[:, drawn])][:, drawn]
+            lower[drawn], upper[drawn] = np.nanmin(kept, axis=0), np.nanmax(kept, axis=0)
         return cls(x, lower, upper)
+
+
+def _inside(
+    heights: Float[NDArray[np.float64], "resample place"],
+) -> Bool[NDArray[np.bool_], " resample"]:
+    """All but the 5 % of the curves that go furthest out; of equal ones, those that do so often."""
+    seen = ~np.isnan(heights)
+    low = rankdata(np.where(seen, heights, np.inf), axis=0, method="max")
+    high = rankdata(np.where(seen, -heights, np.inf), axis=0, method="max")
+    depths = np.sort(np.where(seen, np.minimum(low, high), np.inf), axis=1)
+    kept = np.ones(len(heights), dtype=np.bool_)
+    kept[np.lexsort(depths.T[::-1])[: int((1 - LEVEL) * len(heights))]] = False
+    return kept
 
 
 def places(x: Float[NDArray[np.float64], " point"], *, ratios: bool = False) -> PerPlace:

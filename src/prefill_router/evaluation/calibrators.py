@@ -14,14 +14,19 @@ from prefill_router.evaluation.auc import Ranking
 from prefill_router.evaluation.binning import Bins
 from prefill_router.evaluation.bootstrap import Estimate, chunks
 from prefill_router.evaluation.metrics import auc_by_target, brier_by_target, macro_mean, rankings
-from prefill_router.evaluation.reliability import ece_by_target, log_loss
+from prefill_router.evaluation.reliability import (
+    calibration_error,
+    chance_error,
+    log_loss,
+    with_chance,
+)
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import PerResample, Weights, mean_over, ones
 from prefill_router.progress import Progress, SilentProgress
 
 _Numbers = dict[str, Float[NDArray[np.float64], "_"]]
-NUMBERS = ("ece", "brier_mean", "log_loss", "auc_mean", "argmax_accuracy")
-"""What calibrators are judged by, the first four as means over the targets."""
+NUMBERS = ("ece", "ece_by_chance", "brier_mean", "log_loss", "auc_mean", "argmax_accuracy")
+"""What calibrators are judged by, all but the last as means over the targets."""
 
 
 @final
@@ -84,8 +89,10 @@ class _Judge:
     def __call__(self, weights: Weights) -> dict[str, PerResample]:
         trial = self.trial
         chosen = trial.of_choice(trial.correct, trial.most_probable)
+        sums = self.bins.sums(weights)
         return {
-            "ece": macro_mean(ece_by_target(self.bins, weights)),
+            "ece": macro_mean(calibration_error(sums)[:, :-1]),
+            "ece_by_chance": macro_mean(chance_error(sums)[:, :-1]),
             "brier_mean": macro_mean(brier_by_target(trial, weights)),
             "log_loss": macro_mean(log_loss(trial, weights)[:, :-1]),
             "auc_mean": macro_mean(auc_by_target(self.ranking, weights)),
@@ -161,4 +168,4 @@ def _estimates(
         n: Estimate.of(float(own[n][0] - plain[n][0]), own_drawn[n] - plain_drawn[n], reason=why)
         for n in NUMBERS
     }
-    return values, differences
+    return with_chance(values, "ece"), differences

@@ -47,8 +47,15 @@ HEADLINE: Mapping[str, Entry] = {
         "number",
         "lower",
         "How far the predicted probabilities are from how often a target is right, in 15 bins of "
-        "equal width, averaged over the targets. Part of it is chance: see the diagram of "
-        "reliability.",
+        "equal width, averaged over the targets. Part of it is chance, see the next number; the "
+        "interval is that of what endless queries would say.",
+    ),
+    "ece_by_chance": Entry(
+        "ECE by chance",
+        "number",
+        "neither",
+        "What the calibration error would be on average, on as many queries, if every probability "
+        "held.",
     ),
     "brier_reliability": Entry(
         "Brier score, reliability",
@@ -304,6 +311,7 @@ def definitions(
         "quartiles": "Q1 to Q4 are four equal parts of the range of mean observed cost along the "
         "exact curve",
         "intervals": "95 % percentile bootstrap over queries, all targets of a query together; "
-        "anchors, best single target and max-lam point found anew in each resample",
+        "anchors, best single target and max-lam point found anew in each resample; that of the "
+        "calibration error is lower by what chance may have added",
         **elsewhere_definitions(max_cost=max_cost),
     }

@@ -17,6 +17,7 @@ from prefill_router.evaluation.reliability import (
     chance_error,
     decomposition,
     log_loss,
+    with_chance,
 )
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import PerResample, Weights, ones
@@ -28,6 +29,7 @@ MEANINGS: Mapping[str, str] = {
     "apart, on average over bins of equal width",
     "ece_equal_mass": "the same over bins of as many queries each",
     "ece_by_chance": "what the first would be on average if every probability held",
+    "ece_equal_mass_by_chance": "what the second would be",
     "bias": "mean predicted probability minus share of right answers; above 0: thought too good",
     "brier": "mean squared difference of probability and outcome "
     "= reliability - resolution + uncertainty + within",
@@ -171,8 +173,9 @@ def reliability_of(
     kinds: tuple[BinKind, BinKind] = ("width", "mass")
     placed = {kind: Bins.of(trial, kind=kind, count=bins) for kind in kinds}
     at, first = _judge(trial, placed, ones(len(trial)))
-    by_chance = chance_error(placed["width"].sums(ones(len(trial)), noise="sampling"))
-    at["ece_by_chance"] = _with_mean(by_chance)  # of the sample's size, so it isn't resampled
+    for kind, name in (("width", "ece_by_chance"), ("mass", "ece_equal_mass_by_chance")):
+        by_chance = chance_error(placed[kind].sums(ones(len(trial)), noise="sampling"))
+        at[name] = _with_mean(by_chance)  # of the sample's size, so it isn't resampled
     tables: list[_Table] = []
     observed: dict[BinKind, list[NDArray[np.float64]]] = {kind: [] for kind in kinds}
     width = max(each.width for each in placed.values())
@@ -229,6 +232,8 @@ def _estimates(
             result[name][what] = Estimate.of(
                 float(values[0, k]), resampled[:, k], reason="it has no labels"
             )
+    for what in ("ece", "ece_equal_mass"):
+        result = {k: with_chance(row, what, f"{what}_by_chance") for k, row in result.items()}
     return result
 
 

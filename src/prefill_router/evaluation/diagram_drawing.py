@@ -31,7 +31,10 @@ def write_diagrams(found: Reliability, path: Path, *, title: str) -> list[Path]:
     Returns:
         The files.
     """
-    errors = {name: row["ece"].value for name, row in found.estimates.items()}
+    errors = {
+        name: f"ECE {row['ece'].value:.3f}, {row['ece_by_chance'].value:.3f} by chance"
+        for name, row in found.estimates.items()
+    }
     figure = draw_diagrams(found.diagrams["mass"], errors, title=title)
     written = [path.with_suffix(suffix) for suffix in (".png", ".svg", ".csv")]
     with files.replacing_file(written[0]) as temporary:
@@ -43,12 +46,12 @@ def write_diagrams(found: Reliability, path: Path, *, title: str) -> list[Path]:
     return written
 
 
-def draw_diagrams(diagram: Diagram, errors: Mapping[str, float], *, title: str) -> Figure:
+def draw_diagrams(diagram: Diagram, errors: Mapping[str, str], *, title: str) -> Figure:
     """Draw a panel for each target, and one for all together.
 
     Args:
         diagram: What is drawn.
-        errors: The calibration error that each panel names.
+        errors: What each panel says of its calibration error.
         title: Of the figure.
     """
     names = diagram.bins.names
@@ -62,7 +65,7 @@ def draw_diagrams(diagram: Diagram, errors: Mapping[str, float], *, title: str) 
             continue
         _draw(axes, diagram, k)
         axes.set_title(
-            f"{names[k]}\nECE {errors[names[k]]:.3f}",
+            f"{names[k]}\n{errors[names[k]]}",
             **{"color": INK, "fontsize": 8, "loc": "left", "parse_math": False},
         )
         if k + across >= len(names):
@@ -93,7 +96,16 @@ def _draw(axes: Axes, diagram: Diagram, column: int) -> None:
     _draw_mass(axes, diagram, column)
     axes.plot([0, 1], [0, 1], "--", color=_EVEN, lw=1, label="perfectly calibrated", zorder=2)
     if np.isfinite(low).any():
-        axes.vlines(x, low, high, color=_POINT, lw=1.2, alpha=0.5, label="95 % interval", zorder=3)
+        axes.vlines(
+            x,
+            low,
+            high,
+            color=_POINT,
+            lw=1.2,
+            alpha=0.5,
+            label="95 % interval of each bin",
+            zorder=3,
+        )
     axes.plot(x, y, "o-", color=_POINT, ms=3, lw=0.8, label="observed", zorder=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     axes.set_aspect("equal")

@@ -3,11 +3,19 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from typing import Literal
 
 from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.catalogue import Unit
+from prefill_router.evaluation.catalogue import Better, Unit
 from prefill_router.evaluation.wording import interval, worded
 
+Sure = Literal["", "better", "worse"]
+BOLD = (
+    "Bold: surely better than what it is held against, on the same queries (the interval of the "
+    "difference excludes 0); in brackets: surely worse."
+)
+"""What bold and brackets mean in every table of every page."""
+UNDERLINED = "Underlined: the best of its row, surely or by chance."
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -73,26 +81,39 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def wide(content: str) -> str:
-    """Content that scrolls sideways where it is wider than the page."""
-    return f'<div class="wide">{content}</div>'
+    """Content that scrolls sideways where it is wider than the page, and shades its hidden side."""
+    return f'<div class="wide" tabindex="0">{content}</div>'
 
 
-def plain_cell(text: str, *, note: str = "", strong: bool = False) -> str:
-    """A cell of text, with a smaller note under it."""
+def sure(difference: Estimate, better: Better) -> Sure:
+    """What a difference says of the first of two: nothing where its interval holds 0."""
+    if better == "neither" or not (difference.lower > 0 or difference.upper < 0):
+        return ""
+    return "better" if (difference.lower > 0) == (better == "higher") else "worse"
+
+
+def plain_cell(text: str, *, note: str = "", best: bool = False) -> str:
+    """A cell of text, with a smaller note under it; underlined if it is the best of its row."""
     small = f"<small>{escape(note)}</small>" if note else ""
-    shown = f"<b>{escape(text)}</b>" if strong else escape(text)
+    shown = f"<u>{escape(text)}</u>" if best else escape(text)
     return f"<td>{shown}{small}</td>"
 
 
-def estimate_cell(
-    estimate: Estimate, unit: Unit, *, signed: bool = False, strong: bool = False
-) -> str:
-    """A cell with a number, its interval under it, and why it isn't defined as a hint."""
+def estimate_cell(estimate: Estimate, unit: Unit, *, signed: bool = False, held: Sure = "") -> str:
+    """A cell with a number, its interval under it, and why it isn't defined as a hint.
+
+    Args:
+        estimate: The number.
+        unit: Of it.
+        signed: Whether a plus is shown.
+        held: How it does against what it is held against, see `BOLD`.
+    """
     spread = interval(estimate, unit)
     small = f"<small>{escape(spread)}</small>" if spread else ""
     hint = f' title="{escape(estimate.reason)}"' if estimate.reason else ""
     text = escape(worded(estimate.value, unit, signed=signed))
-    return f"<td{hint}>{f'<b>{text}</b>' if strong else text}{small}</td>"
+    shown = {"better": f"<b>{text}</b>", "worse": f"[{text}]", "": text}[held]
+    return f"<td{hint}>{shown}{small}</td>"
 
 
 def figure(svg: str, caption: str) -> str:

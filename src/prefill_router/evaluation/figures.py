@@ -26,7 +26,6 @@ Singles = Float[NDArray[np.float64], " target"]
 _ROUTER, _SINGLE, _ORACLE, _MARK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 INK = "#010203"
 """Black for the eye; `inline_svg` makes it the page's text colour."""
-_MIX = "#777777"
 _PER_MIX = 40
 """Points drawn between two targets of the best mix: a straight line only where cost is linear."""
 _MOST = 4000
@@ -52,6 +51,8 @@ class Drawing:
         oracle: Its accuracy.
         corner: Whether the oracle is the corner (1, 1), and not only an accuracy.
         log: Whether x is drawn on a logarithmic scale.
+        dearest: The dearest target, and at each point of the curve the share of the queries that
+            it gets; None where that isn't drawn.
     """
 
     title: str
@@ -67,6 +68,7 @@ class Drawing:
     oracle: float
     corner: bool
     log: bool
+    dearest: tuple[str, Values] | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """The data of the figure, one row per point."""
@@ -76,6 +78,10 @@ class Drawing:
         for name, on, x, y in zip(self.names, self.frontier, *self.singles, strict=True):
             rows.append(_row("frontier target" if on else "target", name, x, y))
         rows += [_row("best mix", "", *xy) for xy in zip(*self.mix, strict=True)]
+        if self.dearest is not None:
+            name, share = self.dearest
+            pairs = zip(self.curve[0], share, strict=True)
+            rows += [_row("calls to the dearest", name, *xy) for xy in pairs]
         rows.append(_row("max-lam", "", *self.best))
         rows.append(_row("oracle", "", 1.0 if self.corner else float("nan"), self.oracle))
         return rows
@@ -102,6 +108,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
             mix=(PER * mixed[0], 100 * mixed[1]),
             corner=False,
             log=_spread(PER * cost),
+            dearest=_dearest(evaluation, cost),
             **common,
         )
     axis = evaluation.definitions["cost_axis"].split(":")[0]
@@ -126,26 +133,48 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
 
 def draw(what: Drawing) -> Figure:
     """Draw a figure."""
-    figure = Figure(figsize=(9.4, 6.0), layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(9.4, 6.0 if what.dearest is None else 7.2), layout="constrained")
     x, y = what.curve
     if not np.isfinite(x * y).any():
+        axes = figure.add_subplot()
         axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
         axes.set_axis_off()
         return figure
+    axes, below = _panels(figure, what)
     order, shown = np.argsort(x, kind="stable"), max(1, len(x) // _MOST)
     axes.plot(x[order][::shown], y[order][::shown], color=_ROUTER, lw=1.8, label="router", zorder=3)
     _draw_band(axes, what.band)
     draw_singles(axes, what)
     axes.plot(*what.best, "D", color=_MARK, ms=7, label="highest accuracy", zorder=5)
     frame(axes, what)
-    figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=8, labelcolor=INK)
-    finite = np.isfinite(what.singles[0]) & np.isfinite(what.singles[1])
-    at = [(float(a), float(b)) for a, b in zip(*what.singles, strict=True)]
-    keep = [i for i in range(len(at)) if finite[i]]
-    line = [(float(x[i]), float(y[i])) for i in order[:: max(1, len(x) // 60)]]
-    place_labels(axes, [at[i] for i in keep], [what.names[i] for i in keep], avoid=line, colour=INK)
+    if below is not None and what.dearest is not None:
+        below.plot(x[order][::shown], 100 * what.dearest[1][order][::shown], color=_ROUTER, lw=1.4)
+        _dress(below, axes.get_xlabel(), f"calls (%) to\n{what.dearest[0]}")
+        below.yaxis.label.set_fontsize(8)
+        axes.set_xlabel("")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
+    name_targets(axes, what)
     return figure
+
+
+def name_targets(axes: Axes, *drawn: Drawing) -> None:
+    """Write each single target's name beside it, clear of the curves; call it last.
+
+    Args:
+        axes: With everything drawn on them.
+        drawn: What is, with the same targets.
+    """
+    first = drawn[0]
+    at = [(float(a), float(b)) for a, b in zip(*first.singles, strict=True)]
+    keep = [i for i, point in enumerate(at) if np.isfinite(point).all()]
+    lines = [
+        (float(x), float(y))
+        for x, y in [first.mix, *(one.curve for one in drawn), ([first.best[0]], [first.best[1]])]
+        for x, y in list(zip(x, y, strict=True))[:: max(1, len(x) // 60)]
+        if np.isfinite(x * y)
+    ]
+    names = [first.names[i] for i in keep]
+    place_labels(axes, [at[i] for i in keep], names, avoid=lines, colour=INK)
 
 
 def png(figure: Figure) -> bytes:
@@ -220,30 +249,48 @@ def _normalised(evaluation: Evaluation, mixed: tuple[Mixes, Mixes]) -> tuple[Mix
     return plane.cheapness(cost, axis=axis)[0], plane.height(accuracy)[0]
 
 
+def _dearest(evaluation: Evaluation, cost: Singles) -> tuple[str, Values] | None:
+    if np.isnan(cost).all() or len(cost) < 2:
+        return None
+    return evaluation.targets[int(np.nanargmax(cost))], evaluation.curve.dearest_share
+
+
+def _panels(figure: Figure, what: Drawing) -> tuple[Axes, Axes | None]:
+    """The plane, and below it on the same cost the calls to the dearest target."""
+    if what.dearest is None:
+        return figure.add_subplot(), None
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
+    above.tick_params(labelbottom=False)
+    below.set_ylim(-4, 104)
+    below.set_yticks((0, 50, 100))
+    return above, below
+
+
 def _draw_band(axes: Axes, band: Band) -> None:
     if np.isfinite(band.lower).any():
         axes.fill_between(
-            band.x, band.lower, band.upper, color=_ROUTER, alpha=0.18, lw=0, label="95 % band"
+            band.x,
+            band.lower,
+            band.upper,
+            color=_ROUTER,
+            alpha=0.22,
+            lw=0,
+            label="95 % of resampled curves, end to end",
         )
 
 
 def draw_singles(axes: Axes, what: Drawing) -> None:
-    """Draw the single targets, their frontier, and the best fixed mixes of them."""
+    """Draw the single targets, and the best fixed mixes of them as what a router must beat."""
     x, y = what.singles
     on = np.array(what.frontier)
     axes.plot(x[~on], y[~on], "o", color=_SINGLE, mfc="none", ms=6, label="single target", zorder=4)
-    order = np.flatnonzero(on)[np.argsort(x[on])]
-    axes.plot(
-        x[order],
-        y[order],
-        "o--",
-        color=_SINGLE,
-        ms=6,
-        lw=1,
-        label="their frontier",
-        zorder=4,
-    )
-    axes.plot(*what.mix, "-.", color=_MIX, lw=1.2, label="their best mixes", zorder=2)
+    axes.plot(x[on], y[on], "o", color=_SINGLE, ms=6, label="one that no other beats", zorder=4)
+    draw_mix(axes, *what.mix)
+
+
+def draw_mix(axes: Axes, cost: Mixes, accuracy: Mixes) -> None:
+    """Draw what drawing targets by lot reaches; it is bent where cost isn't linear."""
+    axes.plot(cost, accuracy, "--", color=_SINGLE, lw=1.3, label="best fixed mix", zorder=2)
 
 
 def frame(axes: Axes, what: Drawing) -> None:
@@ -251,7 +298,7 @@ def frame(axes: Axes, what: Drawing) -> None:
     if what.log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
     if what.corner:
         axes.plot(1, 1, "*", color=_ORACLE, ms=14, label="oracle corner", zorder=5)
@@ -259,8 +306,12 @@ def frame(axes: Axes, what: Drawing) -> None:
         axes.axhline(what.oracle, color=_ORACLE, lw=1.2, ls=":", label="oracle accuracy")
     axes.margins(x=0.09, y=0.07)
     axes.set_title(what.title, color=INK, fontsize=11, loc="left")
-    axes.set_xlabel(what.x_label, color=INK)
-    axes.set_ylabel(what.y_label, color=INK)
+    _dress(axes, what.x_label, what.y_label)
+
+
+def _dress(axes: Axes, x_label: str, y_label: str) -> None:
+    axes.set_xlabel(x_label, color=INK)
+    axes.set_ylabel(y_label, color=INK, parse_math=False)
     axes.tick_params(which="both", colors=INK, labelsize=8)
     axes.grid(visible=True, color="#888888", alpha=0.25, lw=0.5)
     axes.spines[["top", "right"]].set_visible(False)

@@ -22,6 +22,7 @@ from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.quality import QualityCheck
 from prefill_router.evaluation.reasons import why_target_undefined, why_undefined
+from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.verdict import judge
@@ -89,7 +90,7 @@ def evaluate(
         labels=int((~np.isnan(trial.correct)).sum()),
         coverage=Coverage.of(trial),
         targets=trial.targets,
-        headline=groups["headline"][""],
+        headline=with_chance(groups["headline"][""]),
         per_target=groups["targets"],
         regimes=groups["regimes"],
         regime_sizes=_regime_sizes(trial),

@@ -61,7 +61,8 @@ def place_labels(
     if not isinstance(figure, Figure) or not at:
         return
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
+    with any_script():
+        canvas.draw()  # type: ignore[no-untyped-call]
     figure.set_layout_engine("none")  # what is placed now mustn't move the axes again
     scale = figure.dpi / 72
     points = axes.transData.transform(np.asarray(at))

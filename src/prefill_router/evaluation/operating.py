@@ -11,6 +11,7 @@ from prefill_router.evaluation.area import Axis
 from prefill_router.evaluation.bootstrap import plain
 from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.scores import Scorer, Scores, best_point, plane
+from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import ones
 
 PerPoint = Float[NDArray[np.float64], " point"]
@@ -28,6 +29,8 @@ class Curve:
         mean_cost: Mean observed cost, US dollars.
         normalised_cost: 1 at the cheapest single target, 0 at the dearest.
         normalised_accuracy: 1 at the oracle, 0 at the worst single target.
+        dearest_share: The share of the queries that go to the target with the highest mean cost,
+            just above `lam_from`.
     """
 
     lam_from: PerPoint
@@ -36,6 +39,7 @@ class Curve:
     mean_cost: PerPoint
     normalised_cost: PerPoint
     normalised_accuracy: PerPoint
+    dearest_share: PerPoint
 
     def __len__(self) -> int:
         return len(self.lam_from)
@@ -91,7 +95,21 @@ def curve_of(scorer: Scorer, scores: Scores) -> Curve:
         points.cost[0],
         scores.anchors.cheapness(points.cost, axis=scorer.axis)[0],
         scores.anchors.height(points.accuracy)[0],
+        _share(scorer.trial, scores.singles.cost[0], lam),
     )
+
+
+def _share(trial: Trial, cost: Float[NDArray[np.float64], " target"], lam: PerPoint) -> PerPoint:
+    """The share of the queries that go to the dearest target just above each lam."""
+    if np.isnan(cost).all():
+        return np.full(len(lam), np.nan)
+    path, dearest = trial.path, int(np.nanargmax(cost))
+    to = (path.target == dearest).astype(np.float64)
+    change = np.where(path.lam > 0, np.diff(to, prepend=0.0), to)
+    order = np.argsort(path.lam, kind="stable")
+    place = np.searchsorted(path.lam[order], lam, side="right") - 1
+    share: PerPoint = np.cumsum(change[order])[place] / len(trial)
+    return share
 
 
 def max_lam_interval(scorer: Scorer, scores: Scores, curve: Curve) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.quality import QualityCheck
 from prefill_router.evaluation.reasons import why_undefined
+from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import Weights, ones
@@ -130,7 +131,9 @@ def paired(
     others = [name for name in scorers if name != reference]
     return Paired(
         reference=reference,
-        headline={name: _estimates(values[name], drawn[name], why[name]) for name in scorers},
+        headline={
+            name: with_chance(_estimates(values[name], drawn[name], why[name])) for name in scorers
+        },
         difference={
             name: _estimates(
                 _minus(values[name], values[reference]),

@@ -5,7 +5,7 @@ import numpy as np
 from prefill_router.evaluation.scores import Scores
 
 OF_PREDICTIONS = (
-    *("auc_mean", "choice_auc", "choice_auc_best", "brier_mean", "ece_mean"),
+    *("auc_mean", "choice_auc", "choice_auc_best", "brier_mean", "ece_mean", "ece_by_chance"),
     *("brier_reliability", "brier_resolution"),
 )
 """The headline numbers of the probabilities alone: they count every label."""

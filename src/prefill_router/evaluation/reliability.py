@@ -5,12 +5,16 @@ what `Bins.sums` makes of them, and gives one row per resample and one column pe
 targets together in the last.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import gammaln, ndtr, xlog1py, xlogy
 
 from prefill_router.evaluation.binning import Bins, BinSums, Noise, PerBin, PerColumn
+from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import Weights, divide
 
@@ -37,12 +41,57 @@ def calibration_error(sums: BinSums) -> PerColumn:
 def chance_error(sums: BinSums) -> PerColumn:
     """What the calibration error of a perfectly calibrated system would be, by chance.
 
+    For each target the mean deviation of a binomial variable (De Moivre), of all targets together
+    that of a normal one, since the answers to one query go together. Soft labels scatter less than
+    right and wrong; it is shorter by the ratio.
+
     Args:
-        sums: With the noise of `sampling`.
+        sums: With the noise of `sampling`, if the last column is looked at.
     """
-    apart = (sums.predicted - sums.observed) ** 2
-    noise = np.where(np.isinf(sums.gap_noise), apart / _CHANCE**2, sums.gap_noise)
-    return _over_bins(sums, _CHANCE * np.sqrt(noise))
+    single = np.isinf(sums.gap_noise[:, -1:])
+    apart = np.abs(sums.predicted - sums.observed)[:, -1:]
+    together = np.where(single, apart, _CHANCE * np.sqrt(sums.gap_noise[:, -1:]))
+    mean = sums.label_mean
+    scatter = np.sqrt(divide(sums.label_variance, mean * (1 - mean)))[:, :-1, None]
+    alone = _deviation(sums.weight, sums.predicted)[:, :-1] * np.nan_to_num(scatter, nan=1.0)
+    return _over_bins(sums, np.concatenate([alone, together], axis=1))
+
+
+def _deviation(draws: PerBin, chance: PerBin) -> PerBin:
+    """The mean distance of a share from its chance, in so many draws; NaN where there is none."""
+    count, said = np.where(draws > 0, draws, np.nan), np.clip(chance, 0, 1)
+    over = np.floor(count * said) + 1  # the first number of successes above the mean
+    inside = over <= count
+    over = np.where(inside, over, 1)
+    ways = gammaln(count + 1) - gammaln(over) - gammaln(count - over + 1)
+    size = ways + xlogy(over, said) + xlog1py(count - over + 1, -said)
+    return np.where(inside, 2 * np.exp(size), 0) / count
+
+
+def with_chance(
+    estimates: Mapping[str, Estimate],
+    name: str = "ece_mean",
+    by_chance: str = "ece_by_chance",
+) -> dict[str, Estimate]:
+    """The same with an interval that covers the calibration error of endless queries.
+
+    The error is never negative, so chance only makes it larger: by what `chance_error` says where
+    every probability holds, by nearly nothing where they are far off. Nobody knows which, so the
+    interval is as wide as the resamples spread, around the error, and goes down by all that chance
+    may have added, to 0 at the lowest.
+
+    Args:
+        estimates: By name; returned as they are where either is lacking.
+        name: Of the calibration error.
+        by_chance: Of what chance makes of it.
+    """
+    found = dict(estimates)
+    if name in found and by_chance in found and np.isfinite(found[name].lower):
+        one = found[name]
+        half = (one.upper - one.lower) / 2
+        lower = max(one.value - half - found[by_chance].value, 0.0)
+        found[name] = replace(one, lower=lower, upper=one.value + half)
+    return found
 
 
 def ece_by_target(

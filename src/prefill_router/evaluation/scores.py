@@ -32,7 +32,7 @@ from prefill_router.evaluation.metrics import (
 )
 from prefill_router.evaluation.operating_points import OperatingPoints, chosen_numbers
 from prefill_router.evaluation.pareto import Among, Reading
-from prefill_router.evaluation.reliability import calibration_error, decomposition
+from prefill_router.evaluation.reliability import calibration_error, chance_error, decomposition
 from prefill_router.evaluation.strong_weak import StrongWeak
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import PerResample, Weights, divide, known_mean, mean_over
@@ -43,6 +43,7 @@ Headline = Literal[
     "choice_auc_best",
     "brier_mean",
     "ece_mean",
+    "ece_by_chance",
     "brier_reliability",
     "brier_resolution",
     "argmax_accuracy",
@@ -249,6 +250,7 @@ def _reliability(bins: Bins, weights: Weights) -> dict[str, PerResample]:
     parts = decomposition(sums)
     return {
         "ece_mean": macro_mean(calibration_error(sums)[:, :-1]),
+        "ece_by_chance": macro_mean(chance_error(sums)[:, :-1]),
         "brier_reliability": macro_mean(parts["reliability"][:, :-1]),
         "brier_resolution": macro_mean(parts["resolution"][:, :-1]),
     }

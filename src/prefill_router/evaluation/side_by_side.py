@@ -17,11 +17,11 @@ from prefill_router.evaluation.figures import (
     draw_singles,
     drawing,
     frame,
+    name_targets,
 )
-from prefill_router.evaluation.labels import place_labels
 
 # Okabe and Ito's colours that the targets and the oracle leave free; the strokes differ as well.
-_STROKES = (("#0072B2", "-"), ("#CC79A7", "--"), ("#000000", "-."), ("#56B4E9", ":"))
+_STROKES = (("#0072B2", "-"), ("#CC79A7", "--"), (INK, "-."), ("#56B4E9", ":"))
 
 
 def write_side_by_side(systems: Mapping[str, Evaluation], path: Path, *, title: str) -> list[Path]:
@@ -58,7 +58,7 @@ def draw_side_by_side(systems: Mapping[str, Evaluation], *, title: str) -> Figur
     frame(axes, first)
     axes.set_title(title, color=INK, fontsize=11, loc="left")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
-    _name_targets(axes, what)
+    name_targets(axes, *what.values())
     return figure
 
 
@@ -92,16 +92,3 @@ def _draw_curve(axes: Axes, what: Drawing, name: str, colour: str, style: str) -
     if np.isfinite(what.band.lower).any():
         bounds = (what.band.lower, what.band.upper)
         axes.fill_between(what.band.x, *bounds, color=colour, alpha=0.12, lw=0)
-
-
-def _name_targets(axes: Axes, what: Mapping[str, Drawing]) -> None:
-    first = next(iter(what.values()))
-    at = [(float(x), float(y)) for x, y in zip(*first.singles, strict=True)]
-    known = [i for i, point in enumerate(at) if np.isfinite(point).all()]
-    line = [
-        (float(x), float(y))
-        for shown in what.values()
-        for x, y in list(zip(*shown.curve, strict=True))[:: max(1, len(shown.curve[0]) // 60)]
-    ]
-    names = [first.names[i] for i in known]
-    place_labels(axes, [at[i] for i in known], names, avoid=line, colour=INK)

@@ -89,7 +89,7 @@ def draw_sweep(sweep: Sweep, folder: Path) -> list[Path]:
         _write_cells(axes, shown)
         figure.colorbar(image, ax=axes, label="test AUC", shrink=0.9, pad=0.01)
         axes.set(xlabel="target", ylabel="encoder")
-        axes.set_title("AUC of every target under every encoder (bold: best)", fontsize=10)
+        axes.set_title("AUC of every target under every encoder (*: best)", fontsize=10)
         return _save(figure, folder / "sweep", pl.DataFrame(sweep.rows()))
 
 
@@ -124,11 +124,10 @@ def _write_cells(axes: Axes, values: NDArray[np.float64]) -> None:
         axes.text(
             column,
             row,
-            f"{value:.3f}",
+            f"{value:.3f}{'*' if best else ''}",
             ha="center",
             va="center",
             color="black" if value > middle else "white",
-            fontweight="bold" if best else "normal",
         )
 
 

@@ -5,7 +5,7 @@ from html import escape
 
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.document import facts, plain_cell, table, wide
+from prefill_router.evaluation.document import UNDERLINED, facts, paragraph, plain_cell, table, wide
 from prefill_router.studies.ablations import FISHER, LIMIT, Ablations
 from prefill_router.studies.drawing import QUIET, legend_below, new_figure, stroke, style
 from prefill_router.studies.output import Drawn, Sheet
@@ -35,7 +35,7 @@ def sheet(study: Ablations, *, title: str, known: Mapping[str, str]) -> Sheet:
         said=said(study),
         known={**known, "probes": components},
         sections=(
-            ("Mean AUC by way to select", (wide(numbers(study)),)),
+            ("Mean AUC by way to select", (paragraph(UNDERLINED, soft=True), wide(numbers(study)))),
             ("What the columns mean", (facts(_MEANINGS),)),
         ),
         numbers=study.to_dict(),
@@ -61,13 +61,13 @@ def said(study: Ablations) -> list[str]:
 
 
 def numbers(study: Ablations) -> str:
-    """The paper's table; the best practical way of each row is bold."""
+    """The paper's table; the best practical way of each row is underlined."""
     names = [selector.name for selector in study.rows[0].ways.selectors]
     rows = []
     for row in study.rows:
         top = max(row.practical.values())
         cells = [
-            plain_cell(f"{row.ways[n].auc:.4f}", strong=n != LIMIT and row.ways[n].auc == top)
+            plain_cell(f"{row.ways[n].auc:.4f}", best=n != LIMIT and row.ways[n].auc == top)
             for n in names
         ]
         rows.append([escape(f"{row.pool}, {row.encoder}"), *cells])

@@ -6,7 +6,7 @@ from html import escape
 from matplotlib.figure import Figure
 
 from prefill_router.activations import Pooling
-from prefill_router.evaluation.document import facts, paragraph, plain_cell, table, wide
+from prefill_router.evaluation.document import UNDERLINED, facts, paragraph, plain_cell, table, wide
 from prefill_router.studies.dimensions import USUAL, Cell, Dimensions
 from prefill_router.studies.drawing import legend_below, new_figure, stroke, style
 from prefill_router.studies.output import Drawn, Sheet
@@ -37,8 +37,8 @@ def sheet(study: Dimensions, *, title: str, known: Mapping[str, str]) -> Sheet:
         said=said(study),
         known=known,
         sections=(
-            ("At the Fisher-chosen layers", (wide(grid(study, "fisher")),)),
-            ("At the best layers", (wide(grid(study, "best")),)),
+            ("At the Fisher-chosen layers", (_best(), wide(grid(study, "fisher")))),
+            ("At the best layers", (_best(), wide(grid(study, "best")))),
             (
                 f"Ways to choose the layer, at {_shown(study)} components",
                 (wide(selectors(study)),),
@@ -76,13 +76,17 @@ def said(study: Dimensions) -> list[str]:
     return lines
 
 
+def _best() -> str:
+    return paragraph(UNDERLINED, soft=True)
+
+
 def grid(study: Dimensions, which: str) -> str:
-    """Mean AUC by encoder and pooling, a column per dimension; the best of each row bold."""
+    """Mean AUC by encoder and pooling, a column per dimension; the best of each row underlined."""
     dims = sorted({cell.dim for cell in study.cells})
     rows = []
     for encoder, poolings in study.lines:
         values = [_value(cell, which) for cell in study.line(encoder, poolings)]
-        cells = [plain_cell(f"{value:.4f}", strong=value == max(values)) for value in values]
+        cells = [plain_cell(f"{value:.4f}", best=value == max(values)) for value in values]
         rows.append([escape(f"{encoder}, {_kind(poolings)}"), *cells])
     return table(["States", *map(str, dims)], rows)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation.bands import Band
 from prefill_router.evaluation.bootstrap import Estimate, chunks
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.weighted import ones
@@ -28,7 +29,7 @@ from prefill_router.studies.ratio_order import BAND, RATIOS, Order, Reading, kno
 PAIR = ("apgr", "cpt_20", "cpt_50", "cpt_80")
 """RouteLLM's numbers, for two targets."""
 Line = Float64[NDArray[np.float64], " point"]
-Band = Float64[NDArray[np.float64], " share"]
+Shares = Float64[NDArray[np.float64], " share"]
 
 
 @final
@@ -41,8 +42,9 @@ class RatioCurve:
         ratio: n / N, for n from 0 to N.
         accuracy: At each; NaN where nothing was measured.
         band_ratio: Where the band is known.
-        lower: The band's lower end there, 2.5 % of the resamples; NaN without resamples.
-        upper: Its upper end, 97.5 %.
+        lower: The band's lower end there; 95 % of the resamples' curves stay within the band from
+            end to end (`evaluation.bands`). NaN without resamples.
+        upper: Its upper end.
         at: The accuracy at each of `RATIOS`, with intervals.
         summary: `mean_accuracy` over all shares, and `lift`, by how much that is above forcing the
             same shares at random; for two targets also RouteLLM's `apgr` and `cpt_20`, `cpt_50`,
@@ -54,9 +56,9 @@ class RatioCurve:
     name: str
     ratio: Line
     accuracy: Line
-    band_ratio: Band
-    lower: Band
-    upper: Band
+    band_ratio: Shares
+    lower: Shares
+    upper: Shares
     at: tuple[Estimate, ...]
     summary: Mapping[str, Estimate]
     difference: tuple[Estimate, ...] = ()
@@ -214,9 +216,8 @@ def _curve(
     against: tuple[Reading, Reading | None] | None,
 ) -> RatioCurve:
     share, right, known = order.points(ones(len(order.order)))
-    band = np.full((2, BAND + 1), np.nan)
-    if drawn is not None:
-        band = np.stack([_percentile(drawn.band, level) for level in (2.5, 97.5)])
+    none = np.full((0, BAND + 1), np.nan)
+    band = Band.of(np.linspace(0, 1, BAND + 1), none if drawn is None else drawn.band)
     difference: tuple[Estimate, ...] = ()
     summary_difference = None
     if against is not None:
@@ -235,9 +236,9 @@ def _curve(
         name,
         share[0],
         (right / known_only(known))[0],
-        np.linspace(0, 1, BAND + 1),
-        band[0],
-        band[1],
+        band.x,
+        band.lower,
+        band.upper,
         _estimates(point.at, None if drawn is None else drawn.at),
         {
             n: _estimate(float(value[0]), None if drawn is None else drawn.summary[n])
@@ -246,13 +247,6 @@ def _curve(
         difference,
         summary_difference,
     )
-
-
-def _percentile(table: NDArray[np.float64], level: float) -> NDArray[np.float64]:
-    found = np.full(table.shape[1], np.nan)
-    some = ~np.isnan(table).all(axis=0)
-    found[some] = np.nanpercentile(table[:, some], level, axis=0)
-    return found
 
 
 def _estimates(

@@ -6,8 +6,15 @@ from html import escape
 import numpy as np
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.document import estimate_cell, facts, paragraph, table, wide
+from prefill_router.evaluation.document import (
+    BOLD,
+    estimate_cell,
+    facts,
+    paragraph,
+    sure,
+    table,
+    wide,
+)
 from prefill_router.evaluation.figures import INK
 from prefill_router.evaluation.wording import interval, worded
 from prefill_router.studies.drawing import QUIET, legend_below, new_figure, stroke, style
@@ -98,13 +105,16 @@ def differences(study: RatioStudy) -> str:
     rows = [
         [
             escape(one.name),
-            *(estimate_cell(value, "points", strong=_sure(value)) for value in one.difference),
+            *(
+                estimate_cell(value, "points", held=sure(value, "higher"))
+                for value in one.difference
+            ),
         ]
         for one in study.curves[1:]
     ]
     if not rows:
         return paragraph("There is no other router.")
-    note = paragraph("Bold: the interval of the difference excludes 0.", soft=True)
+    note = paragraph(BOLD, soft=True)
     return note + table(["Router", *_heads()], rows)
 
 
@@ -116,7 +126,7 @@ def summaries(study: RatioStudy) -> str:
     for one in study.curves:
         cells = [
             estimate_cell(one.summary["mean_accuracy"], "share"),
-            estimate_cell(one.summary["lift"], "points", strong=_sure(one.summary["lift"])),
+            estimate_cell(one.summary["lift"], "points", held=sure(one.summary["lift"], "higher")),
         ]
         cells += [estimate_cell(one.summary[n], "number" if n == "apgr" else "share") for n in pair]
         rows.append([escape(one.name), *cells])
@@ -141,7 +151,13 @@ def draw(study: RatioStudy) -> Figure:
         )
         if place == 0 and np.isfinite(one.lower).any():
             band = (100 * one.band_ratio, 100 * one.lower, 100 * one.upper)
-            axes.fill_between(*band, color=colour, alpha=0.13, lw=0, label="95 % of resamples")
+            axes.fill_between(
+                *band,
+                color=colour,
+                alpha=0.13,
+                lw=0,
+                label=f"{one.name}: 95 % of the resamples, end to end",
+            )
     end = 100 * study.strong_accuracy
     axes.axhline(end, color=QUIET, lw=0.9, ls=":", label=f"{study.strong} alone")
     style(
@@ -171,17 +187,17 @@ def _intro(study: RatioStudy) -> str:
 def _caption(study: RatioStudy) -> str:
     first = study.curves[0]
     spread = interval(first.summary["mean_accuracy"], "share")
-    told = f" The band is that of {first.name}" if spread else ""
-    told += f" (mean accuracy {spread})." if spread else ""
+    told = (
+        f" The band holds 95 % of the resampled curves of {first.name} from end to end; its "
+        if (spread)
+        else ""
+    )
+    told += f"mean accuracy is within {spread}." if spread else ""
     return (
         "Left: the strong target answers nothing; right: everything. A curve that rises above both "
         f"of its ends says that the router knows whom to send there.{told} Overlapping bands don't "
         "say that two routers are equal: the paired differences below do better."
     )
-
-
-def _sure(estimate: Estimate) -> bool:
-    return estimate.lower > 0 or estimate.upper < 0
 
 
 def _table(study: RatioStudy) -> list[dict[str, object]]:

@@ -7,12 +7,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.document import (
+    BOLD,
     estimate_cell,
     facts,
     paragraph,
+    sure,
     table,
     wide,
 )
@@ -108,7 +109,7 @@ def columns(study: ShiftStudy, number: Number) -> str:
             escape(one.name),
             *(estimate_cell(one.numbers[arm][number], entry.unit) for arm in ARMS),
             *(
-                estimate_cell(value, unit, signed=True, strong=_sure(value))
+                estimate_cell(value, unit, signed=True, held=sure(value, entry.better))
                 for value in (one.loss[number], one.loss_of_shift[number])
             ),
         ]
@@ -165,7 +166,10 @@ def _draw_row(
 
 
 def _of(study: ShiftStudy, number: Number) -> Sequence[str]:
-    return (paragraph(HEADLINE[number].meaning, soft=True), wide(columns(study, number)))
+    return (
+        paragraph(f"{HEADLINE[number].meaning} {BOLD}", soft=True),
+        wide(columns(study, number)),
+    )
 
 
 def _lost(one: Shifted) -> str:
@@ -192,10 +196,6 @@ def _kinds(study: ShiftStudy) -> dict[str, str]:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
-
-
-def _sure(estimate: Estimate) -> bool:
-    return estimate.lower > 0 or estimate.upper < 0
 
 
 def _failed(study: ShiftStudy) -> list[str]:

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 
 from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.figures import INK, draw_singles, drawing, frame
+from prefill_router.evaluation.figures import INK, draw_singles, drawing, frame, name_targets
 from prefill_router.reports.compare.run import Judged, Result
 
 # Okabe and Ito's colours that the targets and the oracle leave free, and strokes beside them.
 _STROKES = (
     ("#0072B2", "-"),
     ("#CC79A7", "--"),
-    ("#000000", "-."),
+    (INK, "-."),
     ("#56B4E9", ":"),
     ("#E69F00", (0, (5, 1, 1, 1))),
 )
@@ -51,6 +51,7 @@ def draw_curves(result: Result) -> Figure:
     frame(axes, first)
     axes.set_title("Accuracy against cost, all routers", color=INK, fontsize=11, loc="left")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
+    name_targets(axes, *(drawing(one.evaluation, "raw") for one in chosen))
     return figure
 
 
@@ -144,10 +145,10 @@ def captions() -> Mapping[str, str]:
     """What is under each figure."""
     return {
         "curves": "Each curve is one router from its cheapest to its most accurate setting; up and "
-        "to the left is better. Circles are the single targets, the dashed line joins those that "
-        "no other beats on both counts. A router is worth having where it runs above that line.",
-        "intervals": "Dots are the numbers on the test queries, lines hold 95 % of what other "
-        "queries of the same kind would give; the dotted line is the reference. Overlapping lines "
+        "to the left is better. Circles are the single targets, the dashed line is what drawing "
+        "targets by lot reaches. A router is worth having where it runs above that line.",
+        "intervals": "Dots are the numbers on the test queries, each line is the 95 % interval of "
+        "its dot alone; the dotted line is the reference. Overlapping lines "
         "don't say that two routers are equal: the paired differences in the tables do better, "
         "since both are judged on the same queries.",
     }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from prefill_router.evaluation import document
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET, Entry
 from prefill_router.evaluation.document import (
     estimate_cell,
@@ -65,9 +66,8 @@ def render(result: Result, *, title: str, known: Mapping[str, str], svg: Mapping
             "The routers",
             paragraph(
                 "↑ higher is better, ↓ lower is better. The small print is the 95 % interval over "
-                "resampled queries. Bold: surely better than the reference, "
-                f"{result.plan.reference}, on the same queries (the interval of the difference "
-                "excludes 0); in brackets: surely worse.",
+                f"resampled queries. {document.BOLD} Here and below that is the reference, "
+                f"{result.plan.reference}.",
                 soft=True,
             ),
             wide(numbers(result, MAIN)),
@@ -122,14 +122,9 @@ def _better(result: Result) -> list[str]:
     return [one.name for one in result.routers if sure(one.against, "auc_mean") == "better"]
 
 
-def sure(against: Estimates, name: str) -> str:
-    """`better` or `worse` where the interval of the difference excludes 0, else nothing."""
-    if name not in against:
-        return ""
-    estimate, entry = against[name], HEADLINE[name]
-    if entry.better == "neither" or not (estimate.lower > 0 or estimate.upper < 0):
-        return ""
-    return "better" if (estimate.lower > 0) == (entry.better == "higher") else "worse"
+def sure(against: Estimates, name: str) -> document.Sure:
+    """What the difference from the reference says of a router; nothing of the reference itself."""
+    return document.sure(against[name], HEADLINE[name].better) if name in against else ""
 
 
 def numbers(result: Result, names: Sequence[str]) -> str:
@@ -143,12 +138,7 @@ def numbers(result: Result, names: Sequence[str]) -> str:
 
 
 def _number(one: Judged, name: str) -> str:
-    estimate, entry, how = one.headline[name], HEADLINE[name], sure(one.against, name)
-    cell = estimate_cell(estimate, entry.unit, strong=how == "better")
-    if how != "worse":
-        return cell
-    text = escape(worded(estimate.value, entry.unit))
-    return cell.replace(f">{text}", f">[{text}]", 1)
+    return estimate_cell(one.headline[name], HEADLINE[name].unit, held=sure(one.against, name))
 
 
 def differences(result: Result) -> str:
@@ -162,7 +152,7 @@ def differences(result: Result) -> str:
                     one.against[name],
                     "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit,
                     signed=True,
-                    strong=bool(sure(one.against, name)),
+                    held=sure(one.against, name),
                 )
                 for name in MAIN
             ),
@@ -204,7 +194,7 @@ def per_target(result: Result, name: str) -> str:
         values = [one.evaluation.per_target[target][name] for one in ordered]
         known = [v.value for v in values if v.value == v.value]
         best = better(known) if known else float("nan")
-        cells = [plain_cell(worded(v.value, "number"), strong=v.value == best) for v in values]
+        cells = [plain_cell(worded(v.value, "number"), best=v.value == best) for v in values]
         rows.append([escape(target), *cells])
     return table(["Target", *(escape(one.name) for one in ordered)], rows)
 
@@ -290,4 +280,4 @@ def _heading(entry: Entry) -> str:
 
 
 def _soft(entry: Entry) -> str:
-    return paragraph(entry.meaning, soft=True)
+    return paragraph(f"{entry.meaning} {document.UNDERLINED}", soft=True)

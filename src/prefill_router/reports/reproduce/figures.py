@@ -7,14 +7,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.figures import INK, draw_singles, drawing, frame
+from prefill_router.evaluation.figures import INK, draw_singles, drawing, frame, name_targets
 from prefill_router.reports.reproduce.run import SYSTEMS, TRUNK, Run
 
 # Okabe and Ito's colours that the targets and the oracle leave free, and strokes beside them.
 _STROKES: Mapping[str, tuple[str, Any]] = {
     TRUNK: ("#0072B2", "-"),
     "Unified Multitask": ("#CC79A7", "--"),
-    "Matrix Factorization": ("#000000", "-."),
+    "Matrix Factorization": (INK, "-."),
     "Per-Model Multitask": ("#56B4E9", ":"),
     "GraphRouter": ("#E69F00", (0, (5, 1, 1, 1))),
     "kNN": ("#8a8a8a", (0, (1, 1))),
@@ -50,6 +50,7 @@ def curves(run: Run, view: str) -> tuple[Figure, Rows]:
     frame(axes, first)
     axes.set_title(f"{run.title}: {_TITLES[view]}", color=INK, fontsize=11, loc="left")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
+    name_targets(axes, first)
     singles = zip(first.names, *(side.tolist() for side in first.singles), strict=True)
     return figure, rows + [{"router": f"(single) {name}", "x": x, "y": y} for name, x, y in singles]
 

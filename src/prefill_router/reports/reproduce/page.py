@@ -73,7 +73,7 @@ def _claims(claims: Sequence[Claim]) -> str:
         [
             escape(one.pool),
             f'<td class="text">{escape(one.text)}</td>',
-            plain_cell(one.answer, strong=True),
+            plain_cell(one.answer),
             f'<td class="text">{escape(one.because)}</td>',
         ]
         for one in claims

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _CURVES = (
     "Each line is one router from its cheapest to its most accurate setting; up and to the "
-    "{better} is better. Circles are the single targets, the dashed line joins those that no other "
-    "beats on both counts."
+    "{better} is better. Circles are the single targets, the dashed line is what drawing "
+    "targets by lot reaches."
 )
 _FIRST = {"frontier": 2, "small": 5, "mixed": 7}
 """The number of each pool's first figure of curves; the normalised one comes next."""

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.curve import Sweep
-from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.figures import INK, draw_mix
 from prefill_router.evaluation.fixed import FixedChoice
 from prefill_router.evaluation.labels import place_labels
 from prefill_router.evaluation.weighted import known_mean, mean_over, ones
@@ -55,7 +55,6 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
         return figure, rows
     styles: Mapping[str, tuple[str, str]] = {
         "router": ("-", _ROUTER),
-        "best fixed mix": ("--", _SINGLE),
         "single target": ("o", _SINGLE),
         "shuffled control": ("X", _CONTROL),
         "router at this lam": ("D", _ROUTER),
@@ -64,11 +63,12 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
         at = [(row["x"], row["y"]) for row in rows if row["series"] == series]
         x, y = np.array(at).T
         axes.plot(PER * x, 100 * y, style, color=colour, label=series, ms=7, lw=1.6)
+    draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixed, strict=True)))
     known = cost[np.isfinite(cost) & (cost > 0)]
     if len(known) and known.max() > 10 * known.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(f"mean observed cost (US dollars per {PER:,} queries)", color=INK)
     axes.set_ylabel("accuracy (%)", color=INK)
@@ -116,7 +116,10 @@ def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
     labels = [f"{one.name} ({one.queries:,})" for one in found]
     axes.set_yticks(range(len(found)), labels, color=INK, fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
-    axes.set_xlabel("percentage points, 95 % interval; coloured: sure for its group", color=INK)
+    axes.set_xlabel(
+        "percentage points; line: 95 % interval of this row alone; coloured: sure among all rows",
+        color=INK,
+    )
     rows = [
         {
             "group": one.group,

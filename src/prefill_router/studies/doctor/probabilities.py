@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
 
 from prefill_router.evaluation import Estimate
+from prefill_router.evaluation.binning import Bins
+from prefill_router.evaluation.reliability import calibration_error, chance_error, with_chance
 from prefill_router.evaluation.weighted import (
     PerResample,
     Weights,
@@ -16,13 +16,12 @@ from prefill_router.evaluation.weighted import (
     mean_over,
     ones,
 )
+from prefill_router.evaluation.wording import interval
 from prefill_router.studies.doctor.finding import Finding, Sign, points
 from prefill_router.studies.doctor.subject import Subject
 
-BINS = 15
 TOLERATED = 0.05
-"""An expected calibration error below this is good whatever chance would give."""
-Cells = Float[NDArray[np.float64], " cell"]
+"""An expected calibration error below this is good however sure it is."""
 
 
 @final
@@ -35,14 +34,14 @@ class Probabilities:
         base_brier: That of each target's accuracy on the train part, predicted for every query.
         skill: 1 - brier / base_brier.
         calibration_error: Expected calibration error over all targets, bins of equal mass.
-        by_chance: What it would be below in 95 of 100 samples if the probabilities were exact.
+        by_chance: What it would be on average if every probability held.
         overconfidence: Of the chosen targets: mean probability minus mean label.
     """
 
     brier: float
     base_brier: float
     skill: Estimate
-    calibration_error: float
+    calibration_error: Estimate
     by_chance: float
     overconfidence: Estimate
 
@@ -63,50 +62,46 @@ def probabilities(subject: Subject, *, resamples: int, seed: int) -> Probabiliti
     def overconfidence(weights: Weights) -> PerResample:
         return mean_over(weights, subject.confidence - subject.label)
 
-    known = ~np.isnan(trial.correct)
-    predicted, label = trial.correctness[known], trial.correct[known]
-    random = np.random.default_rng(seed)
-    chance = [
-        calibration_error(predicted, (random.random(len(predicted)) < predicted).astype(float))
-        for _ in range(100)
-    ]
+    bins = Bins.of(trial, kind="mass")
+    chance = chance_error(bins.sums(ones(len(trial)), noise="sampling"))[0, -1]
+
+    def error(weights: Weights) -> PerResample:
+        return calibration_error(bins.sums(weights))[:, -1]
+
+    judged = {
+        "error": subject.estimate(error, resamples=resamples, seed=seed),
+        "chance": Estimate(float(chance), np.nan, np.nan),
+    }
     count = int((~np.isnan(usual)).sum())
     return Probabilities(
         brier=float(cells[:, 0].sum()) / max(count, 1),
         base_brier=float(cells[:, 1].sum()) / max(count, 1),
         skill=subject.estimate(skill, resamples=resamples, seed=seed),
-        calibration_error=calibration_error(predicted, label),
-        by_chance=float(np.percentile(chance, 95)),
+        calibration_error=with_chance(judged, "error", "chance")["error"],
+        by_chance=float(chance),
         overconfidence=subject.estimate(overconfidence, resamples=resamples, seed=seed),
     )
-
-
-def calibration_error(predicted: Cells, label: Cells) -> float:
-    """Expected calibration error: mean gap of probability and label over bins of equal mass."""
-    order = np.argsort(predicted, kind="stable")
-    gap = (predicted - label)[order]
-    starts = np.unique(np.linspace(0, len(gap), BINS + 1)[:-1].astype(np.int64))
-    return float(np.abs(np.add.reduceat(gap, starts)).sum() / len(gap))
 
 
 def finding(found: Probabilities) -> Finding:
     """What the probabilities are worth."""
     off = found.calibration_error
-    holds = off <= max(found.by_chance, TOLERATED)
+    holds = off.lower == 0 or off.value <= TOLERATED
     sign: Sign = "good" if holds and found.skill.lower > 0 else "bad"
     if holds and found.skill.lower <= 0 < found.skill.upper:
         sign = "unclear"
     said = (
         f"Brier score {found.brier:.3f}, {found.base_brier:.3f} for each target's average (skill "
         f"{found.skill.value:+.3f}, {found.skill.lower:.3f} to {found.skill.upper:.3f}); "
-        f"calibration error {off:.3f}, {found.by_chance:.3f} by chance; the chosen targets are "
+        f"calibration error {off.value:.3f} ({interval(off, 'number')}), {found.by_chance:.3f} by "
+        f"chance; the chosen targets are "
         f"right {points(found.overconfidence)} less often than predicted"
     )
     numbers = {
         "brier": found.brier,
         "base_rate_brier": found.base_brier,
         "skill": found.skill.to_dict(),
-        "calibration_error": off,
+        "calibration_error": off.to_dict(),
         "calibration_error_by_chance": found.by_chance,
         "overconfidence_of_the_chosen": found.overconfidence.to_dict(),
     }

@@ -156,7 +156,7 @@ def _edges(verdict: Verdict) -> str:
         cells = [plain_cell(worded(float(auc), "number")) for auc in aucs.mean(axis=0)]
         made = f"{one.predictor} on {one.features}, {one.calibration}"
         name = escape(f"#{one.rank} {made}{'' if one.state == 'finished' else ' (stopped)'}")
-        rows.append([name, plain_cell(f"{one.mean('auc'):.4f}", strong=True), *cells])
+        rows.append([name, plain_cell(f"{one.mean('auc'):.4f}"), *cells])
     targets = verdict.targets or [f"target {k + 1}" for k in range(len(ranking[0].scores[0].aucs))]
     return table(["AUC on the train part ↑", "mean", *map(escape, targets)], rows)
 
