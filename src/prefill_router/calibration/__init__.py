@@ -5,6 +5,8 @@ platt        a logistic curve of the logit
 isotonic     the best rising curve there is
 percentile   the rank among the calibration predictions; no probability
 z_score      distance from their mean in standard deviations; no probability
+
+Before it, a router's predictions are shrunk towards base rates, see `Shrinkage`.
 """
 
 from prefill_router.calibration.base import Calibrator, CalibratorFit
@@ -15,12 +17,14 @@ from prefill_router.calibration.registry import (
     fit_calibrator,
     load_calibrator,
 )
+from prefill_router.calibration.shrinkage import Shrinkage
 
 __all__ = [
     "KINDS",
     "Calibrator",
     "CalibratorFit",
     "CalibratorKind",
+    "Shrinkage",
     "find",
     "fit_calibrator",
     "load_calibrator",

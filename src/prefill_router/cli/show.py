@@ -33,7 +33,9 @@ def show(
     if as_json:
         record = router.record.model_dump(mode="json", exclude={"training"})
         features = router.features.to_dict()
-        print_json({"pool": router.pool.to_dict(), "features": features, **record})
+        shrinkage = None if router.shrinkage is None else router.shrinkage.to_dict()
+        told = {"pool": router.pool.to_dict(), "features": features, "shrinkage": shrinkage}
+        print_json({**told, **record})
         return
     text = (folder / "README.md").read_text(encoding="utf-8")
     out.print(Markdown(text.split("---\n", 2)[-1]))

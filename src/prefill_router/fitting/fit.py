@@ -1,8 +1,8 @@
 """Fits a router: from a dataset and states to something that routes.
 
-Everything fitted comes from the train part: the sites, the reducers, the predictor, the costs; and
-the calibrator from the calibration part. The test part is opened once, at the end, for the numbers
-on the card.
+Everything fitted comes from the train part: the sites, the reducers, the predictor, its shrinkage,
+the costs; and the calibrator from the calibration part. The test part is opened once, at the end,
+for the numbers on the card.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ import numpy as np
 
 from prefill_router import __version__
 from prefill_router.activations import Activations
-from prefill_router.calibration import Calibrator, CalibratorKind, fit_calibrator
+from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage, fit_calibrator
 from prefill_router.cost import CostEstimator
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.data.splits import FRACTIONS
@@ -25,6 +25,7 @@ from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.features import FeatureExtractor, Reading
 from prefill_router.features.combined import FeatureSet
 from prefill_router.fitting.config import FitConfig
+from prefill_router.fitting.out_of_fold import out_of_fold
 from prefill_router.fitting.soft import mixed
 from prefill_router.fitting.states import gather
 from prefill_router.predictors import Examples, PredictorFit
@@ -132,26 +133,27 @@ def learn(
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
     columns = features.read(Reading.of_dataset(train, states))
-    fitted = recipe.predictor.fit(
-        Examples(
-            columns,
-            train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
-            train.pool.names,
-            tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries),
-        ),
-        seed=config.seed,
-        progress=shown,
+    examples = Examples(
+        columns,
+        train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
+        train.pool.names,
+        tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries),
     )
-    calibrator, said = _calibrated(dataset, states, drawn, features, fitted, recipe.calibration)
+    fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
+    shrinkage = _shrinkage(examples, train, config, shown) if recipe.shrinkage else None
+    calibrator, said = _calibrated(
+        dataset, states, drawn, features, fitted, shrinkage, recipe.calibration
+    )
     costs = CostEstimator.fit(
         train,
         count_tokens(features, Reading.of_dataset(train, states)),
         assumed_output_tokens=config.assumed_output_tokens,
     )
-    notes = (*_notes(costs, features), *fitted.notes, *said)
+    notes = (*_notes(costs, features), *fitted.notes, *_shrinkage_notes(shrinkage), *said)
     return Router(
         features=features,
         predictor=fitted.predictor,
+        shrinkage=shrinkage,
         calibrator=calibrator,
         policy=recipe.policy,
         reference=Reference.fit(columns, train.correct),
@@ -169,18 +171,40 @@ def _check_calibration(drawn: Split, kind: CalibratorKind) -> None:
         )
 
 
+def _shrinkage(
+    examples: Examples, train: RoutingDataset, config: FitConfig, progress: Progress
+) -> Shrinkage:
+    """What predictions of train rows by predictors that didn't see them are worth."""
+    found = out_of_fold(
+        config.recipe.predictor, examples, train, seed=config.seed, progress=progress
+    )
+    return Shrinkage.fit(found.correctness, examples.correct, found.folds, examples.targets)
+
+
+def _shrinkage_notes(shrinkage: Shrinkage | None) -> tuple[str, ...]:
+    if shrinkage is None or shrinkage.choice:
+        return ()
+    return (
+        "nothing was learned of which target suits a query better, so at each lam the base rates "
+        "choose; more labelled queries may change it",
+    )
+
+
 def _calibrated(
     dataset: RoutingDataset,
     states: Sequence[Activations],
     drawn: Split,
     features: FeatureSet,
     fitted: PredictorFit,
+    shrinkage: Shrinkage | None,
     kind: CalibratorKind,
 ) -> tuple[Calibrator | None, tuple[str, ...]]:
     if kind == "none":
         return None, ()
     part = dataset.select(drawn["calibration"])
     predicted = fitted.predictor.correctness(features.read(Reading.of_dataset(part, states)))
+    if shrinkage is not None:
+        predicted = shrinkage.shrink(predicted)
     found = fit_calibrator(kind, predicted, part.correct, part.pool.names)
     return found.calibrator, found.notes
 

@@ -2,6 +2,7 @@
 
 features: prefill                       # a kind, a mapping with a kind, or a list of these
 predictor: {kind: knn_score, k: 25}     # a kind, or a mapping with its options
+shrinkage: false                        # true if not said
 calibration: platt
 policy: lambda
 soft_labels: {file: judge.csv, weight: 0.5}
@@ -24,7 +25,7 @@ from prefill_router.yaml_files import read_yaml
 
 _Config = TypeVar("_Config")
 _Read = TypeVar("_Read")
-_PARTS = ("features", "predictor", "calibration", "policy", "soft_labels")
+_PARTS = ("features", "predictor", "shrinkage", "calibration", "policy", "soft_labels")
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -86,6 +87,8 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
         parts["features"] = tuple(map(_family, listed))
     if value.get("predictor") is not None:
         parts["predictor"] = _predictor(value["predictor"])
+    if value.get("shrinkage") is not None:
+        parts["shrinkage"] = _truth(value["shrinkage"], "shrinkage")
     if value.get("calibration") is not None:
         parts["calibration"] = calibration.find(str(value["calibration"])).kind
     if value.get("policy") is not None:
@@ -139,6 +142,12 @@ def _kind(value: Any, what: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(kind, str):
         raise ConfigError(f"{what} needs a kind; it holds {sorted(map(str, options))}")
     return kind, options
+
+
+def _truth(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} is {value!r}; it must be true or false")
+    return value
 
 
 def _mapping(value: Any, what: str = "a recipe") -> Mapping[str, Any]:

@@ -37,11 +37,13 @@ class SoftLabels:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a router is made; the defaults are the paper's own router.
+    """How a router is made; the defaults are the paper's own router, and shrinkage, which it lacks.
 
     Attributes:
         features: Families of features, side by side.
         predictor: From features to every target's probability of a correct answer.
+        shrinkage: Whether those move towards base rates by as much as predictions of train rows
+            that weren't fitted on were wrong (`calibration.Shrinkage`).
         calibration: What maps those to probabilities that hold; fitted on the calibration part.
         policy: Who answers, given probabilities and costs.
         soft_labels: A judge's scores for the training labels.
@@ -49,6 +51,7 @@ class Recipe:
 
     features: tuple[FamilyConfig, ...] = (PrefillConfig(),)
     predictor: PredictorConfig = field(default_factory=TrunkConfig)
+    shrinkage: bool = True
     calibration: CalibratorKind = "none"
     policy: Policy = field(default_factory=Lambda)
     soft_labels: SoftLabels | None = None
@@ -68,6 +71,7 @@ class Recipe:
         return {
             "features": [{"kind": family_kind(one), **_plain(one)} for one in self.features],
             "predictor": {"kind": predictor_kind(self.predictor), **_plain(self.predictor)},
+            "shrinkage": self.shrinkage,
             "calibration": self.calibration,
             "policy": self.policy.to_dict(),
             "soft_labels": None

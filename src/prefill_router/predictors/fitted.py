@@ -148,3 +148,7 @@ class PredictorConfig(ABC):
             ConfigError: The options don't suit the data.
             MissingExtraError: A package isn't installed.
         """
+
+    def lighter(self) -> "PredictorConfig":
+        """The options of fits that are only looked at, not kept: with fewer networks, if any."""
+        return self

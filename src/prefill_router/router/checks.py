@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from prefill_router.calibration import Calibrator
+from prefill_router.calibration import Calibrator, Shrinkage
 from prefill_router.errors import ConfigError
 from prefill_router.features.combined import FeatureSet
 from prefill_router.policy import Policy
@@ -13,6 +13,7 @@ def check_parts(
     names: tuple[str, ...],
     features: FeatureSet,
     predictor: Predictor,
+    shrinkage: Shrinkage | None,
     calibrator: Calibrator | None,
     policy: Policy,
 ) -> None:
@@ -22,6 +23,7 @@ def check_parts(
         names: The targets of the pool, in order.
         features: What is read of a request.
         predictor: From features to probabilities.
+        shrinkage: What moves those towards base rates; None for nothing.
         calibrator: What those are mapped by; None for nothing.
         policy: Who answers.
 
@@ -36,6 +38,8 @@ def check_parts(
         raise ConfigError(
             f"there are {features.width} features; the predictor takes {predictor.width}"
         )
+    if shrinkage is not None and shrinkage.targets != names:
+        raise ConfigError(f"the shrinkage knows {shrinkage.targets}; the pool has {names}")
     if calibrator is not None and calibrator.targets != names:
         raise ConfigError(f"the calibrator knows {calibrator.targets}; the pool has {names}")
     nothing = np.zeros((1, len(names)))

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from prefill_router.activations import Activations, Provenance
-from prefill_router.calibration import Calibrator
+from prefill_router.calibration import Calibrator, Shrinkage
 from prefill_router.cost import CostEstimator
 from prefill_router.data import Query, RoutingDataset, Split
 from prefill_router.encoders import Encoder, load_encoder_for
@@ -43,6 +43,7 @@ class Router:
     Attributes:
         features: What is read of a request, as the predictor's input (Equation 3).
         predictor: From features to every target's probability of a correct answer.
+        shrinkage: What moves those towards base rates; None leaves them.
         calibrator: What those are mapped by to probabilities that hold; None leaves them.
         policy: Who answers, given probabilities and costs; Equation 2 by default.
         costs: Equation 1, with the pool and its prices.
@@ -57,6 +58,7 @@ class Router:
     costs: CostEstimator
     split: Split
     record: Record
+    shrinkage: Shrinkage | None = None
     calibrator: Calibrator | None = None
     policy: Policy = field(default_factory=Lambda)
     reference: Reference | None = None
@@ -64,7 +66,14 @@ class Router:
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        check_parts(self.pool.names, self.features, self.predictor, self.calibrator, self.policy)
+        check_parts(
+            self.pool.names,
+            self.features,
+            self.predictor,
+            self.shrinkage,
+            self.calibrator,
+            self.policy,
+        )
         if self.reference is not None:
             self.reference.check(width=self.features.width, targets=len(self.pool))
 
@@ -189,7 +198,8 @@ class Router:
 
     def _calibrated(self, features: Columns) -> Correctness:
         raw = self.predictor.correctness(features)
-        return raw if self.calibrator is None else self.calibrator.calibrate(raw)
+        shrunk = raw if self.shrinkage is None else self.shrinkage.shrink(raw)
+        return shrunk if self.calibrator is None else self.calibrator.calibrate(shrunk)
 
     def with_pool(self, pool: Pool) -> "Router":
         """The same router at other prices, without refitting; its record notes it.

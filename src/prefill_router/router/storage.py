@@ -1,7 +1,7 @@
 """A router on disk: one folder of JSON and safetensors; loading it runs no code from it.
 
-router.json          what decides: pool, costs, features, predictor, calibrator, policy, format;
-                     and the reference, what the train rows looked like
+router.json          what decides: pool, costs, features, predictor, shrinkage, calibrator, policy,
+                     format; and the reference, what the train rows looked like
 weights.safetensors  the arrays of features, predictor, calibrator and reference
 split.json           the split it was fitted on
 record.json          how it came to be: dataset, options, metrics, training curves
@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from prefill_router import files, policy
-from prefill_router.calibration import load_calibrator
+from prefill_router.calibration import Shrinkage, load_calibrator
 from prefill_router.cost import CostEstimator
 from prefill_router.data import split_from_dict
 from prefill_router.errors import ConfigError, CorruptError, FormatError
@@ -35,7 +35,7 @@ from prefill_router.targets import pool_from_dict
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
 
-FORMAT = 3
+FORMAT = 4
 CHECKED = ("router.json", "weights.safetensors", "split.json", "record.json")
 FILES = (*CHECKED, "README.md", files.CHECKSUMS)
 _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fixed")
@@ -45,11 +45,12 @@ class RouterModel(BaseModel):
     """What stands in `router.json`, in the present format."""
 
     model_config = ConfigDict(extra="forbid")
-    format: Literal[3]
+    format: Literal[4]
     pool: dict[str, Any]
     costs: dict[str, list[float | None]]
     features: dict[str, Any]
     predictor: dict[str, Any]
+    shrinkage: dict[str, Any] | None
     calibrator: dict[str, Any] | None
     policy: dict[str, Any]
     reference: dict[str, Any] | None
@@ -99,6 +100,7 @@ def load_router(folder: Path) -> "Router":
         return Router(
             features=FeatureSet.from_dict(model.features, _under(tensors, "features")),
             predictor=load_predictor(model.predictor, _under(tensors, "predictor")),
+            shrinkage=None if model.shrinkage is None else Shrinkage.from_dict(model.shrinkage),
             calibrator=None
             if model.calibrator is None
             else load_calibrator(model.calibrator, _under(tensors, "calibrator")),
@@ -160,6 +162,7 @@ def _to_dict(router: "Router") -> dict[str, Any]:
         "costs": costs,
         "features": router.features.to_dict(),
         "predictor": router.predictor.to_dict(),
+        "shrinkage": None if router.shrinkage is None else router.shrinkage.to_dict(),
         "calibrator": None if router.calibrator is None else router.calibrator.to_dict(),
         "policy": router.policy.to_dict(),
         "reference": None if router.reference is None else router.reference.to_dict(),
@@ -217,10 +220,15 @@ def _of_format_1(value: dict[str, Any]) -> dict[str, Any]:
 
 def _of_format_2(value: dict[str, Any]) -> dict[str, Any]:
     """The present form of a format that knew nothing of the train rows."""
-    return {**value, "format": FORMAT, "reference": None}
+    return _of_format_3({**value, "reference": None})
 
 
-_PRESENT = {1: _of_format_1, 2: _of_format_2}
+def _of_format_3(value: dict[str, Any]) -> dict[str, Any]:
+    """The present form of a format whose predictions were taken as they are."""
+    return {**value, "format": FORMAT, "shrinkage": None}
+
+
+_PRESENT = {1: _of_format_1, 2: _of_format_2, 3: _of_format_3}
 
 
 def _json(path: Path) -> Any:
@@ -273,7 +281,8 @@ def _described(router: "Router") -> list[tuple[str, str]]:
             ]
         else:
             rows.append((family.kind, f"{family.width} columns"))
-    calibrator = router.calibrator
+    shrinkage, calibrator = router.shrinkage, router.calibrator
     rows.append(("predictor", router.predictor.kind))
+    rows.append(("shrinkage", "none" if shrinkage is None else shrinkage.words))
     rows.append(("calibration", "none" if calibrator is None else calibrator.kind))
     return [*rows, ("policy", str(router.policy.to_dict()["kind"]))]

@@ -1,6 +1,6 @@
 """Options of the graph router."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from prefill_router.errors import ConfigError
@@ -49,6 +49,10 @@ class GraphConfig(PredictorConfig):
         _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
         _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
         _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
+
+    def lighter(self) -> "GraphConfig":
+        """The same with one network."""
+        return replace(self, networks=1)
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None

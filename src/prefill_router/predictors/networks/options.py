@@ -1,7 +1,8 @@
 """What all networks here are told of their training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from prefill_router.errors import ConfigError
 from prefill_router.predictors.fitted import PredictorConfig
@@ -48,6 +49,10 @@ class NetworkConfig(PredictorConfig):
         require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
         require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
         check_disagreement_weight(self.disagreement_weight)
+
+    def lighter(self) -> Self:
+        """The same with two networks at most."""
+        return replace(self, seeds=min(self.seeds, 2))
 
     def share_of(self, features: int) -> float:
         """The share of so many features that is dropped."""

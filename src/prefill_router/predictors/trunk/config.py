@@ -75,6 +75,10 @@ class TrunkConfig(PredictorConfig):
         )
         return PredictorFit(found.predictor, found.notes, found.curves.to_dict())
 
+    def lighter(self) -> "TrunkConfig":
+        """The same with three networks at most."""
+        return replace(self, seeds=min(self.seeds, 3), keep=min(self.keep, 3))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)

@@ -23,7 +23,7 @@ REHEARSED = ("IRT-2PL", "kNN score")
 
 
 def routers(encoders: Sequence[str], embedding: str, options: Options) -> dict[str, Recipe]:
-    """The packaged list, without the calibrated ones: the paper's main tables have no calibration.
+    """The packaged list as the paper's main tables have it: nothing is calibrated or shrunk.
 
     Args:
         encoders: Whose hidden states the prefill router reads; the best of them, by
@@ -40,7 +40,7 @@ def routers(encoders: Sequence[str], embedding: str, options: Options) -> dict[s
         predictor = recipe.predictor
         if options.quick:
             predictor = with_options(predictor, REHEARSAL)
-        made[name] = replace(recipe, features=features, predictor=predictor)
+        made[name] = replace(recipe, features=features, predictor=predictor, shrinkage=False)
     return made
 
 

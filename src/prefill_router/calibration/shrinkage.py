@@ -1,0 +1,203 @@
+"""Shrinkage: predictions move towards base rates by as much as they were wrong on other rows.
+
+    p'[q, k] = b[k] + choice * (p[q, k] - b[k]) + (difficulty - choice) * mean_j(p[q, j] - b[j])
+
+`b` are base rates. What parts two targets is multiplied by `choice`, since p'[i] - p'[j] is
+(1 - choice) * (b[i] - b[j]) + choice * (p[i] - p[j]); what all targets of a query share, its
+difficulty, by `difficulty`, and chooses nothing under Equation 2. At `choice` 0 every query goes
+where the base rates send it.
+
+Both factors are slopes: of what happened on what was predicted, by predictors that were fitted on
+other rows, through the means of each fold (a fold's own rates and those of the rest are contrary,
+which else looks like predictions that are worse than none). One standard error, with the labels of
+a query as one observation, is taken off, and the rest is held in [0, 1].
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, final
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.predictors.base import Correctness
+
+Table = Float64[NDArray[np.float64], "query target"]
+PerTarget = Float64[NDArray[np.float64], " target"]
+Share = Annotated[float, Field(ge=0, le=1)]
+_LEAST = 1e-12
+"""Predictions that vary less than this, summed in squares, say nothing."""
+
+
+class _Saved(BaseModel):
+    """What is saved of it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    targets: Annotated[list[str], Field(min_length=1)]
+    base: list[Share]
+    difficulty: Share
+    choice: Share
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shrinkage:
+    """Moves a predictor's probabilities towards base rates.
+
+    Attributes:
+        targets: The targets' names, in the order of the columns.
+        base: Their base rates, see `common_rates`.
+        difficulty: The factor of what all targets share, from 0 to 1.
+        choice: The factor of what parts them, from 0 to 1.
+    """
+
+    targets: tuple[str, ...]
+    base: PerTarget
+    difficulty: float
+    choice: float
+
+    @classmethod
+    def fit(
+        cls,
+        correctness: Table,
+        correct: Table,
+        folds: Int64[NDArray[np.int64], " query"],
+        targets: tuple[str, ...],
+    ) -> "Shrinkage":
+        """Learn base rates and factors from the train part.
+
+        Args:
+            correctness: Predictions of train rows by predictors that weren't fitted on them; NaN
+                where there are none.
+            correct: Labels in [0, 1], NaN where missing; soft ones as they are.
+            folds: The fold in which each row was left out.
+            targets: The targets' names.
+        """
+        base = common_rates(correct)
+        known = ~np.isnan(correct) & ~np.isnan(correctness)
+        predicted, happened = (
+            _parts(np.where(known, table - base, 0), known) for table in (correctness, correct)
+        )
+        whole = known.any(axis=1)[:, None]
+        difficulty, choice = (
+            _factor(_within(x, part, folds), _within(y, part, folds))
+            for x, y, part in zip(predicted, happened, (whole, known), strict=True)
+        )
+        return cls(targets, base, difficulty, choice)
+
+    def shrink(self, correctness: Correctness) -> Correctness:
+        """The shrunk predictions, in [0, 1].
+
+        The share of the difficulty is bounded for each query so that none leaves [0, 1], which
+        leaves the differences between targets as they are.
+
+        Raises:
+            ConfigError: The number of columns is another one.
+        """
+        if correctness.shape[1] != len(self.targets):
+            raise ConfigError(
+                f"the predictions have {correctness.shape[1]} columns; the shrinkage was fitted "
+                f"on the {len(self.targets)} targets {list(self.targets)}; give it all of them"
+            )
+        away = correctness - self.base
+        mixed = self.base + self.choice * away
+        shift = (self.difficulty - self.choice) * away.mean(axis=1, keepdims=True)
+        low, high = -mixed.min(axis=1, keepdims=True), 1 - mixed.max(axis=1, keepdims=True)
+        return np.clip(mixed + np.clip(shift, low, high), 0, 1)  # what rounding leaves outside
+
+    @property
+    def words(self) -> str:
+        """Both factors, for people."""
+        return f"choice x {self.choice:.2f}, difficulty x {self.difficulty:.2f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; they are all of it."""
+        return {
+            "targets": list(self.targets),
+            "base": self.base.tolist(),
+            "difficulty": self.difficulty,
+            "choice": self.choice,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "Shrinkage":
+        """The shrinkage of `to_dict`, checked.
+
+        Raises:
+            CorruptError: It is incomplete, or a number is outside [0, 1].
+        """
+        try:
+            saved = _Saved.model_validate(dict(value))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise CorruptError(
+                f"the shrinkage's {place}: {first['msg']}; copy or make the router again"
+            ) from None
+        if not len(set(saved.targets)) == len(saved.targets) == len(saved.base):
+            raise CorruptError(
+                f"the shrinkage has {len(saved.base)} base rates for the targets {saved.targets}; "
+                "there must be one for each; copy or make the router again"
+            )
+        base = np.array(saved.base, dtype=np.float64)
+        return cls(tuple(saved.targets), base, saved.difficulty, saved.choice)
+
+
+def common_rates(correct: Table) -> PerTarget:
+    """Each target's share of right answers as if all had been asked the same queries.
+
+    A label is the target's level plus the query's; levels are fitted by least squares, with one
+    more label of each query that is as its targets' levels say. So a target that lacks labels on
+    hard queries gains nothing by it. Without missing labels it is the plain share. The rule of
+    succession is applied; a target without labels is given the share of all labels together.
+    """
+    known = ~np.isnan(correct)
+    weight, counts = known.astype(np.float64), known.sum(axis=0)
+    labels = np.where(known, correct, 0)
+    some = counts > 0
+    own = 1 / (weight.sum(axis=1) + 1)
+    normal = np.diag(counts.astype(np.float64)) - weight.T @ (weight * own[:, None])
+    right = labels.sum(axis=0) - weight.T @ (own * labels.sum(axis=1))
+    level = np.zeros(correct.shape[1])
+    level[some] = np.linalg.solve(normal[np.ix_(some, some)], right[some])
+    asked = known.any(axis=1)
+    query = own * (labels - weight * level).sum(axis=1)
+    share = np.clip(level + (query[asked].mean() if asked.any() else 0), 0, 1)
+    total = np.where(some, share * counts, labels.sum())
+    return np.asarray((total + 1) / (np.where(some, counts, counts.sum()) + 2))
+
+
+def _parts(
+    away: Table, known: Bool[NDArray[np.bool_], "query target"]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What the targets of each query share, as a column, and what is left of each."""
+    shared = away.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    return shared, np.where(known, away - shared, 0)
+
+
+def _within(
+    values: NDArray[np.float64],
+    known: NDArray[np.bool_],
+    folds: Int64[NDArray[np.int64], " query"],
+) -> NDArray[np.float64]:
+    """The same without the mean of each fold and column; 0 where unknown."""
+    result = np.zeros_like(values)
+    for fold in np.unique(folds):
+        rows = folds == fold
+        mean = values[rows].sum(axis=0) / np.maximum(known[rows].sum(axis=0), 1)
+        result[rows] = np.where(known[rows], values[rows] - mean, 0)
+    return result
+
+
+def _factor(predicted: NDArray[np.float64], happened: NDArray[np.float64]) -> float:
+    """The slope less its standard error, in [0, 1]."""
+    squares = float((predicted**2).sum())
+    if squares < _LEAST:
+        return 0.0
+    slope = float((predicted * happened).sum()) / squares
+    scores = ((happened - slope * predicted) * predicted).sum(axis=1)
+    error = float(np.sqrt((scores**2).sum())) / squares
+    return float(np.clip(slope - error, 0, 1))

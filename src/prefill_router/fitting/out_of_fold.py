@@ -1,0 +1,86 @@
+"""Predictions of train rows by predictors that were fitted on the others."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset
+from prefill_router.data.splits import stratified_folds
+from prefill_router.errors import DataError, FitError
+from prefill_router.predictors import Examples, PredictorConfig
+from prefill_router.progress import Progress, SilentProgress
+
+FOLDS = 5
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OutOfFold:
+    """Predictions of train rows that no predictor of theirs has seen.
+
+    Attributes:
+        correctness: Probabilities; NaN for the rows of a fold without which nothing can be fitted.
+        folds: The fold of each row.
+    """
+
+    correctness: Float64[NDArray[np.float64], "query target"]
+    folds: Int64[NDArray[np.int64], " query"]
+
+
+def out_of_fold(
+    config: PredictorConfig,
+    examples: Examples,
+    train: RoutingDataset,
+    *,
+    seed: int,
+    progress: Progress | None = None,
+) -> OutOfFold:
+    """Fit the predictor `FOLDS` times, each time without one fold, and predict that fold.
+
+    The features stay as they were fitted, and networks are averaged over fewer
+    (`PredictorConfig.lighter`).
+
+    Args:
+        config: How the predictor is fitted.
+        examples: What it was fitted on, the rows of `train`.
+        train: The train part; folds are stratified, and equal prompts share one.
+        seed: Of the folds and the fits.
+        progress: Shows how far it is.
+
+    Raises:
+        MissingExtraError: A package isn't installed.
+    """
+    result = np.full(examples.correct.shape, np.nan)
+    try:
+        folds = stratified_folds(train, count=FOLDS, seed=seed)
+    except DataError:  # fewer distinct prompts than folds
+        return OutOfFold(result, np.zeros(len(train), dtype=np.int64))
+    with (progress or SilentProgress()).task("out of fold", total=float(FOLDS)) as advance:
+        for fold in range(FOLDS):
+            result[folds == fold] = _predicted(config, examples, folds, fold, seed)
+            advance()
+    return OutOfFold(result, folds)
+
+
+def _predicted(
+    config: PredictorConfig,
+    examples: Examples,
+    folds: Int64[NDArray[np.int64], " query"],
+    fold: int,
+    seed: int,
+) -> NDArray[np.float64] | float:
+    rest = np.flatnonzero(folds != fold)
+    try:
+        others = replace(
+            examples,
+            features=examples.features[rest],
+            correct=examples.correct[rest],
+            groups=tuple(examples.groups[row] for row in rest),
+        )
+        fitted = config.lighter().fit(others, seed=seed)
+    except FitError:  # such as one whose labels are all the same
+        return np.nan
+    return fitted.predictor.correctness(examples.features[folds == fold])
