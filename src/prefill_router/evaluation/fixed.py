@@ -102,10 +102,10 @@ class FixedOutcome:
 
         A cost counts as an outcome where any is known.
         """
-        known: NDArray[np.bool_] = ~np.isnan(self.label).any(axis=1)
+        lacking = np.any(np.isnan(self.label), axis=1)
         if not np.isnan(self.cost).all():
-            known &= ~np.isnan(self.cost).any(axis=1)
-        return known
+            lacking = np.logical_or(lacking, np.any(np.isnan(self.cost), axis=1))
+        return np.logical_not(lacking)
 
     def at(self, weights: Weights, cost: PerResample) -> PerResample:
         """The accuracy of the mix that costs so much: between its neighbours, the end beyond them.

@@ -217,7 +217,7 @@ class Scorer:
         targets["normalised_accuracy"] = anchors.height(singles.accuracy)
         end = _argmax(trial, same)
         compared = Among.of(singles, among or (own,), max_cost=self.max_cost)
-        headline = {
+        headline: dict[str, PerResample] = {
             "auc_mean": macro_mean(targets["auc"]),
             **self.pairs.scores(weights),
             "brier_mean": macro_mean(targets["brier"]),

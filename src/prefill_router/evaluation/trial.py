@@ -130,8 +130,8 @@ class Trial:
         lacking = np.isnan(self.correct) | (costless & self.priced)
         needed = np.broadcast_to(self.judged, lacking.shape).copy()
         needed[self.path.query, self.path.target] = True
-        compared: NDArray[np.bool_] = ~(lacking & needed).any(axis=1)
-        return compared if self.shared is None else compared & self.shared
+        compared = np.logical_not(np.any(lacking & needed, axis=1))
+        return compared if self.shared is None else np.logical_and(compared, self.shared)
 
     @cached_property
     def priced(self) -> Bool[NDArray[np.bool_], " target"]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prefill_router import __version__
 from prefill_router.activations import Activations
@@ -21,11 +22,11 @@ from prefill_router.cost import CostEstimator
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.data.splits import FRACTIONS
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.evaluation import Evaluation, evaluate
+from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, Trial, evaluate
 from prefill_router.features import FeatureExtractor, Reading
 from prefill_router.features.combined import FeatureSet
 from prefill_router.fitting.config import FitConfig
-from prefill_router.fitting.out_of_fold import out_of_fold
+from prefill_router.fitting.out_of_fold import OutOfFold, out_of_fold
 from prefill_router.fitting.soft import mixed
 from prefill_router.fitting.states import gather
 from prefill_router.predictors import Examples, PredictorFit
@@ -140,17 +141,19 @@ def learn(
         tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries),
     )
     fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
-    shrinkage = _shrinkage(examples, train, config, shown) if recipe.shrinkage else None
+    unseen, shrinkage = None, None
+    if recipe.shrinkage:
+        unseen = out_of_fold(recipe.predictor, examples, train, seed=config.seed, progress=shown)
+        shrinkage = Shrinkage.fit(
+            unseen.correctness, examples.correct, unseen.folds, examples.targets
+        )
     calibrator, said = _calibrated(
         dataset, states, drawn, features, fitted, shrinkage, recipe.calibration
     )
-    costs = CostEstimator.fit(
-        train,
-        count_tokens(features, Reading.of_dataset(train, states)),
-        assumed_output_tokens=config.assumed_output_tokens,
-    )
+    tokens = count_tokens(features, Reading.of_dataset(train, states))
+    costs = CostEstimator.fit(train, tokens, assumed_output_tokens=config.assumed_output_tokens)
     notes = (*_notes(costs, features), *fitted.notes, *_shrinkage_notes(shrinkage), *said)
-    return Router(
+    router = Router(
         features=features,
         predictor=fitted.predictor,
         shrinkage=shrinkage,
@@ -161,6 +164,28 @@ def learn(
         split=drawn,
         record=_record(dataset, drawn, config, fitted.training, notes),
     )
+    if unseen is None:
+        return router
+    chosen = _operating_points(router, unseen, train, tokens)
+    return router.with_record(router.record.model_copy(update={"chosen": chosen}))
+
+
+def _operating_points(
+    router: Router, unseen: OutOfFold, train: RoutingDataset, tokens: NDArray[np.int64]
+) -> OperatingPoints | None:
+    """The settings that are best on train rows, by predictors that weren't fitted on them."""
+    kept = ~np.isnan(unseen.correctness).any(axis=1)
+    if not kept.any() or np.isnan(train.correct[kept]).all():
+        return None
+    cost = router.costs.estimate(tokens, input_tokens=train.input_tokens)
+    predictions = Predictions(
+        query_ids=tuple(np.array(train.query_ids, dtype=object)[kept].tolist()),
+        targets=router.pool.names,
+        correctness=router.mapped(unseen.correctness[kept]),
+        estimated_cost=cost[kept],
+        scale=router.costs.scale,
+    )
+    return OperatingPoints.choose(Trial.join(predictions, train, policy=router.policy))
 
 
 def _check_calibration(drawn: Split, kind: CalibratorKind) -> None:
@@ -169,16 +194,6 @@ def _check_calibration(drawn: Split, kind: CalibratorKind) -> None:
             f"the calibration {kind} needs queries of its own, and the split has no calibration "
             "part; draw one with: prefill-router split --calibration"
         )
-
-
-def _shrinkage(
-    examples: Examples, train: RoutingDataset, config: FitConfig, progress: Progress
-) -> Shrinkage:
-    """What predictions of train rows by predictors that didn't see them are worth."""
-    found = out_of_fold(
-        config.recipe.predictor, examples, train, seed=config.seed, progress=progress
-    )
-    return Shrinkage.fit(found.correctness, examples.correct, found.folds, examples.targets)
 
 
 def _shrinkage_notes(shrinkage: Shrinkage | None) -> tuple[str, ...]:

@@ -197,7 +197,10 @@ class Router:
         return self._calibrated(self.features.read(reading))
 
     def _calibrated(self, features: Columns) -> Correctness:
-        raw = self.predictor.correctness(features)
+        return self.mapped(self.predictor.correctness(features))
+
+    def mapped(self, raw: Correctness) -> Correctness:
+        """A predictor's probabilities, shrunk and calibrated: [query, target]."""
         shrunk = raw if self.shrinkage is None else self.shrinkage.shrink(raw)
         return shrunk if self.calibrator is None else self.calibrator.calibrate(shrunk)
 

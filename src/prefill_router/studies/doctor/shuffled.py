@@ -83,8 +83,8 @@ def shuffle(subject: Subject, *, count: int = 1000, seed: int = 0) -> Shuffled:
     together, apart = np.zeros(len(rows), dtype=np.int64), strata(subject)[rows]
     anywhere, costs = _deal(subject, rows, together, count, random)
     within, _ = _deal(subject, rows, apart, count, random)
-    own = (_mean(table[rows]) for table in (subject.label, subject.cost))
-    return Shuffled(len(rows), *own, anywhere, within, float(np.mean(costs)))
+    accuracy, cost = _mean(subject.label[rows]), _mean(subject.cost[rows])
+    return Shuffled(len(rows), accuracy, cost, anywhere, within, float(np.mean(costs)))
 
 
 def strata(subject: Subject) -> Groups:
