@@ -43,7 +43,7 @@ from prefill_router.studies.doctor.mixture import envelope
 from prefill_router.targets import Pool, Target
 
 RESULT = Path(__file__).parent / "results" / "shrinkage.json"
-LAMS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+LAMS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 DRAWS = {100: 12, 200: 12, 500: 10, 1000: 8, 2000: 4, 8000: 2}
 MADE_TESTED, MADE_TARGETS, MADE_FEATURES = 4000, 8, 60
 LOSS = 0.2
