@@ -35,78 +35,107 @@ from prefill_router.evaluation.auc import Ranking
 from prefill_router.evaluation.metrics import auc_by_target
 from prefill_router.evaluation.weighted import ones
 from prefill_router.features import Reading
-from prefill_router.features.combined import FeatureSet
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting.out_of_fold import out_of_fold
 from prefill_router.policy import lambda_path
 from prefill_router.predictors import Examples, TrunkConfig
-from prefill_router.router.states import count_tokens
 from prefill_router.studies.doctor.mixture import envelope
 from prefill_router.targets import Pool, Target
 
 RESULT = Path(__file__).parent / "results" / "shrinkage.json"
-LAMS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
-DRAWS = {100: 20, 200: 20, 500: 12, 1000: 8, 2000: 5, 8000: 4}
+LAMS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+DRAWS = {100: 12, 200: 12, 500: 10, 1000: 8, 2000: 4, 8000: 2}
 MADE_TESTED, MADE_TARGETS, MADE_FEATURES = 4000, 8, 60
 LOSS = 0.2
 """The mean loss against the mix, in points, that is allowed."""
 Array = NDArray[np.float64]
 
 
+Columns = NDArray[np.float32]
+KINDS = ("no signal", "difficulty alone", "equal targets")
+
+
 @dataclass(frozen=True)
-class Part:
-    """Some queries: what happened, what is read of them, and how long they are."""
+class Draw:
+    """What is learned from and what is judged, how long each query is, and what is read of both."""
 
-    data: RoutingDataset
-    features: NDArray[np.float32]
-    tokens: NDArray[np.int64]
-
-
-Draw = Callable[[int, int], tuple[Part, Part]]
-"""What is learned from and what is judged, of so many queries and the number of a draw."""
+    train: RoutingDataset
+    test: RoutingDataset
+    tokens: tuple[NDArray[np.int64], NDArray[np.int64]]
+    features: Callable[[], tuple[Columns, Columns]]
 
 
-def made(kind: str, queries: int, draw: int) -> tuple[Part, Part]:
+def made(kind: str, queries: int, draw: int) -> Draw:
     """A pool whose interactions can't be predicted."""
-    random = np.random.default_rng([queries, draw, len(kind)])
-    count = queries + MADE_TESTED
-    spread = 5 * np.geomspace(1, 0.1, MADE_FEATURES)
-    features = random.normal(size=(count, MADE_FEATURES)) * spread
-    hard = random.normal(size=count)
-    if kind == "difficulty alone":
-        hard = features @ random.normal(size=MADE_FEATURES)
-        hard /= hard.std()
+    random = np.random.default_rng([7, queries, draw, KINDS.index(kind)])
+    count, targets = queries + MADE_TESTED, MADE_TARGETS
+    spread = np.geomspace(1, 0.1, MADE_FEATURES) * 5
+    columns = random.normal(size=(count, MADE_FEATURES)) * spread
+    unseen = random.normal(size=count)
+    seen = columns @ random.normal(size=MADE_FEATURES)
+    hard = seen / seen.std() if kind == "difficulty alone" else unseen
     ends = (0.55, 0.55) if kind == "equal targets" else (0.35, 0.75)
-    level = logit(np.linspace(*ends, MADE_TARGETS))
-    shape = (count, MADE_TARGETS)
-    correct = (random.random(shape) < expit(level + 1.2 * hard[:, None])).astype(np.float64)
-    tokens = (1 + random.lognormal(4.5, 0.6, count)).astype(np.int64)
-    price = np.geomspace(0.1, 3, MADE_TARGETS).tolist()
-    targets = [Target(name=f"t{k}", input_price=p, output_price=4 * p) for k, p in enumerate(price)]
+    right = expit(logit(np.linspace(*ends, targets)) + 1.2 * hard[:, None])
+    correct = (random.random((count, targets)) < right).astype(np.float64)
+    tokens = random.lognormal(4.5, 0.6, count).round() + 1
+    prices = np.geomspace(0.1, 3, targets).tolist()
+    pool = [Target(name=f"t{k}", input_price=p, output_price=4 * p) for k, p in enumerate(prices)]
     data = RoutingDataset.of(
         [Query(f"q{i}", f"prompt {i}") for i in range(count)],
-        Pool(tuple(targets)),
+        Pool(tuple(pool)),
         correct,
-        input_tokens=np.repeat(tokens[:, None], MADE_TARGETS, axis=1).astype(np.float64),
-        output_tokens=random.lognormal(5.5, 0.4, shape).round(),
+        input_tokens=np.repeat(tokens[:, None], targets, axis=1),
+        output_tokens=random.lognormal(5.5, 0.4, (count, targets)).round(),
     )
-    ids, columns = data.query_ids, features.astype(np.float32)
-    first, last = slice(None, queries), slice(queries, None)
-    return (
-        Part(data.select(ids[first]), columns[first], tokens[first]),
-        Part(data.select(ids[last]), columns[last], tokens[last]),
+    ids, read, counts = data.query_ids, columns.astype(np.float32), tokens.astype(np.int64)
+    return Draw(
+        data.select(ids[:queries]),
+        data.select(ids[queries:]),
+        (counts[:queries], counts[queries:]),
+        lambda: (read[:queries], read[queries:]),
     )
 
 
-def real(data: RoutingDataset, states: Activations, queries: int, draw: int) -> tuple[Part, Part]:
+def real(data: RoutingDataset, states: Activations, queries: int, draw: int) -> Draw:
     """So many of a dataset's queries, and the others."""
     order = np.random.default_rng([queries, draw]).permutation(len(data))
     ids = [data.query_ids[i] for i in order]
-    train, rest = data.select(ids[:queries]), data.select(ids[queries:])
-    features = FeatureSet((PrefillConfig().fit(train, [states]),))
-    readings = [(part, Reading.of_dataset(part, [states])) for part in (train, rest)]
-    first, last = (Part(p, features.read(r), count_tokens(features, r)) for p, r in readings)
-    return first, last
+    train, test = data.select(ids[:queries]), data.select(ids[queries:])
+
+    def features() -> tuple[Columns, Columns]:
+        family = PrefillConfig().fit(train, [states])
+        first, last = (family.read(Reading.of_dataset(part, [states])) for part in (train, test))
+        return first, last
+
+    tokens = states.tokens(train.prompt_keys), states.tokens(test.prompt_keys)
+    return Draw(train, test, tokens, features)
+
+
+def predictions(draw: Draw, place: Path | None) -> Mapping[str, Array]:
+    """What is predicted of the judged queries, and of the others out of fold; kept in a file.
+
+    `seconds` is the processor time of the fit and of the fits out of fold.
+    """
+    if place is not None and place.is_file():
+        return dict(np.load(place))
+    first, last = draw.features()
+    train, config = draw.train, TrunkConfig()
+    examples = Examples(first, train.correct, train.pool.names, ("",) * len(train))
+    times = [time.process_time()]
+    predictor = config.fit(examples).predictor
+    times.append(time.process_time())
+    found = out_of_fold(config, examples, train, seed=0)
+    times.append(time.process_time())
+    made = {
+        "judged": predictor.correctness(last),
+        "out_of_fold": found.correctness,
+        "folds": found.folds,
+        "seconds": np.diff(times),
+    }
+    if place is not None:
+        with files.replacing_file(place) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, **made)
+    return made
 
 
 def gains(
@@ -129,46 +158,39 @@ def complete(data: RoutingDataset) -> NDArray[np.int64]:
     return np.flatnonzero(known)
 
 
-def one(train: Part, test: Part) -> dict[str, Any]:
+def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
     """One draw: each system's gains at each lam, its AUC and Brier score; and the factors."""
-    names, began = train.data.pool.names, time.process_time()
-    groups = tuple(f"{q.benchmark} / {q.domain}" for q in train.data.queries)
-    examples, config = Examples(train.features, train.data.correct, names, groups), TrunkConfig()
-    predictor = config.fit(examples).predictor
-    fitted = time.process_time()
-    found = out_of_fold(config, examples, train.data, seed=0)
-    shrinkage = Shrinkage.fit(found.correctness, examples.correct, found.folds, names)
-    shrunk = time.process_time()
-    rows, costs = complete(test.data), CostEstimator.fit(train.data, train.tokens)
-    correct, observed = test.data.correct[rows], test.data.observed_cost[rows]
-    inputs = test.data.input_tokens[rows]
-    estimated = costs.estimate(test.tokens[rows], input_tokens=inputs)
-    normalised = costs.scale.normalise(estimated)
-    raw = predictor.correctness(test.features[rows])
-    ids = train.data.query_ids
-    learned = envelope(train.data.select([ids[i] for i in complete(train.data)]))
-    judged = test.data.select([test.data.query_ids[i] for i in rows])
+    train, test = draw.train, draw.test
+    shrinkage = Shrinkage.fit(
+        found["out_of_fold"], train.correct, found["folds"].astype(np.int64), train.pool.names
+    )
+    rows = complete(test)
+    judged = test.select([test.query_ids[i] for i in rows])
+    correct, observed = judged.correct, judged.observed_cost
+    costs = CostEstimator.fit(train, draw.tokens[0])
+    estimated = costs.estimate(draw.tokens[1][rows], input_tokens=judged.input_tokens)
+    normalised, raw = costs.scale.normalise(estimated), found["judged"][rows]
+    learned = envelope(train.select([train.query_ids[i] for i in complete(train)]))
     systems = {
         "as predicted": raw,
         "shrunk": shrinkage.shrink(raw),
         "base rates": np.tile(shrinkage.base, (len(rows), 1)),
     }
+    seconds = found["seconds"]
     table: dict[str, Any] = {
         "choice": shrinkage.choice,
         "difficulty": shrinkage.difficulty,
-        "share_of_time": (shrunk - fitted) / (fitted - began),
+        "share_of_time": seconds[1] / seconds[0],
         "judged": len(rows),
     }
     for name, p in systems.items():
         judge = partial(gains, p, normalised, correct)
-        aucs = auc_by_target(
-            tuple(Ranking.of(*c) for c in zip(p.T, correct.T, strict=True)), ones(len(rows))
-        )
+        ranked = tuple(Ranking.of(*columns) for columns in zip(p.T, correct.T, strict=True))
         table[name] = {
             "gain": judge(observed, learned),
             "at_estimated_costs": judge(estimated, learned),
             "against_hindsight": judge(observed, envelope(judged)),
-            "auc": float(np.nanmean(aucs)),
+            "auc": float(np.nanmean(auc_by_target(ranked, ones(len(rows))))),
             "brier": float(np.mean((p - correct) ** 2)),
         }
     return table
@@ -212,21 +234,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, help="a dataset; with a store of its states")
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--keep", type=Path, help="a folder of predictions, to go on from there")
     parser.add_argument("--most", type=int, default=max(DRAWS), help="queries, at most")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    kinds = ("no signal", "equal targets", "difficulty alone")
-    pools: Mapping[str, Draw] = {kind: partial(made, kind) for kind in kinds}
+    pools: Mapping[str, Callable[[int, int], Draw]] = {k: partial(made, k) for k in KINDS}
     if options.data and options.store:
         data, states = read_dataset(options.data), ActivationStore.open(options.store)
         pools = {options.data.name: partial(real, data, states), **pools}
     rows = []
-    for pool, draw in pools.items():
-        for queries, draws in DRAWS.items():
-            if queries <= options.most:
-                found = [one(*draw(queries, number)) for number in range(draws)]
-                rows.append(summary(pool, queries, found))
-                print(json.dumps(rows[-1]), flush=True)
+    for pool, of in pools.items():
+        for queries in (count for count in DRAWS if count <= options.most):
+            tables = []
+            for number in range(DRAWS[queries]):
+                draw, name = of(queries, number), f"{pool} {queries} {number}.npz"
+                place = options.keep / name.replace(" ", "_") if options.keep else None
+                tables.append(one(draw, predictions(draw, place)))
+            rows.append(summary(pool, queries, tables))
+            print(json.dumps(rows[-1]), flush=True)
     result = {"what": "points above the best fixed mix", "lams": LAMS, "rows": rows}
     files.write_json(options.out, {**result, "machine": machine()})
     for row in rows:

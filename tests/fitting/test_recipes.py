@@ -37,7 +37,7 @@ def fitted(**parts: Any) -> Router:
     return fit_router(ANSWERS, [STATES], config=FitConfig(recipe=recipe, resamples=0)).router
 
 
-def test_the_default_is_the_papers() -> None:
+def test_the_default_is_the_papers_and_shrunk() -> None:
     assert recipe_from_dict({}) == Recipe(features=(PrefillConfig(),), predictor=TrunkConfig())
 
 
@@ -49,6 +49,7 @@ def test_the_default_is_the_papers() -> None:
         {"features": ["prefill", "complexity"], "predictor": {"kind": "knn_score", "k": 7}},
         {"calibration": "platt", "policy": {"kind": "threshold", "strong": "a", "weak": "b"}},
         {"soft_labels": {"file": "judge.csv", "weight": 0.25}, "policy": "argmax"},
+        {"shrinkage": False, "predictor": "logistic"},
         {"features": {**PREFILL, "select": {"target-0": "mean.3"}, "poolings": ["last"]}},
     ],
 )
@@ -71,6 +72,7 @@ def test_a_recipe_survives_being_written_down(given: dict[str, Any]) -> None:
         ({"predictor": {"kind": "knn_score", "k": "many"}}, r"k: .* got 'many'"),
         ({"predictor": {"kind": "shared_trunk", "seeds": 0}}, "seeds is 0"),
         ({"calibration": "prayer"}, "no calibrator 'prayer'"),
+        ({"shrinkage": "much"}, "shrinkage is 'much'; it must be true or false"),
         ({"policy": "whim"}, "whim"),
         ({"soft_labels": {"file": "x.csv", "weight": 2}}, "weight of soft labels is 2"),
         ({"features": {"kind": "prefill", "select": "nowhere"}}, "isn't a site"),
@@ -133,6 +135,69 @@ def test_a_recipe_may_start_from_another(tmp_path: Path) -> None:
     path.write_text("routers:\n  a: &a {predictor: constant}\n  b: {<<: *a, predictor: logistic}\n")
     kinds = [one.to_dict()["predictor"]["kind"] for one in read_recipes(path).values()]
     assert kinds == ["constant", "logistic"]
+
+
+def test_predictions_are_shrunk_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
+    drawn = split(ANSWERS)
+    made = [
+        learn(
+            ANSWERS,
+            [STATES],
+            drawn,
+            config=FitConfig(
+                recipe=recipe_from_dict({"features": PREFILL, "predictor": SMALL, **p})
+            ),
+        )
+        for p in ({}, {"shrinkage": False})
+    ]
+    shrunk, plain = made
+    assert plain.shrinkage is None
+    assert shrunk.shrinkage is not None
+    test = ANSWERS.select(drawn["test"])
+    raw, mixed = (one.predict(test, stores=[STATES]).correctness for one in (plain, shrunk))
+    np.testing.assert_array_equal(shrunk.shrinkage.shrink(raw), mixed)
+    assert not np.allclose(raw, mixed)  # control
+    shrunk.save(tmp_path / "router")
+    again = Router.load(tmp_path / "router")
+    np.testing.assert_array_equal(again.predict(test, stores=[STATES]).correctness, mixed)
+    assert shrunk.shrinkage.words in (tmp_path / "router" / "README.md").read_text()
+
+
+def test_only_train_labels_reach_the_shrinkage() -> None:
+    drawn = split(ANSWERS)
+    recipe = recipe_from_dict({"features": PREFILL, "predictor": "logistic"})
+    one, same, other = (
+        learn(answers, [STATES], drawn, config=FitConfig(recipe=recipe)).shrinkage
+        for answers in (ANSWERS, relabelled("test", drawn), relabelled("train", drawn))
+    )
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert one.to_dict() == same.to_dict()
+    assert one.to_dict() != other.to_dict()  # control
+
+
+def test_where_nothing_is_learned_the_base_rates_choose_and_a_note_says_so() -> None:
+    drawn, recipe = (
+        split(ANSWERS),
+        recipe_from_dict({"features": PREFILL, "predictor": "knn_score"}),
+    )
+    order = np.random.default_rng(0).permutation(len(ANSWERS))
+    nonsense = RoutingDataset.of(
+        ANSWERS.queries,
+        ANSWERS.pool,
+        ANSWERS.correct[order],
+        input_tokens=ANSWERS.input_tokens,
+        output_tokens=ANSWERS.output_tokens,
+    )
+    router = learn(nonsense, [STATES], drawn, config=FitConfig(recipe=recipe))
+    assert router.shrinkage is not None
+    assert router.shrinkage.choice == 0
+    assert any("the base rates choose" in note for note in router.record.notes)
+    apart = np.diff(router.predict(ANSWERS, stores=[STATES]).correctness, axis=1)
+    assert apart.std(axis=0).max() < 1e-12
+    learned = learn(ANSWERS, [STATES], drawn, config=FitConfig(recipe=recipe))
+    assert not any("the base rates choose" in note for note in learned.record.notes)  # control
 
 
 def test_a_calibrated_router_is_saved_with_its_calibrator(tmp_path: Path) -> None:

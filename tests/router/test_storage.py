@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> No
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format",), 4),
+        (("format",), 5),
         (("format",), 0),
         (("format",), None),
         (("pool", "targets"), []),
@@ -122,6 +123,10 @@ def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> No
         (("features", "families"), []),
         (("features", "families"), {"kind": "prefill"}),
         (("calibrator",), {"kind": "another"}),
+        (("shrinkage",), {}),
+        (("shrinkage", "choice"), 2.0),
+        (("shrinkage", "base", 0), -0.5),
+        (("shrinkage", "targets"), ["c", "b", "a"]),
         (("policy",), {"kind": "another"}),
         (("policy",), {"kind": "threshold", "strong": "nobody", "weak": "target-0"}),
         (("reference", "columns"), [0, 0, 1, 2, 3, 4, 5, 6]),
@@ -170,7 +175,9 @@ def test_format_1_is_still_read(saved: Path) -> None:
     before = Router.load(saved)
     content = json.loads((saved / "router.json").read_text())
     [family] = content["features"]["families"]
-    del family["kind"], content["calibrator"], content["policy"], content["reference"]
+    for part in ("calibrator", "policy", "reference", "shrinkage"):
+        del content[part]
+    del family["kind"]
     content |= {"format": 1, "features": family}
     (saved / "router.json").write_text(json.dumps(content))
     path = saved / "weights.safetensors"
@@ -185,9 +192,9 @@ def test_format_1_is_still_read(saved: Path) -> None:
 
 
 def test_format_2_is_still_read_and_has_no_reference(saved: Path, encoder: FakeEncoder) -> None:
-    before = with_encoder(Router.load(saved), encoder)
+    before = replace(with_encoder(Router.load(saved), encoder), shrinkage=None)
     content = json.loads((saved / "router.json").read_text())
-    del content["reference"]
+    del content["reference"], content["shrinkage"]
     (saved / "router.json").write_text(json.dumps(content | {"format": 2}))
     path = saved / "weights.safetensors"
     save_file({n: v for n, v in load_file(path).items() if not n.startswith("reference.")}, path)
@@ -200,3 +207,20 @@ def test_format_2_is_still_read_and_has_no_reference(saved: Path, encoder: FakeE
     assert untold.bins == ()
     after.save(saved)
     assert Router.load(saved).reference is None
+
+
+def test_format_3_is_still_read_and_is_not_shrunk(
+    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+) -> None:
+    assert router.shrinkage is not None
+    content = json.loads((saved / "router.json").read_text())
+    del content["shrinkage"]
+    (saved / "router.json").write_text(json.dumps(content | {"format": 3}))
+    reseal(saved)
+    after = with_encoder(Router.load(saved), encoder)
+    assert after.shrinkage is None
+    shrunk, raw = router.predict(answers).correctness, after.predict(answers).correctness
+    np.testing.assert_array_equal(router.shrinkage.shrink(raw), shrunk)
+    assert not np.allclose(raw, shrunk)  # control
+    after.save(saved)
+    assert Router.load(saved).shrinkage is None

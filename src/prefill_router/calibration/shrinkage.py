@@ -81,7 +81,7 @@ class Shrinkage:
         predicted, happened = (
             _parts(np.where(known, table - base, 0), known) for table in (correctness, correct)
         )
-        whole = known.any(axis=1)[:, None]
+        whole = np.asarray(known.any(axis=1, keepdims=True))
         difficulty, choice = (
             _factor(_within(x, part, folds), _within(y, part, folds))
             for x, y, part in zip(predicted, happened, (whole, known), strict=True)
@@ -106,7 +106,8 @@ class Shrinkage:
         mixed = self.base + self.choice * away
         shift = (self.difficulty - self.choice) * away.mean(axis=1, keepdims=True)
         low, high = -mixed.min(axis=1, keepdims=True), 1 - mixed.max(axis=1, keepdims=True)
-        return np.clip(mixed + np.clip(shift, low, high), 0, 1)  # what rounding leaves outside
+        bounded = mixed + np.clip(shift, low, high)
+        return np.asarray(np.clip(bounded, 0, 1))  # what rounding leaves outside
 
     @property
     def words(self) -> str:
