@@ -1,4 +1,4 @@
-"""What figures and tables show: bands that hold whole curves, one reference, one meaning of bold."""
+"""What figures and tables show: bands of whole curves, one reference, one meaning of bold."""
 
 import dataclasses
 import math
