@@ -33,6 +33,7 @@ class Trial:
         policy: How the choice is made of them.
         quality: Scores of the answers, for a cascade; the probabilities stand in for them if not
             given.
+        runs: Of how many runs each label is the mean; None where that isn't known.
     """
 
     query_ids: tuple[str, ...]
@@ -43,6 +44,7 @@ class Trial:
     observed_cost: PerCell
     policy: Policy = field(default_factory=Lambda)
     quality: PerCell | None = None
+    runs: PerCell | None = None
 
     @classmethod
     def join(
@@ -80,6 +82,7 @@ class Trial:
             data.observed_cost,
             policy or Lambda(),
             None if check is None else _scores(check, predictions, data.correct),
+            data.runs,
         )
 
     def __len__(self) -> int:
