@@ -39,7 +39,7 @@ from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting.out_of_fold import out_of_fold
 from prefill_router.policy import lambda_path
 from prefill_router.predictors import Examples, TrunkConfig
-from prefill_router.studies.doctor.mixture import envelope
+from prefill_router.evaluation.fixed import FixedChoice
 from prefill_router.targets import Pool, Target
 
 RESULT = Path(__file__).parent / "results" / "shrinkage.json"
@@ -170,7 +170,7 @@ def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
     costs = CostEstimator.fit(train, draw.tokens[0])
     estimated = costs.estimate(draw.tokens[1][rows], input_tokens=judged.input_tokens)
     normalised, raw = costs.scale.normalise(estimated), found["judged"][rows]
-    learned = envelope(train.select([train.query_ids[i] for i in complete(train)]))
+    learned = FixedChoice.mix(train).corners[:, 0]
     systems = {
         "as predicted": raw,
         "shrunk": shrinkage.shrink(raw),
@@ -189,7 +189,7 @@ def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
         table[name] = {
             "gain": judge(observed, learned),
             "at_estimated_costs": judge(estimated, learned),
-            "against_hindsight": judge(observed, envelope(judged)),
+            "against_hindsight": judge(observed, FixedChoice.mix(judged).corners[:, 0]),
             "auc": float(np.nanmean(auc_by_target(ranked, ones(len(rows))))),
             "brier": float(np.mean((p - correct) ** 2)),
         }

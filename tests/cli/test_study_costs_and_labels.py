@@ -75,12 +75,13 @@ def test_everything_is_counted_and_written(job: Job, speeds: Path, tmp_path: Pat
 
 
 def test_decisions_are_timed_with_the_encoder(job: Job, tmp_path: Path) -> None:
-    given = (*router_of(job), "--per-hour", 1.2, "--sample", 4, "--resamples", 5)
+    given = (*router_of(job), "--per-hour", 1.2, "--sample", 4, "--resamples", 5, "--rounds", 2)
     given = (*given, "--reference", job.router, "--reference-ms", 1, "--out", tmp_path / "out")
     refused("can't be timed here.*--routing-ms", *given)
     told = json.loads(succeeded(*given, "--encoder-folder", job.tiny, "--json"))
-    assert told["latency"]["router"]["decisions"] == 4
-    assert told["latency"]["router"]["median_seconds"] > 0
+    timed = told["latency"]["router"]
+    assert (timed["decisions"], timed["rounds"]) == (8, 2)
+    assert 0 < timed["median_seconds"]["lower"] <= timed["median_seconds"]["upper"]
     assert told["points"][0]["against"]["reference"]["accuracy_gain"]["value"] == 0
     assert told["timing"] == ""
     assert told["points"][0]["systems"]["router"]["answer_seconds"]["value"] is None
@@ -109,6 +110,7 @@ def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
     refused("lam is 3", *priced, *out, "--lam", 3)
     refused("no target 'nobody'", *priced, *out, "--best", "nobody")
     refused("--sample is 0", *priced, *out, "--sample", 0)
+    refused("--rounds is 0", *priced, *out, "--rounds", 0)
     refused("is no study 'end-to-end'", *priced, "--out", job.answers)
     refused("run.json", *priced, *out, "--run", job.answers)
     few = tmp_path / "few.yaml"

@@ -196,16 +196,51 @@ def test_charges() -> None:
             Charge(**bad)
 
 
-def test_decisions_are_timed_one_by_one() -> None:
-    asked: list[object] = []
-    latency = time_routing(asked.append, ["a", "b", "c", "d", "e"])
-    assert asked == ["a", "b", "c", "a", "b", "c", "d", "e"]
-    assert len(latency.seconds) == 5
-    assert 0 < latency.median <= latency.p95
+def test_systems_take_turns_and_each_is_first_as_often() -> None:
+    asked: list[str] = []
+    routes = {name: lambda prompt, name=name: asked.append(f"{name}{prompt}") for name in "xy"}
+    found = time_routing(routes, ["1", "2"], rounds=2)
+    assert asked[:4] == ["x1", "x2", "y1", "y2"]  # untimed
+    assert asked[4:] == ["x1", "y1", "y2", "x2", "x1", "y1", "y2", "x2"]
+    assert {(len(one.seconds), one.rounds) for one in found.values()} == {(4, 2)}
     with pytest.raises(ConfigError, match="routing latency"):
-        time_routing(asked.append, [])
+        time_routing(routes, [])
+    with pytest.raises(ConfigError, match="0 rounds"):
+        time_routing(routes, ["1"], rounds=0)
     with pytest.raises(ConfigError, match="routing latency"):
         Latency((math.nan,), "given")
+    with pytest.raises(ConfigError, match="can't be 2 rounds"):
+        Latency((1.0, 2.0, 3.0), rounds=2)
+
+
+def test_intervals_of_latency_are_over_rounds_and_prompts() -> None:
+    random = np.random.default_rng(0)
+    table = 1 + random.normal(0, 0.1, (6, 1)) + random.normal(0, 0.02, (6, 50))  # rounds differ
+    timed = Latency(tuple(table.ravel().tolist()), rounds=6)
+    mean = timed.estimates(resamples=400, seed=0)["mean"]
+    assert mean.lower < mean.value < mean.upper
+    prompts_alone = 2 * 1.96 * table.std() / np.sqrt(table.size)
+    assert mean.upper - mean.lower > 2 * prompts_alone
+    given = Latency((0.5,), "given").estimates(resamples=400, seed=0)["p95"]
+    assert given.value == 0.5
+    assert math.isnan(given.lower)
+
+
+def test_the_study_says_how_sure_the_latency_is() -> None:
+    noisy = Latency(tuple(np.random.default_rng(1).uniform(0.1, 0.9, 40).tolist()), rounds=4)
+    one = dataclasses.replace(contender(), latency=noisy)
+    found = study_end_to_end(
+        [one, dataclasses.replace(one, name="copy")], "t1", resamples=200, seed=3
+    )
+    routing = found.points[0].systems["router"]["routing_seconds"]
+    assert routing.lower < routing.value < routing.upper
+    share = found.points[0].systems["router"]["routing_share"]
+    assert share.lower < share.value < share.upper
+    waited = found.points[0].against["copy"]["seconds_difference"]
+    assert (waited.value, waited.lower, waited.upper) == (0, 0, 0)  # the same rounds for both
+    assert found.to_dict()["latency"]["router"]["mean_seconds"]["lower"] > 0
+    page = render(sheet(found, title="T", known={}), {"overhead": "<svg></svg>"})
+    assert "10 prompts, 4 rounds" in page
 
 
 def test_answers_take_ttft_and_their_output(tmp_path: Path) -> None:

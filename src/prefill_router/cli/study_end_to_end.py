@@ -1,6 +1,6 @@
 """`prefill-router study end-to-end`: what routing costs and how long it takes, all counted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, final
@@ -20,7 +20,7 @@ from prefill_router.cli.study import (
     finish,
     study,
 )
-from prefill_router.data import RoutingDataset, read_dataset
+from prefill_router.data import Prompt, RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
@@ -64,7 +64,8 @@ def end_to_end(
     reference_ms: Annotated[
         float | None, typer.Option(help="The reference's; else it is measured here.")
     ] = None,
-    sample: Annotated[int, typer.Option(help="How many decisions are timed.")] = 100,
+    sample: Annotated[int, typer.Option(help="How many prompts are timed.")] = 100,
+    rounds: Annotated[int, typer.Option(help="How often each of them, in turns.")] = 5,
     lam: Annotated[
         list[float] | None, typer.Option(help="A setting; may be given again. Else 1 and 0.5.")
     ] = None,
@@ -94,6 +95,8 @@ def end_to_end(
     from prefill_router.studies.output import check_place, mark
 
     check_place(to, NAME)
+    if rounds < 1:
+        raise ConfigError(f"--rounds is {rounds}; 5 is usual, 1 is the least")
     charge = Charge(per_million_tokens=encoder_price, per_hour=per_hour)
     free = Charge(per_million_tokens=reference_price)
     stage = _Stage.of(
@@ -108,12 +111,16 @@ def end_to_end(
     seconds, timing = _answers(stage.judged, speeds, run)
     single = best or stage.best
     mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": part})
-    contenders = [stage.contender(ROUTER, stage.router, charge, routing_ms, seconds)]
-    charges = {ROUTER: charge.said}
+    routers, asked = {ROUTER: stage.router}, {ROUTER: charge}
     if reference is not None:
-        other = stage.other(reference, encoder_folder)
-        contenders.append(stage.contender("reference", other, free, reference_ms, seconds))
-        charges["reference"] = free.said
+        routers["reference"] = stage.other(reference, encoder_folder)
+        asked["reference"] = free
+    taken = stage.latencies(routers, {ROUTER: routing_ms, "reference": reference_ms}, rounds)
+    contenders = [
+        stage.contender(name, router, asked[name], taken[name], seconds)
+        for name, router in routers.items()
+    ]
+    charges = {name: one.said for name, one in asked.items()}
     found = study_end_to_end(
         contenders,
         single,
@@ -204,13 +211,13 @@ class _Stage:
         name: str,
         router: "Router",
         charge: "Charge",
-        given_ms: float | None,
+        latency: "Latency",
         seconds: "PerCell",
     ) -> "Contender":
         """A router with its predictions, its latency and its encoder's cost."""
         from prefill_router.evaluation import Trial
         from prefill_router.router.states import default_cache
-        from prefill_router.studies.end_to_end import Contender, Latency, tokens_read
+        from prefill_router.studies.end_to_end import Contender, tokens_read
 
         cache = default_cache()
         predictions = router.predict(
@@ -220,26 +227,36 @@ class _Stage:
         tokens = tokens_read(
             router, self.judged, stores=self.stores, cache=cache, progress=self.bar
         )
-        latency = (
-            self._timed(router, name) if given_ms is None else Latency((given_ms / 1000,), "given")
-        )
         return Contender(name, trial, seconds, charge.dollars(tokens, latency), latency)
 
-    def _timed(self, router: "Router", name: str) -> "Latency":
+    def latencies(
+        self, routers: "Mapping[str, Router]", given: Mapping[str, float | None], rounds: int
+    ) -> "dict[str, Latency]":
+        """As given, in milliseconds, or else timed here, taking turns."""
         import numpy as np
 
-        from prefill_router.studies.end_to_end import time_routing
+        from prefill_router.studies.end_to_end import Latency, time_routing
 
+        known = {n: Latency((ms / 1000,), "given") for n, ms in given.items() if ms is not None}
         count = min(self.sample, len(self.judged))
         picked = np.random.default_rng(self.seed).choice(len(self.judged), count, replace=False)
         prompts = [self.judged.queries[i].prompt for i in picked]
+        routes = {n: _route(n, router) for n, router in routers.items() if n not in known}
+        timed = time_routing(routes, prompts, rounds=rounds, progress=self.bar) if routes else {}
+        return known | timed
+
+
+def _route(name: str, router: "Router") -> Callable[[Prompt], object]:
+    def route(prompt: Prompt) -> object:
         try:
-            return time_routing(router.route, prompts, progress=self.bar)
+            return router.route(prompt)
         except PrefillRouterError as error:
             option = "--routing-ms" if name == "router" else "--reference-ms"
             raise ConfigError(
                 f"the decisions of the {name} can't be timed here: {error}; or give {option}"
             ) from None
+
+    return route
 
 
 def _answers(

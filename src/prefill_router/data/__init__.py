@@ -3,6 +3,7 @@
 from prefill_router.data.dataset import RoutingDataset, Table
 from prefill_router.data.query import Message, Prompt, Query, prompt_key, prompt_text
 from prefill_router.data.regimes import Regime, binary, regimes
+from prefill_router.data.repeats import mean_of_runs
 from prefill_router.data.splits import (
     FRACTIONS,
     PARTS,
@@ -36,6 +37,7 @@ __all__ = [
     "binary",
     "is_dataset",
     "load_split",
+    "mean_of_runs",
     "prompt_key",
     "prompt_text",
     "read_dataset",

@@ -32,6 +32,8 @@ class RoutingDataset:
         input_tokens: Tokens of the prompt as billed, or NaN.
         output_tokens: Tokens of the answer as billed, reasoning included, or NaN.
         recorded_cost: US dollars that the answer cost, or NaN where only tokens are known.
+        runs: Of how many runs the label is the mean, or NaN for one that is of a single run or
+            unknown; None where all are.
 
     Raises:
         DataError: Ids repeat, shapes differ, labels leave [0, 1], or counts are negative.
@@ -43,6 +45,7 @@ class RoutingDataset:
     input_tokens: Table
     output_tokens: Table
     recorded_cost: Table
+    runs: Table | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.pool))
@@ -59,6 +62,10 @@ class RoutingDataset:
         if (self.correct > 1).any():
             worst = float(np.nanmax(self.correct))
             raise DataError(f"correct holds {worst}; labels are in [0, 1], or missing")
+        if self.runs is not None and ((self.runs < 1) | (self.runs % 1 > 0)).any():
+            raise DataError(
+                "runs holds numbers that aren't whole or below 1; NaN marks a single run"
+            )
         if len(self._row_of) != len(self.queries):
             raise DataError(f"query ids repeat: {self._repeated_ids()[:5]}; each must be unique")
 
@@ -72,11 +79,12 @@ class RoutingDataset:
         input_tokens: Table | None = None,
         output_tokens: Table | None = None,
         recorded_cost: Table | None = None,
+        runs: Table | None = None,
     ) -> "RoutingDataset":
         """A dataset in which the tables that aren't given are missing throughout."""
         missing = np.full((len(queries), len(pool)), np.nan)
         tables = [missing if t is None else t for t in (input_tokens, output_tokens, recorded_cost)]
-        return cls(tuple(queries), pool, correct, *tables)
+        return cls(tuple(queries), pool, correct, tables[0], tables[1], tables[2], runs)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -160,7 +168,8 @@ class RoutingDataset:
         return replace(self, pool=pool)
 
     def _tables(self) -> dict[str, Table]:
-        return {
+        repeated = {} if self.runs is None else {"runs": self.runs}
+        return repeated | {
             "correct": self.correct,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,

@@ -5,7 +5,8 @@
     with messages is a chat; optional `benchmark` and `domain` (or `category`).
 `outcomes.parquet`
     One row per measured (query, target): `query_id`, `target`, `correct` (boolean or a number in
-    [0, 1], null where not graded), optional `input_tokens`, `output_tokens`, `cost` (US dollars).
+    [0, 1], null where not graded), optional `input_tokens`, `output_tokens`, `cost` (US dollars),
+    `runs` (of how many runs `correct` is the mean; null for one).
 `pool.yaml`, or `prices.csv`
     See `prefill_router.targets`. Without either, the pool is the targets seen, without prices.
 """
@@ -196,6 +197,9 @@ def _tables(
         if column in outcomes.columns:
             table[rows, columns] = _numbers(outcomes, column, path)
         tables[name] = table
+    if "runs" in outcomes.columns:
+        tables["runs"] = np.full((len(queries), len(pool)), np.nan)
+        tables["runs"][rows, columns] = _numbers(outcomes, "runs", path)
     return tables
 
 
@@ -280,6 +284,8 @@ def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:
 def _outcomes_frame(dataset: RoutingDataset) -> pl.DataFrame:
     tables = {column: getattr(dataset, name) for column, name in _NUMBERS.items()}
     known = ~np.all([np.isnan(table) for table in tables.values()], axis=0)
+    if dataset.runs is not None:
+        tables["runs"] = dataset.runs
     rows, columns = np.nonzero(known)
     return pl.DataFrame(
         {

@@ -146,6 +146,13 @@ HEADLINE: Mapping[str, Entry] = {
         "Accuracy if every query went to a target that answers it correctly, where there is one: "
         "no router can do better.",
     ),
+    "oracle_held_out": Entry(
+        "Oracle, held out",
+        "share",
+        "neither",
+        "The same without the luck of single runs, on queries that every target answered several "
+        "times: the oracle sees all runs but one of each target, and is judged by that one.",
+    ),
     "accuracy_gain": Entry(
         "Gain at max-lam (paper)",
         "points",

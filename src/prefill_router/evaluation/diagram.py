@@ -173,9 +173,9 @@ def reliability_of(
     kinds: tuple[BinKind, BinKind] = ("width", "mass")
     placed = {kind: Bins.of(trial, kind=kind, count=bins) for kind in kinds}
     at, first = _judge(trial, placed, ones(len(trial)))
-    for kind, name in (("width", "ece_by_chance"), ("mass", "ece_equal_mass_by_chance")):
-        by_chance = chance_error(placed[kind].sums(ones(len(trial)), noise="sampling"))
-        at[name] = _with_mean(by_chance)  # of the sample's size, so it isn't resampled
+    for name, bins_of in zip(("ece", "ece_equal_mass"), placed.values(), strict=True):
+        by_chance = chance_error(bins_of.sums(ones(len(trial)), noise="sampling"))
+        at[f"{name}_by_chance"] = _with_mean(by_chance)  # of the sample's size, so not resampled
     tables: list[_Table] = []
     observed: dict[BinKind, list[NDArray[np.float64]]] = {kind: [] for kind in kinds}
     width = max(each.width for each in placed.values())

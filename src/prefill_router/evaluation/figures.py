@@ -167,12 +167,11 @@ def name_targets(axes: Axes, *drawn: Drawing) -> None:
     first = drawn[0]
     at = [(float(a), float(b)) for a, b in zip(*first.singles, strict=True)]
     keep = [i for i, point in enumerate(at) if np.isfinite(point).all()]
-    lines = [
-        (float(x), float(y))
-        for x, y in [first.mix, *(one.curve for one in drawn), ([first.best[0]], [first.best[1]])]
-        for x, y in list(zip(x, y, strict=True))[:: max(1, len(x) // 60)]
-        if np.isfinite(x * y)
-    ]
+    lines = [first.best]
+    for x, y in (first.mix, *(one.curve for one in drawn)):
+        step = max(1, len(x) // 60)
+        pairs = zip(x[::step].tolist(), y[::step].tolist(), strict=True)
+        lines += [pair for pair in pairs if np.isfinite(pair).all()]
     names = [first.names[i] for i in keep]
     place_labels(axes, [at[i] for i in keep], names, avoid=lines, colour=INK)
 

@@ -33,6 +33,12 @@ def why_undefined(scores: Scores, name: str) -> str:
         return "the oracle is no better than the best single target, so there is no headroom"
     if name in ("solvable_accuracy", "optimal_selection"):
         return "no query has a right answer from a target whose label, and cost, are known"
+    if name == "oracle_held_out":
+        return (
+            "the labels are of single runs, as far as is known, and an oracle picks their luck: it "
+            "and the headroom are too high by an unknown amount; answer some queries several times "
+            "and give the mean label with its number of runs"
+        )
     if "auccc" in name or "distance" in name:
         return _why_no_plane(scores)
     if name in ("gain_random", "gain_best", "gap_oracle", "perf_gain"):

@@ -39,6 +39,7 @@ class Trial:
         domains: Benchmark and domain of each query; empty if not known.
         shared: The queries that all systems of a comparison can be compared on; None if there is
             no other system.
+        runs: Of how many runs each label is the mean; None where that isn't known.
     """
 
     query_ids: tuple[str, ...]
@@ -51,6 +52,7 @@ class Trial:
     quality: PerCell | None = None
     domains: tuple[str, ...] = ()
     shared: Bool[NDArray[np.bool_], " query"] | None = None
+    runs: PerCell | None = None
 
     @classmethod
     def join(
@@ -88,7 +90,8 @@ class Trial:
             data.observed_cost,
             policy or Lambda(),
             None if check is None else _scores(check, predictions, data.correct),
-            tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in data.queries),
+            domains=tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in data.queries),
+            runs=data.runs,
         )
 
     def __len__(self) -> int:

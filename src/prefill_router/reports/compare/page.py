@@ -38,6 +38,7 @@ MAIN = (
 SAME_FOR_ALL = (
     "best_single_accuracy",
     "oracle_accuracy",
+    "oracle_held_out",
     "model_only_p_auccc",
     "model_only_oracle_distance",
     "solvable_share",

@@ -117,7 +117,7 @@ def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
     axes.set_yticks(range(len(found)), labels, color=INK, fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
     axes.set_xlabel(
-        "percentage points; line: 95 % interval of this row alone; coloured: sure among all rows",
+        "percentage points; line: 95 % interval of this row alone; coloured: sure among all parts",
         color=INK,
     )
     rows = [

@@ -28,8 +28,9 @@ _CAPTIONS = {
     "shuffled": "Each bar counts shuffles. The further right the line, the more the router's "
     "choices have to do with the queries.",
     "lift": "Green is surely better and orange surely worse: where the router is nowhere better or "
-    "worse, in at most 5 of 100 samples any row has a colour. Grey may be chance. Each line is the "
-    "95 % interval of its row alone, so some of many leave 0 out by chance.",
+    "worse, in at most 5 of 100 samples any part of the queries has a colour, and as seldom all of "
+    "them. Grey may be chance. Each line is the 95 % interval of its row alone, so some of many "
+    "leave 0 out by chance.",
     "confidence": "Where the square lies below the dot the router promises more than it holds. The "
     "bar is where the truth may lie.",
 }

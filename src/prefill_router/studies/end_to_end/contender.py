@@ -56,7 +56,6 @@ class Contender:
             self.trial.of_choice(self.trial.paid, choice),
             self.encoder_cost,
             self.trial.of_choice(waited, choice),
-            np.nan if self.latency is None else self.latency.mean,
             _shares(choice, len(self.trial.targets)),
         )
 
@@ -69,7 +68,6 @@ class Contender:
             self.trial.observed_cost[:, k],
             np.zeros(len(self.trial)),
             self.answer_seconds[:, k],
-            0.0,
             _shares(choice, len(self.trial.targets)),
         )
 
@@ -84,7 +82,6 @@ class Use:
         target_cost: Paid to the targets, US dollars.
         encoder_cost: Paid for encoding, US dollars.
         answer_seconds: Waited for the targets.
-        routing_seconds: Waited for the decision, on average; the same for every query.
         shares: The share of queries that each target answers.
     """
 
@@ -92,14 +89,18 @@ class Use:
     target_cost: PerQuery
     encoder_cost: PerQuery
     answer_seconds: PerQuery
-    routing_seconds: float
     shares: Float[NDArray[np.float64], " target"]
 
-    def numbers(self, weights: Weights) -> dict[str, PerResample]:
-        """Its numbers in each resample, by name (`result.NUMBERS`); costs are per query."""
+    def numbers(self, weights: Weights, routing: PerResample) -> dict[str, PerResample]:
+        """Its numbers in each resample, by name (`result.NUMBERS`); costs are per query.
+
+        Args:
+            weights: How often each query counts.
+            routing: What a decision takes on average, seconds; the same for every query.
+        """
         columns = (self.label, self.target_cost, self.encoder_cost, self.answer_seconds)
         accuracy, target, encoder, answer = known_mean(weights, np.stack(columns, axis=1)).T
-        total, routing = target + encoder, np.full(len(weights), self.routing_seconds)
+        total = target + encoder
         return {
             "accuracy": accuracy,
             "target_cost": target,

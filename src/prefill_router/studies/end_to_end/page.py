@@ -64,7 +64,8 @@ _ABOUT_COST = (
 )
 _ABOUT_TIME = (
     "At argmax accuracy. Completion is from the request to the target until its answer ends; "
-    "routing comes before it. The share is routing in the time of both."
+    "routing comes before it. The share is routing in the time of both. Systems took turns on "
+    "every prompt; the intervals of what routing takes are over the prompts and rounds timed."
 )
 _ABOUT_AREA = (
     "The encoder is paid at every setting alike, so it moves a router's whole curve. Where single "
@@ -130,15 +131,14 @@ def _times(result: EndToEnd) -> str:
 
 def _decisions(result: EndToEnd) -> list[str]:
     known = {name: one for name, one in result.latencies.items() if one is not None}
-    rows = [
-        [
-            escape(name),
-            plain_cell(f"{len(one.seconds):,}" if one.source == "measured" else "given"),
-            *(plain_cell(f"{1000 * value:,.1f}") for value in (one.mean, one.median, one.p95)),
-        ]
-        for name, one in known.items()
-    ]
-    head = ["Router", "decisions timed", "mean, ms", "median, ms", "95th percentile, ms"]
+    rows = []
+    for name, one in known.items():
+        timed = f"{len(one.seconds) // one.rounds:,} prompts, {one.rounds} rounds"
+        found = one.estimates(resamples=result.resamples, seed=result.seed)
+        cells = [_cell(value, _milliseconds) for value in found.values()]
+        rows.append([escape(name), plain_cell(timed if one.source == "measured" else "given")])
+        rows[-1] += cells
+    head = ["Router", "timed", "mean, ms", "median, ms", "95th percentile, ms"]
     return [wide(table(head, rows))] if rows else []
 
 
@@ -192,6 +192,10 @@ def _percent(value: float) -> str:
 
 def _points(value: float) -> str:
     return f"{100 * value:+.2f} pp" if math.isfinite(value) else NOTHING
+
+
+def _milliseconds(value: float) -> str:
+    return f"{1000 * value:,.1f}" if math.isfinite(value) else NOTHING
 
 
 def _four(value: float) -> str:

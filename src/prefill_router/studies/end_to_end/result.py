@@ -97,7 +97,8 @@ class EndToEnd:
             "p_auccc": {name: _plain(values) for name, values in self.areas.items()},
             "p_auccc_difference": _plain(self.area_difference),
             "latency": {
-                name: None if one is None else one.to_dict() for name, one in self.latencies.items()
+                name: None if one is None else one.to_dict(resamples=self.resamples, seed=self.seed)
+                for name, one in self.latencies.items()
             },
             "charges": dict(self.charges),
             "timing": self.timing,

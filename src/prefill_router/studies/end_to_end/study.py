@@ -62,12 +62,16 @@ def study_end_to_end(
         [_Setting.of(contenders, best, lam) for lam in lams], [Plane.of(c) for c in contenders]
     )
     queries = len(contenders[0].trial)
-    point = scene.numbers(ones(queries))
+    waits = _waits(contenders, resamples, seed)
+    point = scene.numbers(ones(queries), {name: wait[:1] for name, wait in waits.items()})
     drawn: dict[Key, list[NDArray[np.float64]]] = {key: [] for key in point}
     width = max(plane.scorer.width for plane in scene.planes)
     with (progress or SilentProgress()).task("bootstrap", total=float(resamples)) as advance:
+        done = 1
         for weights in chunks(queries, count=resamples, seed=seed, width=width):
-            for key, value in scene.numbers(weights).items():
+            part = {name: wait[done : done + len(weights)] for name, wait in waits.items()}
+            done += len(weights)
+            for key, value in scene.numbers(weights, part).items():
                 drawn[key].append(value)
             advance(float(len(weights)))
     found = {
@@ -91,6 +95,20 @@ def study_end_to_end(
     )
 
 
+def _waits(
+    contenders: Sequence[Contender], resamples: int, seed: int
+) -> dict[str, NDArray[np.float64]]:
+    """What a decision takes on average, as timed and then in each resample of what was timed."""
+    waits = {}
+    for one in contenders:
+        if one.latency is None:
+            waits[one.name] = np.full(1 + resamples, np.nan)
+        else:
+            drawn = one.latency.means(resamples=resamples, seed=seed)
+            waits[one.name] = np.concatenate([[one.latency.mean], drawn])
+    return waits
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class _Setting:
@@ -111,11 +129,15 @@ class _Scene:
     settings: list[_Setting]
     planes: list[Plane]
 
-    def numbers(self, weights: Weights) -> Table:
+    def numbers(self, weights: Weights, waits: Mapping[str, PerResample]) -> Table:
         table: Table = {}
         weights = weights * np.all([p.contender.trial.compared for p in self.planes], axis=0)
+        nothing = np.zeros(len(weights))  # is waited for the decision where one target is asked
         for i, setting in enumerate(self.settings):
-            of = {name: use.numbers(weights) for name, use in setting.uses.items()}
+            of = {
+                name: use.numbers(weights, waits.get(name, nothing))
+                for name, use in setting.uses.items()
+            }
             first = next(iter(of.values()))
             for name, numbers in of.items():
                 table |= {("use", str(i), name, n): value for n, value in numbers.items()}

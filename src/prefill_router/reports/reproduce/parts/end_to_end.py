@@ -1,5 +1,6 @@
 """Cost and latency with the encoder counted."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +22,8 @@ from prefill_router.studies.end_to_end import (
 )
 from prefill_router.studies.ratio import strongest
 
-_TIMED = 40
-"""Decisions that are timed."""
+_TIMED = 20
+"""Prompts whose decisions are timed."""
 
 
 def end_to_end_part(scene: Scene) -> dict[str, Any]:
@@ -31,9 +32,10 @@ def end_to_end_part(scene: Scene) -> dict[str, Any]:
     if SYSTEMS[UNIFIED] not in fitted:
         raise DataError("the semantic router couldn't be fitted")
     notes: list[str] = []
+    routers = {name: fitted[SYSTEMS[name]].fitted.router for name in (TRUNK, UNIFIED)}
+    latencies = _latencies(scene, routers, notes)
     contenders = [
-        _contender(scene, fitted[SYSTEMS[name]].fitted.router, name, notes)
-        for name in (TRUNK, UNIFIED)
+        _contender(scene, router, name, latencies.get(name)) for name, router in routers.items()
     ]
     found = study_end_to_end(
         contenders,
@@ -47,10 +49,9 @@ def end_to_end_part(scene: Scene) -> dict[str, Any]:
     return {**found.to_dict(), "notes": notes}
 
 
-def _contender(scene: Scene, router: Router, name: str, notes: list[str]) -> Contender:
+def _contender(scene: Scene, router: Router, name: str, latency: Latency | None) -> Contender:
     test = scene.test
     trial = Trial.join(router.predict(test, stores=scene.states), test, policy=router.policy)
-    latency = _latency(scene, router, name, notes)
     cost = np.zeros(len(test))
     if name == TRUNK:
         tokens = tokens_read(
@@ -60,11 +61,16 @@ def _contender(scene: Scene, router: Router, name: str, notes: list[str]) -> Con
     return Contender(name, trial, answer_seconds(test, scene.speeds), cost, latency)
 
 
-def _latency(scene: Scene, router: Router, name: str, notes: list[str]) -> Latency | None:
+def _latencies(scene: Scene, routers: Mapping[str, Router], notes: list[str]) -> dict[str, Latency]:
+    """Of those that can decide here, taking turns."""
     prompts = [query.prompt for query in scene.test.queries[:_TIMED]]
-    try:
+    routes = {}
+    for name, router in routers.items():
         placed = replace(router, sources=scene.sources)
-        return time_routing(placed.route, prompts, progress=scene.progress)
-    except (ConfigError, MissingExtraError) as error:
-        notes.append(f"{name} couldn't be timed: {error}")
-        return None
+        try:
+            placed.route(prompts[0])
+        except (ConfigError, MissingExtraError) as error:
+            notes.append(f"{name} couldn't be timed: {error}")
+        else:
+            routes[name] = placed.route
+    return time_routing(routes, prompts, progress=scene.progress) if routes else {}
