@@ -162,24 +162,23 @@ class _Stage:
     ) -> "_Stage":
         from prefill_router.cli.sources import sources
         from prefill_router.cli.unseen import Unseen
-        from prefill_router.evaluation.weighted import known_mean, ones
         from prefill_router.router import Router
+        from prefill_router.studies.guarantee import best_single
 
         if sample < 1 or seed < 0:
             raise ConfigError(f"--sample is {sample} and --seed {seed}; 1 and 0 are the least")
         router = Router.load(folder, sources=sources(encoder_folder))
         unseen = Unseen.of(router, read_dataset(data), part)
         base = unseen.train or unseen.judged
-        accuracy = known_mean(ones(len(base)), base.correct)[0]
         if unseen.train is None:
             err.print(
                 "note: the dataset has none of the queries that the router was trained on, so the "
                 "best single target is that of the queries that are judged; --best names another",
                 soft_wrap=True,
             )
-        place = max(range(len(accuracy)), key=lambda k: (accuracy[k] == accuracy[k], accuracy[k]))
-        best = base.pool.names[place]
-        return cls(router, unseen.judged, best, stores, sample, seed, BarProgress(console=err))
+        return cls(
+            router, unseen.judged, best_single(base), stores, sample, seed, BarProgress(console=err)
+        )
 
     def other(self, folder: Path, encoder_folder: Sequence[Path] | None) -> "Router":
         """The reference, if it can be held against the router."""
