@@ -5,10 +5,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commands import Job, flip, refused, run
-from prefill_router.data import Query, read_dataset, write_dataset
+from prefill_router.data import Query, load_split, read_dataset, write_dataset
+from prefill_router.studies.guarantee import best_single
 from prefill_router.testing import make_routing_dataset
 
 
@@ -56,9 +58,45 @@ def test_keep_on_new_queries_needs_the_name_of_the_best_target(job: Job, newer: 
     assert json.loads(done.out)["queries"] == 40
 
 
+def test_keep_takes_the_best_target_of_the_train_part_whatever_the_judged_queries_say(
+    copy: Job,
+) -> None:
+    answers, split = read_dataset(copy.answers), load_split(copy.split)
+    train, judged = (answers.select(split[part]) for part in ("train", "test"))
+    best = answers.pool.names.index(best_single(train))
+    correct = answers.correct.copy()
+    correct[answers.rows(split["test"])] = 1
+    correct[answers.rows(split["test"]), best] = 0
+    write_dataset(replace(answers, correct=correct), copy.answers)
+    told = json.loads(run("keep", *given(copy), "--json", "--resamples", 0).out)
+    assert told["best"] == answers.pool.names[best]
+    assert told["best_accuracy"]["value"] == 0
+    assert len(judged) == told["queries"]
+
+
+def test_keep_tells_which_labels_are_missing_and_what_became_of_them(copy: Job) -> None:
+    answers, test = read_dataset(copy.answers), load_split(copy.split)["test"]
+    correct = answers.correct.copy()
+    rows = [row for row in answers.rows(test) if answers.queries[row].domain == "domain-1"]
+    correct[rows] = np.nan
+    write_dataset(replace(answers, correct=correct), copy.answers)
+    promise = (*given(copy), "--keep", 0.05, "--confidence", 0.6, "--resamples", 10)
+    told = json.loads(run("keep", *promise, "--json").out)
+    assert (told["assume"], told["bounded"]) == ("nothing", True)
+    assert told["missing"]["queries"] >= len(rows) > 0
+    places = {cell["domain"] for cell in told["missing"]["where"]}
+    assert places >= {answers.queries[row].benchmark + " / domain-1" for row in rows}
+    words = run("keep", *promise).out
+    assert f"{told['missing']['queries']} queries lack a label" in words
+    assert "counts as the worst that it could be" in words
+    assumed = json.loads(run("keep", *promise, "--json", "--assume", "missing-at-random").out)
+    assert assumed["assume"] == "missing-at-random"
+
+
 def test_keep_refuses(job: Job, newer: Path) -> None:
     refused("keep is 3", "keep", *given(job), "--keep", 3)
     refused("confidence is 1", "keep", *given(job), "--confidence", 1)
+    refused("--assume is 'luck'", "keep", *given(job), "--assume", "luck")
     refused("no target 'nobody'", "keep", *given(job), "--best", "nobody")
     refused("must be one of", "keep", *given(job), "--part", "train")
     refused("no part 'calibration'", "keep", *given(job), "--part", "calibration")

@@ -10,7 +10,7 @@ from trials import random_system, system
 
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import OperatingPoints, Sweep, Trial, evaluate, judge
-from prefill_router.evaluation.fixed import FixedChoice, FixedOutcome, best_target
+from prefill_router.evaluation.fixed import FixedChoice, FixedOutcome
 from prefill_router.evaluation.weighted import ones
 from prefill_router.targets import Pool, Target
 
@@ -75,7 +75,6 @@ def test_without_costs_the_references_are_the_best_targets() -> None:
     free = RoutingDataset.of(train.queries, train.pool, train.correct)
     best = int(free.correct.mean(axis=0).argmax())
     assert FixedChoice.mix(free).corners.tolist() == [[best]]
-    assert best_target(free) == f"t{best}"
     by_domain = FixedChoice.by_domain(free)
     assert by_domain.corners.shape == (1, 5)
     for name, column in zip(by_domain.groups, by_domain.corners[0], strict=False):

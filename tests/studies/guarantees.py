@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from evaluation.trials import Array, system
-from prefill_router.data import RoutingDataset
+from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import Predictions, Trial
 from prefill_router.studies.guarantee import Guarantee
+from prefill_router.studies.guarantee.betting import p_value
+from prefill_router.studies.guarantee.losses import Losses
 
 PRICES = np.array([0.001, 0.004, 0.02])
 
@@ -51,3 +53,35 @@ def naive_lam(trial: Trial, best: str, keep: float, lams: tuple[float, ...]) -> 
     """The cheapest lam that looks fine on these rows: what the guarantee is there to replace."""
     fine = [lam for lam in lams if kept(trial, lam, best) >= keep]
     return min(fine, default=1.0)
+
+
+def subjects(queries: int = 20_000, *, seed: int = 0) -> tuple[Trial, tuple[Query, ...]]:
+    """Queries of which a fifth is of a domain that the router sends to t1, which is bad at it.
+
+    Elsewhere the router is a little better than t2, the best alone.
+    """
+    random = np.random.default_rng(seed)
+    lab = random.random(queries) < 0.2
+    strong = random.random(queries) < 0.5
+    right = np.array([0.4, 0.62, 0.7])
+    chance = np.where(lab[:, None], np.array([0.1, 0.135, 0.6]), right)
+    chance[~lab & strong, 1] = 0.8
+    correct = (random.random(chance.shape) < chance).astype(np.float64)
+    seen = np.broadcast_to(np.array([0.3, 0.5, 0.7]), chance.shape).copy()
+    seen[lab | strong, 1] = 0.8
+    cost = np.broadcast_to(PRICES, chance.shape).copy()
+    trial = Trial.join(*system(seen, cost, correct, cost))
+    domains = np.where(lab, "lab", "field")
+    rows = zip(trial.query_ids, domains.tolist(), strict=True)
+    return trial, tuple(Query(name, "?", "exam", domain) for name, domain in rows)
+
+
+def unmeasured(trial: Trial, cells: Array) -> Trial:
+    """The same without some labels."""
+    return replace(trial, correct=np.where(cells, np.nan, trial.correct))
+
+
+def left_out(trial: Trial, best: str, keep: float, *, level: float) -> float:
+    """The p-value at lam = 1 of a test that leaves queries with missing labels out."""
+    losses = Losses.of(trial, trial.path.at(1.0), trial.targets.index(best), keep)
+    return p_value(losses.scaled[losses.measured], losses.threshold, level=level)

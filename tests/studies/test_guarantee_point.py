@@ -49,7 +49,7 @@ def test_enough_queries_find_nearly_all_that_can_be_saved(world: Trial) -> None:
     assert found.savings.value == pytest.approx(1 - costs[0] / world.observed_cost[:, 2].mean())
     assert found.kept.value == pytest.approx(kept(world, found.lam, "t2"))
     assert found.queries == len(world)
-    assert (found.left_out, found.advice, found.needed) == (0, "", None)
+    assert (found.missing.queries, found.advice, found.needed) == (0, "", None)
 
 
 def test_the_sequence_ends_at_the_first_hypothesis_that_stands(world: Trial) -> None:
@@ -101,13 +101,13 @@ def test_rows_in_another_order_give_the_same(world: Trial) -> None:
     )
 
 
-def test_missing_labels_are_left_out_and_counted() -> None:
+def test_what_is_expected_is_of_the_queries_with_both_labels() -> None:
     trial = Trial.join(*random_system(queries=900, missing=0.2, seed=3))
     found = guarantee(trial, best="t3", keep=0.9, resamples=10)
     choice = trial.path.at(1.0 if found.lam is None else found.lam)
     lost = np.isnan(trial.of_choice(trial.correct, choice)) | np.isnan(trial.correct[:, 3])
-    assert found.left_out == lost.sum() > 0
-    assert found.queries + found.left_out == 900
+    assert found.missing.queries == lost.sum() > 0
+    assert found.queries == 900
     assert found.best_accuracy.value == pytest.approx(trial.correct[~lost, 3].mean())
 
 

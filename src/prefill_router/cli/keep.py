@@ -7,12 +7,12 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.data import RoutingDataset, read_dataset
-from prefill_router.errors import DataError
+from prefill_router.errors import ConfigError, DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.evaluation import Estimate
-    from prefill_router.studies.guarantee import Guarantee
+    from prefill_router.studies.guarantee import Assumption, Guarantee
 
 NONE = 3
 """The exit code where no lam can be guaranteed."""
@@ -37,6 +37,13 @@ def keep(
         str | None,
         typer.Option(help="The best single target; by default that of the train part."),
     ] = None,
+    assume: Annotated[
+        str,
+        typer.Option(
+            help="nothing: a missing label counts as the worst that it could be. "
+            "missing-at-random: queries that lack one are left out where nothing speaks against it."
+        ),
+    ] = "nothing",
     store: Annotated[
         list[Path] | None, typer.Option(help="A store of states; may be given again.")
     ] = None,
@@ -49,9 +56,9 @@ def keep(
 ) -> None:
     """Find the cheapest lam that keeps a share of the best single target's accuracy, guaranteed.
 
-    The guarantee holds on queries like those of the part, which must not have been used for the
-    router or for choosing it. Where no lam can be guaranteed, the exit code is 3 and the reason is
-    told.
+    The guarantee holds on all queries like those of the part, labelled or not; these must not have
+    been used for the router or for choosing it. Where no lam can be guaranteed, the exit code is 3,
+    and the reason and what would do are told.
 
     Example: prefill-router keep router --data answers --keep 0.95
     """
@@ -75,6 +82,8 @@ def keep(
         best=best,
         keep=share,
         confidence=confidence,
+        assume=_assumption(assume),
+        queries=unseen.judged.queries,
         resamples=resamples,
         seed=seed,
     )
@@ -97,20 +106,58 @@ def _best(train: RoutingDataset | None) -> str:
     return best_single(train)
 
 
+def _assumption(name: str) -> "Assumption":
+    from prefill_router.studies.guarantee import ASSUMPTIONS
+
+    for known in ASSUMPTIONS:
+        if known == name:
+            return known
+    raise ConfigError(f"--assume is {name!r}; it must be one of {list(ASSUMPTIONS)}")
+
+
 def _show(found: "Guarantee") -> None:
     promise = (
-        f"{100 * found.keep:g} % of the accuracy of {found.best}, with a confidence of "
-        f"{100 * found.confidence:g} %"
+        f"{100 * found.keep:g} % of the accuracy of {found.best} on all queries like these, with a "
+        f"confidence of {100 * found.confidence:g} %"
     )
     if found.lam is None:
-        out.print(f"none: no lam can be guaranteed to keep {promise}", soft_wrap=True)
-        out.print(found.advice, soft_wrap=True)
-        return
-    out.print(f"lam = {found.lam:g} keeps at least {promise}", soft_wrap=True)
-    left = f", {found.left_out:,} without labels left out" if found.left_out else ""
-    out.print(f"tested on {found.queries:,} queries{left}")
-    kept, saved = _worded(found.kept), _savings(found.savings)
-    out.print(f"expected: {kept} of that accuracy, {saved}", soft_wrap=True)
+        first, last = f"none: no lam can be guaranteed to keep {promise}", found.advice
+    else:
+        kept, saved = _worded(found.kept), _savings(found.savings)
+        first = f"lam = {found.lam:g} keeps at least {promise}"
+        last = f"expected{_where(found)}: {kept} of that accuracy, {saved}"
+    for line in (first, f"tested on {found.queries:,} queries", *_lacking(found), last):
+        out.print(line, soft_wrap=True, markup=False)
+
+
+def _lacking(found: "Guarantee") -> list[str]:
+    """How many labels are missing, where, whether by chance, and what became of them."""
+    from prefill_router.studies.guarantee.advice import places
+
+    missing = found.missing
+    if not missing.queries:
+        return []
+    handled = (
+        "each counts as the worst that it could be, so the promise holds whatever they are"
+        if found.bounded
+        else "these queries are left out, as --assume missing-at-random says; the promise holds "
+        "only if that is so"
+    )
+    told = [f"{missing.queries:,} queries lack a label ({places(missing)}): {handled}"]
+    if missing.signs:
+        signs = ", ".join(f"by {name} (p = {p:.2g})" for name, p in missing.signs.items())
+        aside = "; --assume is set aside" if found.assume != "nothing" else ""
+        told.append(f"labels aren't missing at random, but {signs}{aside}")
+    return told
+
+
+def _where(found: "Guarantee") -> str:
+    if not found.missing.queries:
+        return ""
+    least = (
+        f" (at least {100 * found.least:.1f} % whatever the others are)" if found.bounded else ""
+    )
+    return f" where both are measured{least}"
 
 
 def _worded(estimate: "Estimate") -> str:

@@ -169,8 +169,8 @@ class _Stage:
     ) -> "_Stage":
         from prefill_router.cli.sources import sources
         from prefill_router.cli.unseen import Unseen
-        from prefill_router.evaluation.fixed import best_target
         from prefill_router.router import Router
+        from prefill_router.studies.guarantee import best_single
 
         if sample < 1 or seed < 0:
             raise ConfigError(f"--sample is {sample} and --seed {seed}; 1 and 0 are the least")
@@ -183,8 +183,9 @@ class _Stage:
                 "best single target is that of the queries that are judged; --best names another",
                 soft_wrap=True,
             )
-        best = best_target(base)
-        return cls(router, unseen.judged, best, stores, sample, seed, BarProgress(console=err))
+        return cls(
+            router, unseen.judged, best_single(base), stores, sample, seed, BarProgress(console=err)
+        )
 
     def other(self, folder: Path, encoder_folder: Sequence[Path] | None) -> "Router":
         """The reference, if it can be held against the router."""

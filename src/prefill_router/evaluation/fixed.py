@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
-from prefill_router.errors import DataError
 from prefill_router.evaluation.trial import LEAST_SHARE
 from prefill_router.evaluation.weighted import PerResample, Weights, known_mean, ones
 
@@ -155,17 +154,6 @@ def _merged(envelopes: Sequence[list[int]], parts: Sequence[RoutingDataset]) -> 
         now[group] = target
         rows.append(list(now))
     return np.array(rows, dtype=np.int64)
-
-
-def best_target(train: RoutingDataset) -> str:
-    """The most accurate target, of several the first.
-
-    Raises:
-        DataError: Nothing was measured.
-    """
-    if np.isnan(train.correct).all():
-        raise DataError("no training query has a label, so no target is known to be the best")
-    return train.pool.names[int(np.nan_to_num(_singles(train)[1], nan=-1).argmax())]
 
 
 def _singles(train: RoutingDataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -13,9 +13,9 @@ from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Estimate, Trial
 from prefill_router.evaluation.bootstrap import chunks
-from prefill_router.evaluation.fixed import best_target
 from prefill_router.evaluation.weighted import PerResample, Weights, ones
 from prefill_router.policy import check_lam
+from prefill_router.studies.guarantee import best_single
 
 PerQuery = Float[NDArray[np.float64], " query"]
 
@@ -78,7 +78,7 @@ class Subject:
     @cached_property
     def best(self) -> int:
         """The best single target of the train part, a column."""
-        return self.trial.targets.index(best_target(self.train))
+        return self.trial.targets.index(best_single(self.train))
 
     @cached_property
     def shared(self) -> Int[NDArray[np.int64], " shared"]:

@@ -3,7 +3,7 @@
 Learn-then-test (Angelopoulos et al. 2021, arXiv:2110.01052): every lam is a hypothesis, that
 routing at this lam falls short of the promise; the hypotheses are tested in an order fixed
 beforehand, from lam = 1 down, until one can't be rejected. The p-values hold for every number of
-queries.
+queries, and whatever made labels missing: these count at their worst.
 """
 
 from prefill_router.studies.guarantee.guarantee import (
@@ -13,6 +13,20 @@ from prefill_router.studies.guarantee.guarantee import (
     best_single,
     guarantee,
 )
+from prefill_router.studies.guarantee.hypotheses import ASSUMPTIONS, Assumption
+from prefill_router.studies.guarantee.missing import Lacking, Missing
 from prefill_router.studies.guarantee.result import Guarantee, Tested
 
-__all__ = ["CONFIDENCE", "KEEP", "LAMS", "Guarantee", "Tested", "best_single", "guarantee"]
+__all__ = [
+    "ASSUMPTIONS",
+    "CONFIDENCE",
+    "KEEP",
+    "LAMS",
+    "Assumption",
+    "Guarantee",
+    "Lacking",
+    "Missing",
+    "Tested",
+    "best_single",
+    "guarantee",
+]

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import Int
 from numpy.typing import NDArray
 
-from prefill_router.data import RoutingDataset
+from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate, Trial
 from prefill_router.evaluation.bootstrap import chunks
 from prefill_router.evaluation.weighted import Weights, divide, ones
-from prefill_router.studies.guarantee.betting import enough, p_value
-from prefill_router.studies.guarantee.losses import Losses, shuffled
-from prefill_router.studies.guarantee.result import Guarantee, Tested
+from prefill_router.studies.guarantee.advice import NONE_NEEDED, Advice
+from prefill_router.studies.guarantee.hypotheses import Assumption, Hypotheses
+from prefill_router.studies.guarantee.missing import Choice
+from prefill_router.studies.guarantee.result import Guarantee
 
 KEEP = 0.98
 CONFIDENCE = 0.95
@@ -23,20 +23,28 @@ _ODDS = np.geomspace(1e4, 1e-4, 401)
 LAMS: tuple[float, ...] = (1.0, *np.round(_ODDS / (1 + _ODDS), 6).tolist(), 0.0)
 """The lam values that are tested, falling: fixed beforehand, close together near both ends, and
 short enough to be printed in full."""
-Choice = Int[NDArray[np.int64], " query"]
 
 
 def best_single(train: RoutingDataset) -> str:
-    """The target of the highest accuracy on the train part; of several the first.
+    """The target that no other beats on the train part, on the queries that both answered.
+
+    Where no label is missing it is that of the highest accuracy, of several the first. A missing
+    label is never an advantage: of two targets, the one that lacks labels on the other's queries
+    has to be better by as much as the labels that it has leave open, so a few lucky ones won't do.
 
     Raises:
         DataError: Nothing was measured.
     """
-    measured = (~np.isnan(train.correct)).sum(axis=0)
-    if not measured.any():
+    measured = np.flatnonzero(~np.isnan(train.correct).all(axis=0))
+    if not len(measured):
         raise DataError("no training query has a label, so no target is known to be the best")
-    accuracy = divide(np.nansum(train.correct, axis=0), measured.astype(np.float64))
-    return train.pool.names[int(np.nan_to_num(accuracy, nan=-1).argmax())]
+    labels = train.correct[:, measured]
+    known = (~np.isnan(labels)).astype(np.float64)
+    common = np.maximum(known.T @ known, 0.5)  # of no query: as open as can be, and not infinite
+    right = np.nan_to_num(labels).T @ known
+    open_to = np.sqrt(1 / common - 1 / known.sum(axis=0))
+    margin = (right - right.T) / common - open_to + open_to.T
+    return train.pool.names[int(measured[margin.min(axis=1).argmax()])]
 
 
 def guarantee(
@@ -46,6 +54,8 @@ def guarantee(
     keep: float = KEEP,
     confidence: float = CONFIDENCE,
     lams: Sequence[float] = LAMS,
+    assume: Assumption = "nothing",
+    queries: Sequence[Query] = (),
     resamples: int = 1000,
     seed: int = 0,
 ) -> Guarantee:
@@ -53,8 +63,9 @@ def guarantee(
 
     With a probability of at least `confidence` over the draw of the queries, the accuracy at the
     lam that is found is at least `keep` times that of `best`, on all queries like these. It holds
-    for any number of queries, if they are independent draws that nothing was fitted or chosen on,
-    and for the queries on which both labels are measured: those left out must be like the others.
+    for any number of queries, if they are independent draws that nothing was fitted or chosen on.
+    A label that is missing counts as the worst that it could be, so it holds whatever made it
+    missing.
 
     Args:
         trial: A system on queries that it was not fitted on.
@@ -62,58 +73,45 @@ def guarantee(
         keep: The share; above 1 asks for more than the best single target.
         confidence: Of the promise.
         lams: What is tested, falling; must be fixed before the labels are seen.
+        assume: `missing-at-random` leaves queries with missing labels out, at every lam where they
+            are spread over domains, choices and difficulty as chance would: for those who know
+            that whether an answer was measured has nothing to do with the query or the answer.
+        queries: Those of the trial, found by id, for their benchmarks and domains.
         resamples: For the intervals of what is expected; they take no part in the guarantee.
-        seed: Of the resamples.
+        seed: Of the resamples, and of the draws that tell how labels are missing.
 
     Raises:
         ConfigError: An option makes no sense, or the trial has no such target.
         DataError: On no query are both labels measured.
     """
     _check(trial, best, keep, confidence, lams)
-    column, order = trial.targets.index(best), shuffled(trial.query_ids)
-    sequence: list[Tested] = []
-    found: float | None = None
-    for lam in lams:
-        tested = _test(trial, lam, column, keep, 1 - confidence, order)
-        sequence.append(tested)
-        if tested.p_value > 1 - confidence:
-            break
-        found = lam
-    shown = lams[0] if found is None else found
-    losses = Losses.of(trial, trial.path.at(shown), column, keep)
-    if not len(losses):
+    column, level = trial.targets.index(best), 1 - confidence
+    tests = Hypotheses(trial, column, keep, level, assume, queries, seed)
+    sequence = tests.sequence(lams)
+    kept = [tested for tested in sequence if tested.p_value <= level]
+    shown = kept[-1] if kept else sequence[0]
+    losses, missing = tests.losses(shown.lam), tests.missing(shown.lam)
+    if not losses.measured.any():
         raise DataError(
             f"no query has a label both of the chosen target and of {best!r}; score more answers"
         )
-    needed = None
-    if found is None:
-        needed = enough(losses.scaled, losses.threshold, level=1 - confidence)
-    numbers = _numbers(trial, trial.path.at(shown), column, resamples, seed)
+    advice = NONE_NEEDED if kept else Advice.of(losses, missing, bounded=shown.bounded, level=level)
     return Guarantee(
-        lam=found,
+        lam=shown.lam if kept else None,
         keep=keep,
         confidence=confidence,
         best=best,
-        queries=len(losses),
-        left_out=len(trial) - len(losses),
-        sequence=tuple(sequence),
-        needed=needed,
-        advice=_advice(found, losses, needed),
-        kept=numbers["kept"],
-        accuracy=numbers["accuracy"],
-        best_accuracy=numbers["best_accuracy"],
-        savings=numbers["savings"],
+        assume=assume,
+        bounded=shown.bounded,
+        queries=shown.queries,
+        missing=missing,
+        least=losses.least,
+        sequence=sequence,
+        needed=advice.queries,
+        labels=advice.labels,
+        advice=advice.words,
+        **_numbers(trial, trial.path.at(shown.lam), column, resamples, seed),
     )
-
-
-def _test(trial: Trial, lam: float, best: int, keep: float, level: float, order: Choice) -> Tested:
-    losses = Losses.of(trial, trial.path.at(lam), best, keep)
-    place = np.full(len(trial), -1)
-    place[losses.known] = np.arange(len(losses))
-    ordered = place[order]
-    scaled = losses.scaled[ordered[ordered >= 0]]
-    found = p_value(scaled, losses.threshold, level=level)
-    return Tested(float(lam), found, len(losses), losses.kept)
 
 
 def _numbers(
@@ -151,21 +149,6 @@ def _numbers(
         )
         for name, value in point.items()
     }
-
-
-def _advice(found: float | None, losses: Losses, needed: int | None) -> str:
-    if found is not None:
-        return ""
-    if needed is None:
-        return (
-            f"at lam = 1 the router keeps {100 * losses.kept:.1f} % of the best single target's "
-            "accuracy on these queries, so more of them won't help: promise less, or fit a better "
-            "router"
-        )
-    return (
-        f"{len(losses):,} labelled queries are too few for this promise: about {needed:,} would do "
-        "with an even chance, if they are like these; or promise less, or with less confidence"
-    )
 
 
 def _check(trial: Trial, best: str, keep: float, confidence: float, lams: Sequence[float]) -> None:

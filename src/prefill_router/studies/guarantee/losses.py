@@ -2,8 +2,10 @@
 
     r = keep * y_best - y_router          in [-1, keep]
 
-The promise is kept where the mean of r is not above zero. Only queries on which both labels were
-measured have an r.
+The promise is kept where the mean of r over all queries is not above zero. A label that wasn't
+measured could be anything in [0, 1], so r has a largest value that it could have, whatever made the
+label missing: the router's label 0, the best target's 1; one and the same label where the router
+chose the best target.
 """
 
 import hashlib
@@ -22,19 +24,19 @@ PerQuery = Float[NDArray[np.float64], " query"]
 @final
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """The labels of the router and of the best single target, on the queries where both are known.
+    """The labels of the router and of the best single target, on all queries.
 
     Attributes:
         keep: The share that is promised.
-        router: Labels of the chosen targets.
-        best: Labels of the best single target.
-        known: Which queries of the trial these are.
+        router: Labels of the chosen targets; NaN where not measured.
+        best: Labels of the best single target; NaN where not measured.
+        same: Where the router chose the best single target.
     """
 
     keep: float
-    router: Float[NDArray[np.float64], " known"]
-    best: Float[NDArray[np.float64], " known"]
-    known: Bool[NDArray[np.bool_], " query"]
+    router: PerQuery
+    best: PerQuery
+    same: Bool[NDArray[np.bool_], " query"]
 
     @classmethod
     def of(
@@ -48,22 +50,27 @@ class Losses:
             best: The best single target, a column.
             keep: The share that is promised.
         """
-        router, alone = trial.of_choice(trial.correct, choice), trial.correct[:, best]
-        known = ~(np.isnan(router) | np.isnan(alone))
-        return cls(keep, router[known], alone[known], known)
+        router = trial.of_choice(trial.correct, choice)
+        return cls(keep, router, trial.correct[:, best], choice == best)
 
     def __len__(self) -> int:
         return len(self.router)
 
     @property
-    def values(self) -> Float[NDArray[np.float64], " known"]:
-        """The losses r."""
-        return self.keep * self.best - self.router
+    def measured(self) -> Bool[NDArray[np.bool_], " query"]:
+        """Where both labels are known."""
+        return ~(np.isnan(self.router) | np.isnan(self.best))
 
     @property
-    def scaled(self) -> Float[NDArray[np.float64], " known"]:
-        """The losses on [0, 1], as the tests by betting need them."""
-        return np.clip((self.values + 1) / (1 + self.keep), 0, 1)
+    def largest(self) -> PerQuery:
+        """The largest losses that the missing labels allow; the losses r where none is missing."""
+        apart = self.keep * np.nan_to_num(self.best, nan=1) - np.nan_to_num(self.router)
+        return np.where(self.same & ~self.measured, max(0.0, self.keep - 1), apart)
+
+    @property
+    def scaled(self) -> PerQuery:
+        """The largest losses on [0, 1], as the tests by betting need them."""
+        return np.clip((self.largest + 1) / (1 + self.keep), 0, 1)
 
     @property
     def threshold(self) -> float:
@@ -72,9 +79,22 @@ class Losses:
 
     @property
     def kept(self) -> float:
-        """The router's accuracy as a share of the best single target's; NaN where that is 0."""
-        total = float(self.best.sum())
-        return float(self.router.sum()) / total if total else float("nan")
+        """The router's accuracy as a share of the best target's, where both are measured.
+
+        NaN where the best target's is 0.
+        """
+        right, best = (float(label[self.measured].sum()) for label in (self.router, self.best))
+        return right / best if best else float("nan")
+
+    @property
+    def least(self) -> float:
+        """The smallest share, on all these queries, that the missing labels allow; NaN as above."""
+        both = self.same & ~self.measured
+        right = float(np.nansum(self.router[~both]))
+        best = float(np.nan_to_num(self.best[~both], nan=1).sum())
+        ends = (0, int(both.sum()))  # of that one label's sum; the share is monotone in it
+        shares = [(right + end) / (best + end) for end in ends if best + end]
+        return min(shares, default=float("nan"))
 
 
 def shuffled(ids: tuple[str, ...]) -> Int[NDArray[np.int64], " query"]:
