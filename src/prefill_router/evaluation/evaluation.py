@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from prefill_router.brief import brief
 from prefill_router.evaluation.bands import Band
 from prefill_router.evaluation.bootstrap import LEVEL, Estimate, plain
 from prefill_router.evaluation.mix import MixPoint
@@ -15,6 +16,7 @@ _FEW = 1.5
 """Labels a query; with fewer, most have but one."""
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation:
@@ -109,6 +111,7 @@ class Evaluation:
         }
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class Comparison:

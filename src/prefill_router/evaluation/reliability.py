@@ -8,7 +8,6 @@ targets together in the last.
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from prefill_router.evaluation.binning import Bins, BinSums, Noise, PerBin, PerColumn
 from prefill_router.evaluation.trial import Trial
@@ -27,6 +26,8 @@ def calibration_error(sums: BinSums) -> PerColumn:
     few queries per bin, see `chance_error`. Of each distance is taken off by how much the noise
     that the sums tell would lengthen it on average, the mean of a folded normal distribution.
     """
+    from scipy.special import ndtr
+
     apart = np.abs(sums.predicted - sums.observed)
     noise = np.sqrt(_finite(sums.gap_noise, apart**2))
     steps = np.where(noise > 0, apart / np.where(noise > 0, noise, 1), 0)

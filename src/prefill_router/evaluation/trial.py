@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset, binary
 from prefill_router.errors import DataError
 from prefill_router.evaluation.predictions import Predictions
@@ -18,6 +19,7 @@ PerCell = Float[NDArray[np.float64], "query target"]
 PerQuery = Float[NDArray[np.float64], " query"]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Trial:

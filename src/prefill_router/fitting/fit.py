@@ -16,6 +16,7 @@ import numpy as np
 
 from prefill_router import __version__
 from prefill_router.activations import Activations
+from prefill_router.brief import brief
 from prefill_router.calibration import Calibrator, CalibratorKind, fit_calibrator
 from prefill_router.cost import CostEstimator
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
@@ -34,6 +35,7 @@ from prefill_router.router.reference import Reference
 from prefill_router.router.states import count_tokens
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class RouterFit:

@@ -4,6 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from prefill_router.brief import brief
+
 
 class Interval(BaseModel):
     """A number with its 95 % bootstrap interval; null where it has no value."""
@@ -24,6 +26,7 @@ class TrainedOn(BaseModel):
     missing_labels: int = Field(description="(query, target) pairs that weren't measured")
 
 
+@brief
 class Record(BaseModel):
     """Everything that a router's card tells, beside what the router decides with.
 
