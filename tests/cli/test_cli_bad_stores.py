@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, flip, refused, run, succeeded, truncate
+from commands import Job, flip, malformed, refused, run, succeeded, truncate
 from prefill_router.data import write_dataset
 from prefill_router.router.storage import CHECKED
 from prefill_router.testing import make_routing_dataset
@@ -20,7 +20,7 @@ QUICK = ("--dim", 4)
 def readers(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
     """Every command that reads a store."""
     return {
-        "layers": ("layers", job.states, job.answers, *QUICK, "--out", out),
+        "layers": ("layers", job.answers, "--store", job.states, *QUICK, "--out", out),
         "sweep": ("sweep", job.answers, "--store", job.states, *QUICK, "--out", out),
         "fit": ("fit", job.answers, "--store", job.states, *QUICK, "--out", out),
         "evaluate": (
@@ -150,10 +150,10 @@ def test_router_of_other_answers(job: Job, tmp_path: Path) -> None:
     write_dataset(renamed, tmp_path / "others")
     judged = ("evaluate", job.router, "--data", tmp_path / "others", "--out", tmp_path / "report")
     refused("in the test part .* say --split all", *judged)
-    refused("must be one of", *judged, "--split", "exam")
-    refused("no part 'calibration'", *judged, "--split", "calibration")
+    malformed("must be one of", *judged, "--part", "exam")
+    refused("no part 'calibration'", *judged, "--part", "calibration")
     write_dataset(others.select(targets=["target-0", "target-1"]), tmp_path / "fewer")
-    fewer = ("evaluate", job.router, "--data", tmp_path / "fewer", "--split", "all")
+    fewer = ("evaluate", job.router, "--data", tmp_path / "fewer", "--part", "all")
     refused("lacks the router's targets", *fewer, "--out", tmp_path / "report")
     assert not (tmp_path / "report").exists()
 
@@ -164,7 +164,7 @@ def writers(to: Path, *, data: Path) -> dict[str, tuple[object, ...]]:
     return {
         "import": ("import", "long", table, "--out", to),
         "split": ("split", data, "--out", to),
-        "layers": ("layers", data, data, "--out", to),
+        "layers": ("layers", data, "--store", data, "--out", to),
         "sweep": ("sweep", data, "--store", data, "--out", to),
         "fit": ("fit", data, "--store", data, "--out", to),
         "evaluate": ("evaluate", data, "--data", data, "--out", to),

@@ -77,7 +77,16 @@ def test_split_as_json(job: Job, tmp_path: Path) -> None:
 
 
 def test_layers_and_sweep_as_json(job: Job, tmp_path: Path) -> None:
-    layers = ("layers", job.states, job.answers, "--dim", 4, "--out", tmp_path / "figures")
+    layers = (
+        "layers",
+        job.answers,
+        "--store",
+        job.states,
+        "--dim",
+        4,
+        "--out",
+        tmp_path / "figures",
+    )
     told = json.loads(succeeded(*layers, "--json"))
     assert {"geometry", "ablation"} == told.keys()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".png", ".svg", ".csv"}
@@ -118,7 +127,7 @@ def test_other_answers_are_encoded_on_the_way_and_kept(
         json.loads((p / "metrics.json").read_text()) for p in (tmp_path / "r", job.report)
     )
     assert mine["auc_mean"] == theirs["auc_mean"]
-    everything = (*judged, "--split", "all", "--out", tmp_path / "all", "--resamples", 0)
+    everything = (*judged, "--part", "all", "--out", tmp_path / "all", "--resamples", 0)
     done = run(*everything)
     assert done.code == 0
     assert "was trained on 68 of these queries" in done.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, flip, refused, run
+from commands import Job, flip, malformed, refused, run
 from prefill_router.data import Query, read_dataset, write_dataset
 from prefill_router.testing import make_routing_dataset
 
@@ -57,10 +57,10 @@ def test_keep_on_new_queries_needs_the_name_of_the_best_target(job: Job, newer: 
 
 
 def test_keep_refuses(job: Job, newer: Path) -> None:
-    refused("keep is 3", "keep", *given(job), "--keep", 3)
-    refused("confidence is 1", "keep", *given(job), "--confidence", 1)
+    malformed("keep is 3", "keep", *given(job), "--keep", 3)
+    malformed("confidence is 1", "keep", *given(job), "--confidence", 1)
     refused("no target 'nobody'", "keep", *given(job), "--best", "nobody")
-    refused("must be one of", "keep", *given(job), "--part", "train")
+    malformed("must be one of", "keep", *given(job), "--part", "train")
     refused("no part 'calibration'", "keep", *given(job), "--part", "calibration")
     refused("say --part unseen", "keep", job.router, "--data", newer)
 
