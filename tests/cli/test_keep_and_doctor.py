@@ -93,8 +93,8 @@ def test_doctor_probes_nonsense_with_the_encoder_or_says_why_not(job: Job) -> No
 
 
 def test_doctor_refuses(job: Job, copy: Job, newer: Path) -> None:
-    refused("lam is 2", "doctor", *given(job), "--lam", 2)
-    refused("the seed is -1", "doctor", *given(job), "--seed", -1, "--no-probe")
+    malformed("lam is 2", "doctor", *given(job), "--lam", 2)
+    malformed("--seed is -1", "doctor", *given(job), "--seed", -1, "--no-probe")
     refused("needs at least 20", "doctor", *given(job), "--resamples", 3, "--no-probe")
     refused("isn't a check-up", "doctor", *given(job), "--out", job.answers)
     refused("give the whole dataset", "doctor", job.router, "--data", newer, "--part", "unseen")

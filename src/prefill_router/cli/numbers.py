@@ -47,12 +47,11 @@ SPANS: dict[str, Span] = {
     **dict.fromkeys(("--backoff", "--patience", "--max-cost", "--judge-max-cost"), _ANY),
     **dict.fromkeys(("--encoder-price", "--reference-price", "--per-hour"), _ANY),
     **dict.fromkeys(("--routing-ms", "--reference-ms"), _ANY),
-    **dict.fromkeys(("--dollars-per-day", "--dollars-per-hour"), _ANY),
+    **dict.fromkeys(("--minutes", "--dollars-per-day", "--dollars-per-hour"), _POSITIVE),
     **dict.fromkeys(("--attempts", "--jobs", "--judge-samples", "--sample", "--trials"), _COUNT),
     **dict.fromkeys(("--dim", "--bins", "--seeds", "--max-tokens"), _COUNT),
     **dict.fromkeys(("--batch-tokens", "--threads", "--max-batch"), _COUNT),
     **dict.fromkeys(("--requests-per-minute", "--concurrent"), _COUNT),
-    "--minutes": _POSITIVE,
     "--folds": Span(2),
     "--questions": Span(200),
     "--lam": Span(0, 1),
@@ -88,4 +87,5 @@ def check_numbers(command: str, params: list[Any], ctx: Any) -> None:
         for number in found if isinstance(found, list | tuple) else [found]:
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
             if is_number and span is not None and number not in span:
-                raise UsageError(f"{param.opts[0]} is {number:g}; it must be {span}")
+                told = number if isinstance(number, int) else f"{number:g}"
+                raise UsageError(f"{param.opts[0]} is {told}; it must be {span}")
