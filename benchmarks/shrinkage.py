@@ -32,6 +32,7 @@ from prefill_router.calibration import Shrinkage
 from prefill_router.cost import CostEstimator
 from prefill_router.data import Query, RoutingDataset, read_dataset
 from prefill_router.evaluation.auc import Ranking
+from prefill_router.evaluation.fixed import FixedChoice
 from prefill_router.evaluation.metrics import auc_by_target
 from prefill_router.evaluation.weighted import ones
 from prefill_router.features import Reading
@@ -39,7 +40,6 @@ from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting.out_of_fold import out_of_fold
 from prefill_router.policy import lambda_path
 from prefill_router.predictors import Examples, TrunkConfig
-from prefill_router.evaluation.fixed import FixedChoice
 from prefill_router.targets import Pool, Target
 
 RESULT = Path(__file__).parent / "results" / "shrinkage.json"

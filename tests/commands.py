@@ -57,11 +57,11 @@ def succeeded(*arguments: object, stdin: bytes = b"") -> str:
     return done.out
 
 
-def refused(reason: str, *arguments: object, stdin: bytes = b"") -> str:
+def refused(reason: str, *arguments: object, stdin: bytes = b"", code: int = 1) -> str:
     """Check that a command ends with one line that says why, and quotes no prompt."""
     done = run(*arguments, stdin=stdin)
     last = done.err.strip().splitlines()[-1] if done.err.strip() else ""
-    assert done.code == 1, (done.code, done.out, done.err)
+    assert done.code == code, (done.code, done.out, done.err)
     assert last.startswith("error: "), done.err
     assert "Traceback" not in done.err
     assert "of difficulty" not in done.err
@@ -69,6 +69,11 @@ def refused(reason: str, *arguments: object, stdin: bytes = b"") -> str:
     assert re.search(reason, last), last
     assert not done.out
     return last
+
+
+def malformed(reason: str, *arguments: object) -> str:
+    """Check that a command refuses its very command line."""
+    return refused(reason, *arguments, code=2)
 
 
 def flip(path: Path, *, place: float = 0.5) -> None:

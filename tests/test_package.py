@@ -14,39 +14,25 @@ import pytest
 
 import prefill_router
 from prefill_router import errors
+from prefill_router.cli.commands import COMMANDS
 
 SOURCES = sorted(Path(prefill_router.__file__).parent.rglob("*.py"))
 HEAVY = ("torch", "transformers", "matplotlib", "huggingface_hub")
 PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"
-HELP = "from prefill_router.cli import app; app(['{}', '--help'], standalone_mode=False)"
-COMMANDS = (
-    *("tasks", "collect", "grade", "prices", "import", "describe", "encode", "layers"),
-    *(
-        "fit",
-        "evaluate",
-        "paired",
-        "compare",
-        "calibration",
-        "doctor",
-        "keep",
-        "route",
-        "serve",
-        "litellm",
-        "key",
-        "explain",
-        "replay",
-        "canary",
-        "export",
-        "show",
-        "demo",
-    ),
-)
+HELP = "from prefill_router.cli import app; app([{}'--help'], standalone_mode=False)"
+FRAME = {"app", "codes", "commands", "group", "numbers", "retired", "usage"}
+"""Of the command line, what stands before every command."""
+OURS = "import sys; {}; print([n for n in sys.modules if n.startswith('prefill_router.')])"
 
 
-def loaded_by(statement: str) -> str:
-    program = [sys.executable, "-c", PROGRAM.format(statement, HEAVY)]
+def run_program(text: str) -> str:
+    program = [sys.executable, "-c", text]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]
+
+
+def loaded_by(statement: str, names: tuple[str, ...] = HEAVY) -> str:
+    return run_program(PROGRAM.format(statement, names))
 
 
 @pytest.mark.parametrize(
@@ -62,9 +48,18 @@ def test_importing_loads_nothing_heavy(statement: str) -> None:
     assert loaded_by(statement) == "[]"
 
 
-def test_help_loads_nothing_heavy() -> None:
-    every = "; ".join(HELP.format(name) for name in COMMANDS)
+def test_the_help_of_a_command_loads_nothing_heavy() -> None:
+    every = "; ".join(HELP.format(f"{name!r}, ") for name in COMMANDS)
     assert loaded_by(every) == "[]"
+
+
+@pytest.mark.parametrize("before", ["", "'study', "])
+def test_the_list_of_commands_loads_none_of_them(before: str) -> None:
+    statement = HELP.format(before)
+    assert loaded_by(statement, ("numpy", "polars", "scipy", "asyncio")) == "[]"
+    found = ast.literal_eval(run_program(OURS.format(statement)))
+    cli = {name.removeprefix("prefill_router.") for name in found}
+    assert cli == {"errors", "on_demand", "cli", *(f"cli.{name}" for name in FRAME)}
 
 
 def test_heavy_imports_would_be_seen() -> None:

@@ -9,8 +9,9 @@ The public names below are loaded when they are first used, so importing the pac
 torch nor transformers.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from prefill_router.on_demand import on_demand
 
 if TYPE_CHECKING:
     from prefill_router.activations import ActivationStore
@@ -64,10 +65,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'prefill_router' has no attribute {name!r}")
-    return getattr(import_module(f"prefill_router.{_HOME[name]}"), name)
+__getattr__ = on_demand(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, Real
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool
@@ -47,6 +48,7 @@ class CostScale:
         return (cost - self.low) / (self.high - self.low)
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class CostEstimator:

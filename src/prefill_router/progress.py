@@ -4,21 +4,18 @@ Library functions take a `Progress` and know nothing of terminals; the command l
 `BarProgress`, everybody else gets `SilentProgress`.
 """
 
-import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, final, runtime_checkable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress as RichProgress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EVERY_SECONDS = 10.0
+"""Between two lines where there is no terminal to draw a bar on."""
 
 
 @runtime_checkable
@@ -56,23 +53,38 @@ class SilentProgress(Progress):
 
 @final
 class BarProgress(Progress):
-    """A bar on standard error, with the time gone and the time left."""
+    """A bar on standard error; where that is no terminal, a line every ten seconds.
 
-    def __init__(self, *, console: Console | None = None) -> None:
-        self._console = console or Console(file=sys.stderr)
+    Args:
+        console: Where to show it; standard error by default.
+        clock: Gives seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        console: "Console | None" = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from rich.console import Console
+
+        self._console = console or Console(stderr=True)
+        self._clock = clock
 
     @contextmanager
     def _bar(self, label: str, total: float) -> Iterator[Advance]:
+        from rich import progress
+
         columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[note]}", markup=False),
         )
-        with RichProgress(*columns, console=self._console, refresh_per_second=4) as bar:
+        with progress.Progress(*columns, console=self._console, refresh_per_second=4) as bar:
             task = bar.add_task(label, total=total, note="")
 
             def advance(amount: float = 1, *, note: str = "") -> None:
@@ -80,6 +92,37 @@ class BarProgress(Progress):
 
             yield advance
 
+    @contextmanager
+    def _lines(self, label: str, total: float) -> Iterator[Advance]:
+        start = told = self._clock()
+        done, last = 0.0, ""
+
+        def advance(amount: float = 1, *, note: str = "") -> None:
+            nonlocal done, last, told
+            done, last, now = done + amount, note, self._clock()
+            if now - told >= EVERY_SECONDS and done < total:
+                told = now
+                self._tell(_line(label, done, total, now - start, note))
+
+        yield advance
+        self._tell(_line(label, done, total, self._clock() - start, last))
+
+    def _tell(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def task(self, label: str, *, total: float) -> AbstractContextManager[Advance]:
-        """A task with a bar of its own."""
-        return self._bar(label, total)
+        """A task with a bar, or lines, of its own."""
+        shown = self._bar if self._console.is_terminal else self._lines
+        return shown(label, total)
+
+
+def _line(label: str, done: float, total: float, seconds: float, note: str) -> str:
+    """How far a task is, and how long yet at the speed so far."""
+    told = f"{label}: {done:,.0f} of {total:,.0f}, {_duration(seconds)} gone"
+    if 0 < done < total:
+        told += f", about {_duration(seconds * (total - done) / done)} left"
+    return f"{told}, {note}" if note else told
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

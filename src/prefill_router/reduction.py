@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Bool, Float32, Float64
 from numpy.typing import NDArray
 
@@ -153,6 +152,8 @@ def _principal(
     dim: int,
 ) -> Float64[NDArray[np.float64], "dim hidden"]:
     """The leading eigenvectors of the correlation of the dimensions that vary."""
+    import scipy.linalg
+
     correlation = moments.covariance / np.outer(scale, scale)
     correlation[~varies, :] = 0
     correlation[:, ~varies] = 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from commands import Job, refused, run, succeeded
+from commands import Job, malformed, refused, run, succeeded
 from prefill_router.activations import ActivationStore
 from prefill_router.calibration import fit_calibrator
 from prefill_router.data import read_dataset, save_split, split
@@ -86,8 +86,8 @@ def test_bad_input_is_told(router: Path, job: Job, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     refused("is a file; --out takes a folder", *command(router, job, file))
-    refused("--bins is 0", *command(router, job, tmp_path / "out", "--bins", 0))
-    refused("--resamples is -1", *command(router, job, tmp_path / "out", "--resamples", -1))
+    malformed("--bins is 0", *command(router, job, tmp_path / "out", "--bins", 0))
+    malformed("--resamples is -1", *command(router, job, tmp_path / "out", "--resamples", -1))
     refused("isn't a router's folder", *command(tmp_path / "none", job, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -106,7 +106,7 @@ def commands(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
         "describe": ("describe", job.answers),
         "split": ("split", job.answers, "--out", out),
         "encode": ("encode", job.answers, "--encoder", job.tiny, "--out", out),
-        "layers": ("layers", job.states, job.answers, *quick, "--out", out),
+        "layers": ("layers", job.answers, "--store", job.states, *quick, "--out", out),
         "sweep": ("sweep", job.answers, "--store", job.states, *quick, "--out", out),
         "fit": ("fit", job.answers, "--store", job.states, *quick, "--out", out),
         "evaluate": (
@@ -163,7 +163,7 @@ LEAN: dict[str, tuple[Breaking, dict[str, str]]] = {
             "layers": "1 distinct prompts can't fill",
             "sweep": "1 distinct prompts can't fill",
             "fit": "1 distinct prompts can't fill",
-            "evaluate": "say --split all",
+            "evaluate": "say --part all",
         },
     ),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, flip, refused, run, succeeded, truncate
+from commands import Job, flip, malformed, refused, run, succeeded, truncate
 from prefill_router.data import write_dataset
 from prefill_router.router.storage import CHECKED
 from prefill_router.testing import make_routing_dataset
@@ -20,7 +20,7 @@ QUICK = ("--dim", 4)
 def readers(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
     """Every command that reads a store."""
     return {
-        "layers": ("layers", job.states, job.answers, *QUICK, "--out", out),
+        "layers": ("layers", job.answers, "--store", job.states, *QUICK, "--out", out),
         "sweep": ("sweep", job.answers, "--store", job.states, *QUICK, "--out", out),
         "fit": ("fit", job.answers, "--store", job.states, *QUICK, "--out", out),
         "evaluate": (
@@ -149,11 +149,11 @@ def test_router_of_other_answers(job: Job, tmp_path: Path) -> None:
     renamed = others.select([q for q in others.query_ids if int(q[1:]) > 20])
     write_dataset(renamed, tmp_path / "others")
     judged = ("evaluate", job.router, "--data", tmp_path / "others", "--out", tmp_path / "report")
-    refused("in the test part .* say --split all", *judged)
-    refused("must be one of", *judged, "--split", "exam")
-    refused("no part 'calibration'", *judged, "--split", "calibration")
+    refused("in the test part .* say --part all", *judged)
+    malformed("must be one of", *judged, "--part", "exam")
+    refused("no part 'calibration'", *judged, "--part", "calibration")
     write_dataset(others.select(targets=["target-0", "target-1"]), tmp_path / "fewer")
-    fewer = ("evaluate", job.router, "--data", tmp_path / "fewer", "--split", "all")
+    fewer = ("evaluate", job.router, "--data", tmp_path / "fewer", "--part", "all")
     refused("lacks the router's targets", *fewer, "--out", tmp_path / "report")
     assert not (tmp_path / "report").exists()
 
@@ -164,7 +164,7 @@ def writers(to: Path, *, data: Path) -> dict[str, tuple[object, ...]]:
     return {
         "import": ("import", "long", table, "--out", to),
         "split": ("split", data, "--out", to),
-        "layers": ("layers", data, data, "--out", to),
+        "layers": ("layers", data, "--store", data, "--out", to),
         "sweep": ("sweep", data, "--store", data, "--out", to),
         "fit": ("fit", data, "--store", data, "--out", to),
         "evaluate": ("evaluate", data, "--data", data, "--out", to),
@@ -246,27 +246,27 @@ NONSENSE: dict[str, list[tuple[tuple[object, ...], str]]] = {
         (("--select", "mean.99"), "lacks the site mean.99"),
         (("--scope", "none"), "--scope is 'none'"),
         (("--pooling", "max"), "--pooling is 'max'"),
-        (("--dim", 0), "dim"),
-        (("--dim", -3), "dim"),
-        (("--seed", -1), "seed"),
+        (("--dim", 0), "--dim is 0"),
+        (("--dim", -3), "--dim is -3"),
+        (("--seed", -1), "--seed is -1"),
         (("--mode", "per_model"), "assign"),
         (("--mode", "per_model", "--assign", "target-0"), "assign|target|encoder"),
         (("--mode", "per_model", "--assign", "nobody=tiny"), "nobody|target-0"),
         (("--mode", "per_model", "--assign", "target-0=other"), "no store is of the encoders"),
-        (("--assume-output-tokens", "nan"), "assume|output tokens"),
-        (("--assume-output-tokens", -5), "assume|output tokens"),
+        (("--assume-output-tokens", "nan"), "--assume-output-tokens is nan"),
+        (("--assume-output-tokens", -5), "--assume-output-tokens is -5"),
     ],
     "layers": [
-        (("--dim", 0), "dim"),
+        (("--dim", 0), "--dim is 0"),
         (("--pooling", "max"), "--pooling is 'max'"),
     ],
-    "sweep": [(("--dim", -1), "dim"), (("--pooling", ""), "--pooling is ''")],
+    "sweep": [(("--dim", -1), "--dim is -1"), (("--pooling", ""), "--pooling is ''")],
     "evaluate": [
-        (("--resamples", -1), "resamples"),
-        (("--seed", -1), "seed"),
-        (("--step", 0), "step"),
-        (("--step", "nan"), "step"),
-        (("--step", 2), "step"),
+        (("--resamples", -1), "--resamples is -1"),
+        (("--seed", -1), "--seed is -1"),
+        (("--step", 0), "--step is 0"),
+        (("--step", "nan"), "--step is nan"),
+        (("--step", 2), "--step is 2"),
     ],
 }
 
@@ -276,26 +276,27 @@ NONSENSE: dict[str, list[tuple[tuple[object, ...], str]]] = {
 )
 def test_options_that_make_no_sense(job: Job, tmp_path: Path, command: str, number: int) -> None:
     options, reason = NONSENSE[command][number]
-    refused(reason, *readers(job, tmp_path / "out")[command], *options)
+    code = 2 if reason.startswith("--") else 1
+    refused(reason, *readers(job, tmp_path / "out")[command], *options, code=code)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--max-tokens", 0), "max_tokens is 0"),
-        (("--max-tokens", -4), "max_tokens is -4"),
+        (("--max-tokens", 0), "--max-tokens is 0"),
+        (("--max-tokens", -4), "--max-tokens is -4"),
         (("--max-tokens", 4096), "max_tokens is 4096"),
-        (("--batch-tokens", 0), "batch"),
-        (("--batch-tokens", -5), "batch"),
+        (("--batch-tokens", 0), "--batch-tokens is 0"),
+        (("--batch-tokens", -5), "--batch-tokens is -5"),
         (("--device", "toaster"), "device"),
         (("--revision", "main"), "local folder"),
         (("--layers", "3"), "layers 0 to 2"),
-        (("--layers", "0-99999999999"), "layers"),
+        (("--layers", "0-99999999999"), "--layers is"),
     ],
 )
 def test_encoding_options_that_make_no_sense(
     job: Job, tmp_path: Path, options: tuple[object, ...], reason: str
 ) -> None:
     encode = ("encode", job.answers, "--encoder", job.tiny, "--out", tmp_path / "states")
-    refused(reason, *encode, *options)
+    refused(reason, *encode, *options, code=2 if reason.startswith("--") else 1)

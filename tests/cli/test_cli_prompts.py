@@ -77,9 +77,9 @@ def test_chat_that_is_none_is_refused(job: Job, chat: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--lam", "nan"), "lam is nan"),
-        (("--lam", -0.1), "lam is -0.1"),
-        (("--lam", 1.1), "lam is 1.1"),
+        (("--lam", "nan"), "--lam is nan"),
+        (("--lam", -0.1), "--lam is -0.1"),
+        (("--lam", 1.1), "--lam is 1.1"),
         (("--only", "nobody"), "unknown targets"),
         (("--only", ""), "unknown targets|names no target"),
         (("--only", "target-0,,"), "unknown targets"),
@@ -88,7 +88,8 @@ def test_chat_that_is_none_is_refused(job: Job, chat: str, reason: str) -> None:
 def test_route_options_that_make_no_sense(
     job: Job, options: tuple[object, ...], reason: str
 ) -> None:
-    refused(reason, "route", job.router, "Why?", "--encoder-folder", job.tiny, *options)
+    route = ("route", job.router, "Why?", "--encoder-folder", job.tiny)
+    refused(reason, *route, *options, code=2 if reason.startswith("--") else 1)
 
 
 def with_prompts(folder: Path, prompts: list[str]) -> Path:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import typer
 
-from commands import refused
+from commands import malformed, refused
 from prefill_router.cli.demo import _REQUEST, Job
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError
@@ -107,4 +107,6 @@ def test_a_command_that_fails_ends_the_demo(
 
 
 def test_too_few_questions(tmp_path: Path) -> None:
-    refused("--questions is 20; at least 200", "demo", "--out", tmp_path, "--questions", 20)
+    malformed(
+        "--questions is 20; it must be 200 or more", "demo", "--out", tmp_path, "--questions", 20
+    )

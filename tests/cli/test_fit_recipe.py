@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, refused, succeeded
+from commands import Job, malformed, succeeded
 from prefill_router.router import Router
 
 
@@ -21,5 +21,5 @@ def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
 
 def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
     asked = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
-    refused("the seed -1", *asked, "--seed", -1)
+    malformed("--seed is -1", *asked, "--seed", -1)
     assert not (tmp_path / "router").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import Job, flip, refused, run
+from commands import Job, flip, malformed, refused, run
 from prefill_router.data import Query, load_split, read_dataset, write_dataset
 from prefill_router.studies.guarantee import best_single
 from prefill_router.testing import make_routing_dataset
@@ -94,11 +94,11 @@ def test_keep_tells_which_labels_are_missing_and_what_became_of_them(copy: Job) 
 
 
 def test_keep_refuses(job: Job, newer: Path) -> None:
-    refused("keep is 3", "keep", *given(job), "--keep", 3)
-    refused("confidence is 1", "keep", *given(job), "--confidence", 1)
     refused("--assume is 'luck'", "keep", *given(job), "--assume", "luck")
+    malformed("keep is 3", "keep", *given(job), "--keep", 3)
+    malformed("confidence is 1", "keep", *given(job), "--confidence", 1)
     refused("no target 'nobody'", "keep", *given(job), "--best", "nobody")
-    refused("must be one of", "keep", *given(job), "--part", "train")
+    malformed("must be one of", "keep", *given(job), "--part", "train")
     refused("no part 'calibration'", "keep", *given(job), "--part", "calibration")
     refused("say --part unseen", "keep", job.router, "--data", newer)
 
@@ -131,8 +131,8 @@ def test_doctor_probes_nonsense_with_the_encoder_or_says_why_not(job: Job) -> No
 
 
 def test_doctor_refuses(job: Job, copy: Job, newer: Path) -> None:
-    refused("lam is 2", "doctor", *given(job), "--lam", 2)
-    refused("the seed is -1", "doctor", *given(job), "--seed", -1, "--no-probe")
+    malformed("lam is 2", "doctor", *given(job), "--lam", 2)
+    malformed("--seed is -1", "doctor", *given(job), "--seed", -1, "--no-probe")
     refused("needs at least 20", "doctor", *given(job), "--resamples", 3, "--no-probe")
     refused("isn't a check-up", "doctor", *given(job), "--out", job.answers)
     refused("give the whole dataset", "doctor", job.router, "--data", newer, "--part", "unseen")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands import refused, succeeded
+from commands import malformed, refused, succeeded
 from planted import SITES
 from prefill_router.data import write_dataset
 from prefill_router.encoders.run import encode_dataset
@@ -110,6 +110,6 @@ def test_another_search_or_anything_else_is_not_overwritten(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     refused("exists and is no search", *command(place, tmp_path / "mine"))
-    refused("needs --data and --out", "search", place / "space.yaml")
+    malformed("needs --data and --out", "search", place / "space.yaml")
     refused("no such file", "search", place / "none.yaml", "--list")
-    refused("objective is 'luck'", *command(place, tmp_path / "x", "--objective", "luck"))
+    malformed("objective is 'luck'", *command(place, tmp_path / "x", "--objective", "luck"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, refused, run, succeeded
+from commands import Job, malformed, refused, run, succeeded
 
 TRUNK = "{kind: shared_trunk, seeds: 1, keep: 1, max_epochs: 3}"
 ROUTERS = f"""
@@ -75,7 +75,7 @@ def test_the_strong_target_can_be_named(job: Job, config: Path, tmp_path: Path) 
     asked = (*given(job, config, "ratio"), "--out", tmp_path / "s", "--split", job.split)
     told = json.loads(succeeded(*asked, "--strong", "target-0", "--json"))
     assert told["strong"] == "target-0"
-    refused("--strong-by is 'luck'", *asked, "--strong-by", "luck")
+    malformed("--strong-by is 'luck'", *asked, "--strong-by", "luck")
 
 
 def test_dimensions(job: Job, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_dimensions(job: Job, tmp_path: Path) -> None:
     assert (tmp_path / "d" / "figures" / "dimensions.png").stat().st_size > 1000
     assert "report:" in succeeded(*asked, *to, "--dims", "2", "--pooling", "mean")
     for dims in ("", "0", "2,x"):
-        refused("give numbers from 1 up", *asked, *to, "--dims", dims)
+        malformed("give numbers from 1 up", *asked, *to, "--dims", dims)
 
 
 def test_layers_over_pools_and_encoders(job: Job, tmp_path: Path) -> None:
@@ -103,11 +103,11 @@ def test_layers_over_pools_and_encoders(job: Job, tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused(job: Job, config: Path, tmp_path: Path) -> None:
     to = ("--out", tmp_path / "s")
     plain = {name: given(job, config, name)[:7] for name in STUDIES}
-    refused("at least 2 seeds", *plain["seeds"], *to, "--count", 1)
-    refused("must be 0 or more", *plain["ratio"], *to, "--seed", -1)
-    refused("one of these", *plain["shift"], *to)
-    refused("one of these", *plain["shift"], *to, "--train-on", "benchmark-0")
-    refused("one of these", *plain["shift"], *to, "--hold-out", "a", "--preset", "mmlu-pro-stem")
+    malformed("--count is 1; it must be 2 or more", *plain["seeds"], *to, "--count", 1)
+    malformed("must be 0 or more", *plain["ratio"], *to, "--seed", -1)
+    malformed("one of these", *plain["shift"], *to)
+    malformed("one of these", *plain["shift"], *to, "--train-on", "benchmark-0")
+    malformed("one of these", *plain["shift"], *to, "--hold-out", "a", "--preset", "mmlu-pro-stem")
     refused("no preset 'arts'", *plain["shift"], *to, "--preset", "arts")
     refused("no query is of", *plain["shift"], *to, "--preset", "mmlu-pro-stem")
     refused("are no benchmarks", *plain["shift"], *to, "--hold-out", "poetry")

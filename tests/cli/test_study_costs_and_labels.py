@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, flip, refused, succeeded
+from commands import Job, flip, malformed, refused, succeeded
 from prefill_router.data import Prompt, Query, read_dataset
 from prefill_router.harness import Task
 from prefill_router.harness.collecting.collect import collect
@@ -107,10 +107,10 @@ def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
     refused("needs one price", *base, *out)
     refused("needs one price", *base, *out, "--encoder-price", 1, "--per-hour", 1)
     priced = (*base, "--encoder-price", 1)
-    refused("lam is 3", *priced, *out, "--lam", 3)
+    malformed("lam is 3", *priced, *out, "--lam", 3)
     refused("no target 'nobody'", *priced, *out, "--best", "nobody")
-    refused("--sample is 0", *priced, *out, "--sample", 0)
-    refused("--rounds is 0", *priced, *out, "--rounds", 0)
+    malformed("--rounds is 0", *priced, *out, "--rounds", 0)
+    malformed("--sample is 0", *priced, *out, "--sample", 0)
     refused("is no study 'end-to-end'", *priced, "--out", job.answers)
     refused("run.json", *priced, *out, "--run", job.answers)
     few = tmp_path / "few.yaml"
@@ -157,9 +157,9 @@ def test_learning_curves_are_drawn_and_gone_on_with(job: Job, config: Path, tmp_
 def test_learning_refuses(job: Job, config: Path, tmp_path: Path) -> None:
     given = ("study", "learning", config, "--data", job.answers, "--store", job.states)
     out = ("--out", tmp_path / "out")
-    refused("--shares is 'x'", *given, *out, "--shares", "x")
+    malformed("--shares is 'x'", *given, *out, "--shares", "x")
     refused("share of the queries is 2", *given, *out, "--shares", "2")
-    refused("whole numbers", *given, *out, "--measured", "1.5")
-    refused("at least 2", *given, *out, "--draws", 1)
-    refused("resamples", *given, *out, "--resamples", 0)
+    malformed("whole numbers", *given, *out, "--measured", "1.5")
+    malformed("--draws is 1; it must be 2 or more", *given, *out, "--draws", 1)
+    malformed("resamples", *given, *out, "--resamples", 0)
     refused("is no study 'learning'", *given, "--out", job.answers)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from guarded_server import a_key
 
-from commands import refused, succeeded
+from commands import malformed, refused, succeeded
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.guarding import (
     ClientKey,
@@ -208,10 +208,8 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     refused("has a key named 'alice'", "key", "new", "alice", "--file", path)
     refused("name: .*pattern", "key", "new", "a b", "--file", path)
     refused("expires", "key", "new", "bob", "--file", path, "--expires", "soon")
-    refused(
-        "concurrent: .*; dollars_per_day: ",
-        *("key", "new", "bob", "--file", path, "--concurrent", 0, "--dollars-per-day", 0),
-    )
+    for option in ("--concurrent", "--requests-per-minute", "--dollars-per-day"):
+        malformed(f"{option} is 0", "key", "new", "bob", "--file", path, option, 0)
     refused("no key named 'bob'; it has alice", "key", "revoke", "bob", "--file", path)
     refused("no such file", "key", "list", "--file", tmp_path / "other.yaml")
     assert path.read_bytes() == before

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from receipts_made import made_receipt, name_of, write
 
-from commands import refused, succeeded
+from commands import malformed, refused, succeeded
 from prefill_router import Router, read_dataset
 from prefill_router.data import RoutingDataset, prompt_key
 from prefill_router.gateway.outcome import Attempt
@@ -114,9 +114,9 @@ def test_what_isnt_there_is_refused(file: Path, tmp_path: Path) -> None:
     refused("there is no receipt '.udcff'", "explain", "\udcff", "--receipts", file)
     refused("there are no receipts yet", "explain", "last", "--receipts", write(tmp_path / "a", []))
     refused("URL must begin", "explain", "last", "--receipts", "mysql://x")
-    refused("no moment", "replay", file, "--since", "yesterday")
+    malformed("no moment", "replay", file, "--since", "yesterday")
     refused("no request can be decided again", "replay", file, "--since", "1m")
-    refused("lam is 2", "replay", file, "--lam", "2")
+    malformed("lam is 2", "replay", file, "--lam", "2")
 
 
 def test_lams_are_replayed(file: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from deciding_world import AT, Parts, World, ask, estimator, forecast, outcome, target, world
 from receipts_made import made_receipt, write
 
-from commands import refused, succeeded
+from commands import malformed, succeeded
 from prefill_router.errors import DataError
 from prefill_router.gateway.deciding import Costs
 from prefill_router.gateway.receipts import (
@@ -159,4 +159,4 @@ def test_receipts_that_do_not_tell_are_refused_or_counted(tmp_path: Any) -> None
         "replay", file, "--sessions", "--lam", "0"
     )
     assert "4 requests decided again, each by itself" in succeeded("replay", file, "--lam", "0")
-    refused("leave --router and --pool away", "replay", file, "--sessions", "--router", "other")
+    malformed("leave --router and --pool away", "replay", file, "--sessions", "--router", "other")

@@ -92,7 +92,7 @@ def test_one_of_a_thing_is_not_many(tmp_path: Path) -> None:
     write_pool(pool_of("http://127.0.0.1:1/v1", ["small"]), tmp_path / "pool.yaml")
     write_tasks_file(tmp_path / "tasks.jsonl", 1)
     files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
-    done = run("collect", *files, "--out", tmp_path / "run", "--limit", 0.00001)
+    done = run("collect", *files, "--out", tmp_path / "run", "--max-cost", 0.00001)
     assert "1 call, " in done.err
     assert "0 calls in" in done.out
     assert "1 question not asked: the spending limit" in done.out
@@ -129,7 +129,7 @@ def test_a_limit_that_stops_everything_is_an_error(tmp_path: Path) -> None:
     write_pool(pool_of("http://127.0.0.1:1/v1", ["small"]), tmp_path / "pool.yaml")
     write_tasks_file(tmp_path / "tasks.jsonl", 24)
     files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
-    done = run("collect", *files, "--out", tmp_path / "run", "--limit", 0.00001)
+    done = run("collect", *files, "--out", tmp_path / "run", "--max-cost", 0.00001)
     assert done.code == 1
     assert "24 questions not asked: the spending limit" in done.out
     assert done.err.splitlines()[-1].startswith("error: nothing was asked (the spending limit)")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from collecting import expected, models, pool_of, tasks, texts, write_tasks_file
 
-from commands import refused, run, succeeded
+from commands import malformed, refused, run, succeeded
 from prefill_router.minipool.server import Faults, Rule, Server, serve
 from prefill_router.targets import write_pool
 
@@ -59,25 +59,25 @@ def test_dry_run(server: Server, command: list[object], tmp_path: Path) -> None:
 
 
 def test_limit(command: list[object]) -> None:
-    told = json.loads(succeeded(*command, "--limit", 0.01, "--json"))
+    told = json.loads(succeeded(*command, "--max-cost", 0.01, "--json"))
     assert told["spent"] + told["at_risk"] <= 0.01
     assert told["not_asked"]
     assert told["limit_that_would_do"] > 0.01
-    stopped = run(*command, "--limit", 0.01)
+    stopped = run(*command, "--max-cost", 0.01)
     assert stopped.code == 1  # nothing more fits
     assert "error: nothing was asked (the spending limit)" in stopped.err
     assert "the spending limit" in stopped.out
     assert "would do" in stopped.out
     enough = told["limit_that_would_do"]
-    assert json.loads(succeeded(*command, "--limit", enough, "--json"))["not_asked"] == {}
+    assert json.loads(succeeded(*command, "--max-cost", enough, "--json"))["not_asked"] == {}
 
 
 def test_what_cannot_be_used(command: list[object], tmp_path: Path) -> None:
     refused("unknown targets", *command, "--only", "nobody")
-    refused("--retry is 'maybe'", *command, "--retry", "maybe")
-    refused("limit is -1", *command, "--limit", -1)
-    refused("sample of 0", *command, "--sample", 0)
-    refused("0 attempts", *command, "--attempts", 0)
+    malformed("--retry is 'maybe'", *command, "--retry", "maybe")
+    malformed("--max-cost is -1", *command, "--max-cost", -1)
+    malformed("--sample is 0", *command, "--sample", 0)
+    malformed("--attempts is 0", *command, "--attempts", 0)
     refused("no such file", *command[:3], "--tasks", tmp_path / "gone.jsonl", *command[5:])
     (tmp_path / "tasks.jsonl").write_text("")
     refused("", *command)

@@ -71,7 +71,7 @@ def command(folder: Path) -> Iterator[Command]:
             assert stem.stdin
             assert stem.stdout
             files = ["--pool", folder / "pool.yaml", "--tasks", folder / "tasks.jsonl"]
-            arguments = ["collect", *files, "--out", out, "--limit", limit]
+            arguments = ["collect", *files, "--out", out, "--max-cost", limit]
             stem.stdin.write(json.dumps([[str(a) for a in arguments], number, seconds]) + "\n")
             stem.stdin.flush()
             code = json.loads(stem.stdout.readline())

@@ -39,13 +39,13 @@ def test_what_judging_cost_is_told_again_and_again(folder: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("samples", [1, 3])
 def test_the_limit_that_would_do_does(folder: Path, tmp_path: Path, samples: int) -> None:
-    judge = ("--judge", tmp_path / "judge.yaml", "--judge-samples", samples, "--judge-limit")
+    judge = ("--judge", tmp_path / "judge.yaml", "--judge-samples", samples, "--judge-max-cost")
     command = ("grade", folder, "--out", tmp_path / "out", *judge)
     with court(lambda _: YES) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
         shown = succeeded(*command, "0.0075")
         assert "judge_limit" in shown
-        enough = shown.partition("about --judge-limit ")[2].split()[0]
+        enough = shown.partition("about --judge-max-cost ")[2].split()[0]
         assert float(enough) > 0.0075
         after = json.loads(succeeded(*command, enough, "--json"))
     assert after["targets"][0]["graded"] == 4

@@ -12,7 +12,7 @@ import pytest
 from graded_runs import POOL, answer, every_kind, make_run, run_of, task
 from hypothesis import given, settings, strategies as st
 
-from commands import refused, run, succeeded
+from commands import malformed, refused, run, succeeded
 from prefill_router.activations.lock import only_writer
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.errors import ConfigError, CorruptError, DataError
@@ -352,10 +352,10 @@ def test_an_example_quotes_no_prompt(tmp_path: Path) -> None:
 def test_the_command_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     refused("no run", "grade", tmp_path, *out)
-    refused("--unextracted is 'x'", "grade", folder, *out, "--unextracted", "x")
-    refused("--jobs is 0", "grade", folder, *out, "--jobs", "0")
-    refused("--judge-samples is 0", "grade", folder, *out, "--judge-samples", "0")
-    refused("--judge-limit is -1", "grade", folder, *out, "--judge-limit", "-1")
+    malformed("--unextracted is 'x'", "grade", folder, *out, "--unextracted", "x")
+    malformed("--jobs is 0", "grade", folder, *out, "--jobs", "0")
+    malformed("--judge-samples is 0", "grade", folder, *out, "--judge-samples", "0")
+    malformed("--judge-max-cost is -1", "grade", folder, *out, "--judge-max-cost", "-1")
     refused("no grader 'x'", "grade", folder, *out, "--skip", "x")
     refused("no such file", "grade", folder, *out, "--judge", tmp_path / "absent.yaml")
     assert run("grade", "--help").code == 0

@@ -294,7 +294,7 @@ def test_calls_under_way_when_a_process_was_killed_count(tmp_path: Path) -> None
 def test_the_command(folder: Path, tmp_path: Path) -> None:
     with court(by_answer) as server:
         write_pool(judge_pool(server), tmp_path / "judge.yaml")
-        options = ("--judge", tmp_path / "judge.yaml", "--judge-limit", "1", "--json")
+        options = ("--judge", tmp_path / "judge.yaml", "--judge-max-cost", "1", "--json")
         told = json.loads(succeeded("grade", folder, "--out", tmp_path / "out", *options))
     assert [target["correct"] for target in told["targets"]] == [2, 0]
     refused("--judge", "grade", folder, "--out", tmp_path / "out")
@@ -331,5 +331,5 @@ def test_a_ledger_waits_for_calls_under_way() -> None:
     waiting.join()
     assert done
     assert ledger.spent == 0.375
-    with pytest.raises(OverLimitError, match="raise --judge-limit"), ledger.reserving(0.7):
+    with pytest.raises(OverLimitError, match="raise --judge-max-cost"), ledger.reserving(0.7):
         pass

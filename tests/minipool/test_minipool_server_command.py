@@ -15,7 +15,7 @@ import pytest
 from minipool_wire import until
 from tiny_causal import save_tiny_causal
 
-from commands import Done, refused, run, succeeded
+from commands import Done, malformed, refused, run, succeeded
 from prefill_router.errors import ConfigError
 from prefill_router.harness.benchmarks import load_tasks
 from prefill_router.minipool import NAMES, make_tasks
@@ -130,7 +130,7 @@ def test_what_can_not_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("POOL_KEY", raising=False)
     refused("holds no key", *serve, "--api-key-env", "POOL_KEY")
     refused("can't be made", *serve, "--write-pool", tmp_path.joinpath("x" * 300))
-    refused("can't listen", "minipool", "serve", "--port", 70_000)
+    malformed("--port is 70000", "minipool", "serve", "--port", 70_000)
     refused("can't listen", *serve, "--host", "no.such.host.invalid")
     assert run(*serve, "--max-batch", 0).code == 2
 

@@ -11,6 +11,7 @@ from jaxtyping import Float32, Int
 from numpy.typing import NDArray
 
 from prefill_router.activations.rounding import Rounding
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, ProvenanceError, StoreError
 
 Pooling = Literal["last", "mean", "own"]
@@ -164,6 +165,7 @@ class Activations(ABC):
             )
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class MemoryActivations(Activations):

@@ -95,6 +95,10 @@ class ActivationStore(Activations):
     def __len__(self) -> int:
         return len(self._place)
 
+    def __repr__(self) -> str:
+        held = f"{len(self):,} prompts, {len(self.sites)} sites of {self.provenance.encoder}"
+        return f"<ActivationStore: {held}, in {self._path}>"
+
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Those of these keys whose states aren't held, in order."""
         return [key for key in keys if key not in self._place]

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
 from prefill_router.predictors.base import Correctness, Tensors
 
@@ -99,6 +100,7 @@ class Calibrator(ABC):
         """
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class CalibratorFit:

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, final
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from prefill_router.calibration.base import Calibrator, CalibratorFit, Labelled, Scores, logits
 from prefill_router.calibration.saved import check_saved, require, take
 from prefill_router.predictors.base import Correctness, Tensors
+from prefill_router.predictors.sigmoid import sigmoid
 
 _STEPS = 100
 _HALVINGS = 40
@@ -68,7 +68,7 @@ class Platt(Calibrator):
 
     def _map(self, correctness: Correctness) -> Correctness:
         line = self.slope.astype(np.float64) * logits(correctness) + self.intercept
-        return np.asarray(expit(line))
+        return np.asarray(sigmoid(line))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -126,7 +126,7 @@ def _newton(
     """Steps are halved until the loss falls: it is convex, so that always leads down."""
     at, loss = start, _loss(rows @ start, labels)
     for _ in range(_STEPS):
-        given = expit(rows @ at)
+        given = sigmoid(rows @ at)
         gradient = rows.T @ (given - labels)
         if np.abs(gradient).max() <= _DONE * len(rows):
             break

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from prefill_router.calibration.base import Calibrator, CalibratorFit, logits
 from prefill_router.calibration.percentile import NOTE
@@ -64,6 +63,8 @@ class ZScore(Calibrator):
         return CalibratorFit(cls(targets, *arrays), (f"{cls.label} {NOTE}", *notes))
 
     def _map(self, correctness: Correctness) -> Correctness:
+        from scipy.special import ndtr
+
         spread = self.deviation > 0
         distance = logits(correctness) - self.mean
         standard = distance / np.where(spread, self.deviation, 1).astype(np.float64)

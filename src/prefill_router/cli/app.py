@@ -1,39 +1,69 @@
-"""The command line's frame: the application, its errors and exit codes, what it prints with.
-
-Exit codes: 0 done; 1 the input or the options can't be used (the message says why); 2 the command
-line is malformed; 3 no setting can be guaranteed (`keep`); 4 a router is no better than a fixed
-choice, 5 that can't be told (`doctor`); 130 interrupted, in which case what was finished is kept.
-"""
+"""The command line's frame: the application, its errors and exit codes, what it prints with."""
 
 import io
 import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from prefill_router import __version__
+from prefill_router.cli.codes import Code
+from prefill_router.cli.commands import COMMANDS
+from prefill_router.cli.group import HELP, MARKUP, Group
+from prefill_router.cli.usage import UsageError
 from prefill_router.errors import PrefillRouterError
 
 NAME = "prefill-router"
-INTERRUPTED = 130
 out = Console(highlight=False, markup=False)
 """Results: standard output."""
 err = Console(stderr=True, highlight=False, markup=False)
 """Progress, warnings and errors: standard error."""
 
+
+class Root(Group):
+    """All commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.list_these(COMMANDS)
+
+
 app = typer.Typer(
     name=NAME,
+    cls=Root,
     help="Decides, for each request, which language model should answer it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # so that paragraphs are wrapped anew
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=MARKUP,
+    context_settings=HELP,
 )
+
+
+def _print_version(asked: bool) -> bool:
+    if asked:
+        out.print(f"{NAME} {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and end.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """Every command's --help has an example; the guide on the command line has the rules."""
+    del version
 
 
 def print_json(value: Any) -> None:
@@ -46,24 +76,39 @@ def main() -> None:
     _print_whatever_comes()
     interruptions = _watched()
     try:
-        app(prog_name=NAME)
-    except KeyboardInterrupt:
-        _end_interrupted()
-    except SystemExit as ended:  # so typer ends, an interruption included
-        if ended.code == INTERRUPTED:
-            _end_interrupted()
-        raise
-    except (PrefillRouterError, OSError) as error:  # of the system: no such name, no room, no right
-        if interruptions:
-            _end_interrupted()
-        for told in error.told if isinstance(error, PrefillRouterError) else (str(error),):
-            line = " ".join(part.strip() for part in told.splitlines())
-            err.print(Text.assemble(("error", "bold red"), ": ", line), soft_wrap=True)
-        sys.exit(1)
+        code = app(prog_name=NAME, standalone_mode=False)
+    except (PrefillRouterError, OSError, typer.TyperException) as error:
+        code = Code.INTERRUPTED if interruptions else _tell(error)
+    except (KeyboardInterrupt, typer.Abort):
+        code = Code.INTERRUPTED
     finally:
         _flush()
-        if interruptions and sys.exc_info()[0] not in (None, SystemExit):
+        if interruptions and sys.exc_info()[0] is not None:
             _end_interrupted()
+    if code == Code.INTERRUPTED:
+        _end_interrupted()
+    sys.exit(code or Code.DONE)
+
+
+def _tell(error: Exception) -> int:
+    """Say in a line what was wrong; the exit code."""
+    usage = isinstance(error, UsageError | typer.TyperException)
+    for told in _lines(error):
+        line = " ".join(part.strip() for part in told.splitlines())
+        err.print(Text.assemble(("error", "bold red"), ": ", line), soft_wrap=True)
+    return Code.MALFORMED if usage else Code.UNUSABLE
+
+
+def _lines(error: Exception) -> Sequence[str]:
+    """What is wrong; nothing where only the help was asked for, which has been printed."""
+    if isinstance(error, PrefillRouterError):
+        return error.told
+    if not isinstance(error, typer.TyperException):
+        return [str(error)]  # of the system: no such name, no room, no right
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    context = getattr(error, "ctx", None)
+    place = NAME if context is None else context.command_path
+    return [f"{message}; see: {place} --help"] if message else []
 
 
 def _watched() -> list[int]:
@@ -84,7 +129,7 @@ def _end_interrupted() -> NoReturn:
         "interrupted; what was finished is kept, the same command goes on from there",
         soft_wrap=True,
     )
-    sys.exit(INTERRUPTED)
+    sys.exit(Code.INTERRUPTED)
 
 
 def _print_whatever_comes() -> None:

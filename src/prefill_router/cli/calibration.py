@@ -61,7 +61,7 @@ def calibration(
     from prefill_router.evaluation.diagram import reliability_of
     from prefill_router.router import Router
 
-    _check(to, bins, resamples, seed)
+    _check(to)
     router = Router.load(folder, sources=sources(encoder_folder))
     dataset = read_dataset(data)
     stores = [ActivationStore.open(path) for path in store or []]
@@ -88,15 +88,11 @@ def calibration(
         err.print(f"note: {_HOW}", soft_wrap=True)
 
 
-def _check(to: Path, bins: int, resamples: int, seed: int) -> None:
-    """Check the options before long work."""
+def _check(to: Path) -> None:
+    """Check the folder before long work."""
     if to.exists() and not to.is_dir():
         raise ConfigError(f"{to} is a file; --out takes a folder")
     files.check_place(to / "reliability.png")
-    if bins < 1:
-        raise ConfigError(f"--bins is {bins}; 15 is usual, 1 is the least")
-    if resamples < 0 or seed < 0:
-        raise ConfigError(f"--resamples is {resamples} and --seed {seed}; neither may be negative")
 
 
 def _trial(

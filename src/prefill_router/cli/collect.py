@@ -12,6 +12,7 @@ from rich.text import Text
 
 from prefill_router.cli.amounts import counted, dollars, rounded_up
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, read_pool
 
@@ -29,7 +30,7 @@ def collect(
         str, typer.Option(help="A benchmark such as mmlu_pro, or a JSONL file of your own.")
     ],
     run: Annotated[Path, typer.Option("--out", help="The run to make or to go on with.")],
-    limit: Annotated[
+    max_cost: Annotated[
         float | None,
         typer.Option(help="US dollars that the whole run may cost, earlier times included."),
     ] = None,
@@ -55,7 +56,7 @@ def collect(
         int, typer.Option(help="For the estimate, where no answer is recorded yet.")
     ] = 1000,
     assume_free: Annotated[
-        bool, typer.Option("--assume-free", help="With --limit: unpriced targets cost nothing.")
+        bool, typer.Option("--assume-free", help="With --max-cost: unpriced targets cost nothing.")
     ] = False,
     settled: Annotated[
         bool,
@@ -73,7 +74,7 @@ def collect(
     It can be interrupted at any moment; the same command goes on from there. A call that fails
     leaves a missing answer with its reason, never a wrong one.
 
-    Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --limit 20 --out runs/mmlu_pro
+    Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --max-cost 20 --out run
     """
     from prefill_router.harness.benchmarks import LoadReport, load_tasks, sample_tasks
     from prefill_router.harness.collecting.collect import collect, estimate_collection
@@ -83,7 +84,7 @@ def collect(
 
     asked = _pool(pool, only)
     options = CollectOptions(
-        limit=limit,
+        limit=max_cost,
         attempts=attempts,
         retry=_retry(retry),
         backoff_seconds=backoff,
@@ -125,10 +126,7 @@ def _retry(text: str) -> "Retry":
     from prefill_router.harness.runs.run import Retry
 
     choices: tuple[Retry, ...] = get_args(Retry)
-    for choice in choices:
-        if choice == text:
-            return choice
-    raise ConfigError(f"--retry is {text!r}; it must be one of {', '.join(choices)}")
+    return one_of("--retry", text, choices)
 
 
 def _tell_estimate(found: "Estimate", *, json: bool) -> None:
@@ -203,8 +201,8 @@ def _show(summary: "Summary") -> None:
     if summary.limit_that_would_do is not None:
         enough = rounded_up(summary.limit_that_would_do)
         out.print(
-            f"by an estimate --limit {enough} would do for the rest: it goes by what each target's "
-            "questions were charged so far, at risk included",
+            f"by an estimate --max-cost {enough} would do for the rest: it goes by what each "
+            "target's questions were charged so far, at risk included",
             soft_wrap=True,
         )
 
@@ -213,8 +211,8 @@ def _check(summary: "Summary") -> None:
     """Fail where there was something to ask and nothing was asked, or nothing answered."""
     if summary.not_asked and not summary.calls:
         raise ConfigError(
-            f"nothing was asked ({', '.join(summary.not_asked)}); give a larger --limit where that "
-            "is why, else ask again later"
+            f"nothing was asked ({', '.join(summary.not_asked)}); give a larger --max-cost where "
+            "that is why, else ask again later"
         )
     if summary.missing and not summary.answered:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(summary.missing.items()))

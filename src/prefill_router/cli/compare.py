@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.options import SplitFile
 from prefill_router.data import load_split, read_dataset
 from prefill_router.progress import BarProgress
 
@@ -26,7 +27,10 @@ _COLUMNS = {
 @app.command()
 def compare(
     config: Annotated[
-        str, typer.Argument(help="A YAML file with routers, or: all, the packaged list.")
+        str,
+        typer.Argument(
+            metavar="CONFIG", help="A YAML file with routers, or: all, the packaged list."
+        ),
     ],
     data: Annotated[Path, typer.Option(help="The dataset's folder.")],
     to: Annotated[Path, typer.Option("--out", help="The report's folder.")],
@@ -36,9 +40,7 @@ def compare(
     reference: Annotated[
         str | None, typer.Option(help="Compare with this router; the first by default.")
     ] = None,
-    split_file: Annotated[
-        Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
-    ] = None,
+    split_file: SplitFile = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 for none.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the split, the training and the resamples.")] = 0,
     encoder_folder: Annotated[

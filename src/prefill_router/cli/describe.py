@@ -27,7 +27,7 @@ class By(StrEnum):
 
 @app.command()
 def describe(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The dataset folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset folder.")],
     by: Annotated[By | None, typer.Option(help="Show each target in each of these, too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:

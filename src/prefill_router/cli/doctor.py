@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.unseen import Unseen
+from prefill_router.cli.codes import Code
+from prefill_router.cli.options import Lam, UnseenPart
+from prefill_router.cli.unseen import PARTS, Unseen
+from prefill_router.cli.usage import one_of
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
@@ -19,7 +22,11 @@ if TYPE_CHECKING:
     from prefill_router.studies.doctor.distance import PerQuery
     from prefill_router.studies.doctor.nonsense import Probe
 
-CODES = {"worth it": 0, "not worth it": 4, "can't tell": 5}
+CODES = {
+    "worth it": Code.DONE,
+    "not worth it": Code.NO_BETTER,
+    "can't tell": Code.CANT_TELL,
+}
 """Exit codes by verdict."""
 
 
@@ -28,14 +35,8 @@ def doctor(
     folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
     data: Annotated[Path, typer.Option(help="The dataset's folder.")],
     to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
-    lam: Annotated[float, typer.Option(help="From 0, cheapest, to 1, most probable.")] = 0.5,
-    part: Annotated[
-        str,
-        typer.Option(
-            help="test or calibration of the router's split, or unseen: all queries of the dataset "
-            "that it was neither trained nor calibrated on."
-        ),
-    ] = "test",
+    lam: Lam = 0.5,
+    part: UnseenPart = "test",
     store: Annotated[
         list[Path] | None, typer.Option(help="A store of states; may be given again.")
     ] = None,
@@ -59,11 +60,10 @@ def doctor(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
-    from prefill_router.policy import check_lam
     from prefill_router.router import Router
     from prefill_router.studies.doctor.report import check_replaceable, write_checkup
 
-    check_lam(lam)
+    one_of("--part", part, PARTS)
     if to is not None:
         check_replaceable(to)
     router = Router.load(folder, sources=sources(encoder_folder))

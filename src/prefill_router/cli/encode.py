@@ -11,6 +11,7 @@ from prefill_router.activations import Pooling, Provenance, Site
 from prefill_router.activations.rounding import ROUNDINGS
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.poolings import parse_poolings
+from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.data import read_dataset
 from prefill_router.encoders import (
     MINILM,
@@ -25,7 +26,6 @@ from prefill_router.encoders import (
     run_encoding,
 )
 from prefill_router.encoders.load import TEMPLATES
-from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
 _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
@@ -35,7 +35,7 @@ _Choice = TypeVar("_Choice", bound=str)
 
 @app.command()
 def encode(
-    dataset: Annotated[Path, typer.Argument(help="The dataset's folder.")],
+    dataset: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
     store: Annotated[Path, typer.Option("--out", help="The store to make or to go on with.")],
     encoder: Annotated[
         str,
@@ -82,13 +82,13 @@ def encode(
     """
     queries = read_dataset(dataset)
     poolings, part = parse_poolings(pooling), _shard(shard)
-    keep = _choice("--store-dtype", store_dtype, ROUNDINGS)
+    keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     network = load_encoder(
         encoder,
         revision=revision,
-        template=_choice("--template", template, TEMPLATES),
+        template=one_of("--template", template, TEMPLATES),
         max_tokens=max_tokens,
-        dtype=None if dtype is None else _choice("--dtype", dtype, ROUNDINGS),
+        dtype=None if dtype is None else one_of("--dtype", dtype, ROUNDINGS),
         device=device,
         layers=_numbers(layers),
         batch_tokens=batch_tokens,
@@ -160,22 +160,15 @@ def _numbers(layers: str | None) -> tuple[int, ...] | None:
     for part in layers.split(","):
         found = _LAYERS.fullmatch(part.strip())
         if not found:
-            raise ConfigError(f"--layers is {layers!r}; write them like 3-6, 0,4,8 or all")
+            raise UsageError(f"--layers is {layers!r}; write them like 3-6, 0,4,8 or all")
         numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     if not numbers:
-        raise ConfigError(f"--layers {layers!r} holds no layer; write them like 3-6")
+        raise UsageError(f"--layers {layers!r} holds no layer; write them like 3-6")
     return tuple(sorted(numbers))
-
-
-def _choice(option: str, text: str, choices: tuple[_Choice, ...]) -> _Choice:
-    for choice in choices:
-        if choice == text:
-            return choice
-    raise ConfigError(f"{option} is {text!r}; it must be one of {', '.join(choices)}")
 
 
 def _shard(text: str) -> tuple[int, int]:
     found = _SHARD.fullmatch(text)
     if not found or int(found[1]) >= int(found[2]):
-        raise ConfigError(f"--shard is {text!r}; of 4 processes they are 0/4, 1/4, 2/4 and 3/4")
+        raise UsageError(f"--shard is {text!r}; of 4 processes they are 0/4, 1/4, 2/4 and 3/4")
     return int(found[1]), int(found[2])

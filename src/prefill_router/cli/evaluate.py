@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.usage import one_of
 from prefill_router.data import PARTS, RoutingDataset, Split, read_dataset
-from prefill_router.errors import ConfigError, DataError
+from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ def evaluate(
     report: Annotated[Path, typer.Option("--out", help="The report's folder.")],
     part: Annotated[
         str,
-        typer.Option("--split", help="train, calibration or test of the router's split, or all."),
+        typer.Option(
+            metavar="NAME", help="train, calibration or test of the router's split, or all."
+        ),
     ] = "test",
     store: Annotated[
         list[Path] | None, typer.Option(help="A store of states; may be given again.")
@@ -55,6 +58,7 @@ def evaluate(
     from prefill_router.router import Router
     from prefill_router.router.states import default_cache
 
+    one_of("--part", part, (*PARTS, "all"))
     check_replaceable(report)
     router = Router.load(folder, sources=sources(encoder_folder))
     whole = read_dataset(data)
@@ -127,11 +131,9 @@ def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
         if seen:
             err.print(f"note: the router was trained on {seen:,} of these queries")
         return dataset
-    for name in PARTS:
-        if name == part:
-            _check_held(dataset, drawn[name], part)
-            return dataset.select(drawn[name])
-    raise ConfigError(f"--split is {part!r}; it must be one of {[*PARTS, 'all']}")
+    name = one_of("--part", part, PARTS)
+    _check_held(dataset, drawn[name], part)
+    return dataset.select(drawn[name])
 
 
 def _trained_on(dataset: RoutingDataset, drawn: Split) -> int:
@@ -144,5 +146,5 @@ def _check_held(dataset: RoutingDataset, ids: Sequence[str], part: str) -> None:
         raise DataError(
             f"the dataset lacks {len(lacking):,} of the {len(ids):,} queries in the {part} part "
             "of the router's split, so it isn't the one that the router was fitted on, or not the "
-            "whole of it; to judge the router on all of this dataset, say --split all"
+            "whole of it; to judge the router on all of this dataset, say --part all"
         )

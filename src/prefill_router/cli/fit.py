@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.options import SplitFile
 from prefill_router.cli.poolings import parse_poolings
+from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.data import load_split, read_dataset
-from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def fit(
-    data: Annotated[Path, typer.Argument(metavar="DIR", help="The dataset's folder.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
     to: Annotated[Path, typer.Option("--out", help="The router's folder.")],
     store: Annotated[
         list[Path] | None, typer.Option(help="A finished store; may be given again.")
@@ -49,9 +50,7 @@ def fit(
     assign: Annotated[
         list[str] | None, typer.Option(help="For per_model: TARGET=ENCODER; may be given again.")
     ] = None,
-    split_file: Annotated[
-        Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
-    ] = None,
+    split_file: SplitFile = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the training.")] = 0,
     assume_output_tokens: Annotated[
         float | None, typer.Option(help="For targets with prices and no output counts.")
@@ -110,13 +109,13 @@ def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | Non
 
     if file is None:
         if not store:
-            raise ConfigError(
+            raise UsageError(
                 "there are no states to fit on; give a finished store with --store, or a recipe "
                 "that names an encoder with --recipe"
             )
         return Recipe(features=(prefill,))
     if prefill != PrefillConfig():
-        raise ConfigError(
+        raise UsageError(
             "--recipe and options of the prefill features are both given; put the "
             "options into the recipe"
         )
@@ -139,10 +138,10 @@ def _prefill(
     return PrefillConfig(
         mode=cast(
             Literal["single", "per_model", "auto"],
-            _one_of(mode, "mode", "single", "per_model", "auto"),
+            one_of("--mode", mode, ("single", "per_model", "auto")),
         ),
         select=_selected(select, pin),
-        scope=cast(Literal["target", "pool"], _one_of(scope, "scope", "target", "pool")),
+        scope=cast(Literal["target", "pool"], one_of("--scope", scope, ("target", "pool"))),
         dim=dim,
         poolings=tuple(parse_poolings(pooling)),
         all_layers=all_layers,
@@ -155,15 +154,9 @@ def _selected(select: str, pin: list[str] | None) -> str | dict[str, str]:
     if not pin:
         return select
     if select != "fisher":  # the default
-        raise ConfigError(f"--pin and --select {select} are both given; give one of them")
+        raise UsageError(f"--pin and --select {select} are both given; give one of them")
     pairs = [pair.rpartition("=") for pair in pin]
     return {target: site for target, _, site in pairs}
-
-
-def _one_of(value: str, option: str, *choices: str) -> str:
-    if value not in choices:
-        raise ConfigError(f"--{option} is {value!r}; it must be one of {list(choices)}")
-    return value
 
 
 def _tell(fitted: "RouterFit") -> None:

@@ -7,8 +7,9 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.grade_summary import judge_warning, show_grading
+from prefill_router.cli.usage import one_of
 from prefill_router.harness.grading import GRADERS, Settings, grade_run
-from prefill_router.harness.grading.letters import check_unextracted
+from prefill_router.harness.grading.letters import UNEXTRACTED
 from prefill_router.harness.runs.run import Run
 from prefill_router.progress import BarProgress
 from prefill_router.targets import read_pool
@@ -18,8 +19,8 @@ _LISTING = "  \n".join(f"{name}: {kind.summary}" for name, kind in GRADERS.items
 
 @app.command(
     help=(
-        "Grade a run's answers and write a dataset folder. Nobody is asked again, and answers are "
-        "never changed.\n\n"
+        "Grade a run's answers and write a dataset folder.\n\n"
+        "Nobody is asked again, and answers are never changed.\n\n"
         f"Graders:\n\n{_LISTING}\n\n"
         "It can be interrupted at any moment; the same command goes on from there.\n\n"
         "Example: prefill-router grade runs/first --out answers"
@@ -37,7 +38,7 @@ def grade(
     judge_samples: Annotated[
         int, typer.Option(help="Ask the judge so many times; the score is the mean.")
     ] = 1,
-    judge_limit: Annotated[
+    judge_max_cost: Annotated[
         float | None, typer.Option(help="Dollars that judging this run may cost in all.")
     ] = None,
     judge_again: Annotated[
@@ -67,12 +68,12 @@ def grade(
         judge=None if judge is None else read_pool(judge),
         soft=soft,
         judge_samples=judge_samples,
-        judge_limit=judge_limit,
+        judge_limit=judge_max_cost,
         judge_again=judge_again,
         jobs=jobs,
         skip=frozenset(skip or ()),
         fresh=fresh,
-        unextracted=check_unextracted(unextracted),
+        unextracted=one_of("--unextracted", unextracted, UNEXTRACTED),
         interpreter=interpreter,
         function=grader_function,
     )

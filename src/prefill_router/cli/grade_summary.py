@@ -66,7 +66,7 @@ def _show_bill(bill: Bill) -> None:
     if bill.at_risk:
         out.print(
             f"up to {dollars(bill.at_risk)} more may have been billed, by judge calls whose bill "
-            "is unknown; it counts against --judge-limit",
+            "is unknown; it counts against --judge-max-cost",
             soft_wrap=True,
         )
     if bill.unpriced:
@@ -74,7 +74,7 @@ def _show_bill(bill: Bill) -> None:
         out.print(f"{replies} without a known cost: the judge's pool file has no prices")
     if bill.limit_that_would_do is not None:
         enough = rounded_up(bill.limit_that_would_do)
-        out.print(f"about --judge-limit {enough} would do for all of them", soft_wrap=True)
+        out.print(f"about --judge-max-cost {enough} would do for all of them", soft_wrap=True)
 
 
 def _table(targets: tuple[TargetSummary, ...]) -> Table:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.codes import Code
+from prefill_router.cli.options import UnseenPart
+from prefill_router.cli.usage import one_of
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.progress import BarProgress
@@ -13,9 +16,6 @@ from prefill_router.progress import BarProgress
 if TYPE_CHECKING:
     from prefill_router.evaluation import Estimate
     from prefill_router.studies.guarantee import Assumption, Guarantee
-
-NONE = 3
-"""The exit code where no lam can be guaranteed."""
 
 
 @app.command()
@@ -26,13 +26,7 @@ def keep(
         float, typer.Option("--keep", help="Of the best single target's accuracy, as 0.98.")
     ] = 0.98,
     confidence: Annotated[float, typer.Option(help="Of the guarantee.")] = 0.95,
-    part: Annotated[
-        str,
-        typer.Option(
-            help="test or calibration of the router's split, or unseen: all queries of the dataset "
-            "that it was neither trained nor calibrated on."
-        ),
-    ] = "test",
+    part: UnseenPart = "test",
     best: Annotated[
         str | None,
         typer.Option(help="The best single target; by default that of the train part."),
@@ -64,12 +58,13 @@ def keep(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
-    from prefill_router.cli.unseen import Unseen
+    from prefill_router.cli.unseen import PARTS, Unseen
     from prefill_router.evaluation import Trial
     from prefill_router.router import Router
     from prefill_router.router.states import default_cache
     from prefill_router.studies.guarantee import guarantee
 
+    one_of("--part", part, PARTS)
     router = Router.load(folder, sources=sources(encoder_folder))
     unseen = Unseen.of(router, read_dataset(data), part)
     best = best or _best(unseen.train)
@@ -92,7 +87,7 @@ def keep(
     else:
         _show(found)
     if found.lam is None:
-        raise typer.Exit(NONE)
+        raise typer.Exit(Code.NO_GUARANTEE)
 
 
 def _best(train: RoutingDataset | None) -> str:

@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.app import err, out, print_json
 from prefill_router.errors import ConfigError
 
 if TYPE_CHECKING:
     from prefill_router.gateway.guarding.keys import ClientKey
 
-_key = typer.Typer(
-    help="Make, list and revoke the keys that clients of the gateway bear.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(_key, name="key")
+_key = typer.Typer()
 
 _File = Annotated[Path, typer.Option("--file", help="The file of keys.")]
-_Name = Annotated[str, typer.Argument(help="What receipts and budgets call it.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="What receipts and budgets call it.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _DEFAULT = Path("keys.yaml")
 
 
@@ -42,6 +38,7 @@ def new(
     expires: Annotated[
         str | None, typer.Option(help="The last day that it is good, such as 2027-01-31.")
     ] = None,
+    as_json: _AsJson = False,
 ) -> None:
     """Make a key, print it once, and keep its hash.
 
@@ -65,7 +62,10 @@ def new(
         "expires": expires,
     }
     add_key(file, _checked(given))
-    out.print(made, soft_wrap=True)
+    if as_json:
+        print_json({"name": name, "key": made, "file": str(file)})
+    else:
+        out.print(made, soft_wrap=True)
     err.print(
         f"{file} keeps its hash alone: this is the only time that it is shown", soft_wrap=True
     )
@@ -74,7 +74,7 @@ def new(
 @_key.command(name="list")
 def list_keys(
     file: _File = _DEFAULT,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: _AsJson = False,
 ) -> None:
     """List the keys of a file, and what they may do.
 
@@ -83,7 +83,7 @@ def list_keys(
     from prefill_router.gateway.guarding.key_file import read_rows
 
     rows = [key.model_dump(mode="json", exclude={"sha256"}) for key in read_rows(file)]
-    if json:
+    if as_json:
         print_json(rows)
         return
     table = Table("name", "created", "may", "expires", box=None, pad_edge=False)
@@ -93,7 +93,7 @@ def list_keys(
 
 
 @_key.command()
-def revoke(name: _Name, file: _File = _DEFAULT) -> None:
+def revoke(name: _Name, file: _File = _DEFAULT, as_json: _AsJson = False) -> None:
     """Take a key out of a file; a gateway that runs refuses it from its next reload on.
 
     Example: prefill-router key revoke alice --file keys.yaml
@@ -101,6 +101,9 @@ def revoke(name: _Name, file: _File = _DEFAULT) -> None:
     from prefill_router.gateway.guarding.key_file import remove_key
 
     remove_key(file, name)
+    if as_json:
+        print_json({"name": name, "file": str(file)})
+        return
     out.print(f"{file} no longer has the key {name!r}", soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.options import SplitFile
 from prefill_router.cli.poolings import parse_poolings
 from prefill_router.progress import BarProgress
 
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
 
 @app.command()
 def layers(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A finished store.")],
-    data: Annotated[Path, typer.Argument(metavar="DIR", help="The dataset's folder.")],
-    split_file: Annotated[
-        Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
-    ] = None,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
+    store: Annotated[Path, typer.Option(help="A finished store.")],
+    split_file: SplitFile = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the folds.")] = 0,
     pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
     all_layers: Annotated[
@@ -38,7 +37,7 @@ def layers(
     Only the train part is used. The second table is the mean five-fold probe AUC over targets of
     the layer that each criterion selects.
 
-    Example: prefill-router layers states answers --out figures
+    Example: prefill-router layers answers --store states --out figures
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.data import read_dataset

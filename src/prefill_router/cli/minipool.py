@@ -11,17 +11,12 @@ from typing import Annotated
 
 import typer
 
-from prefill_router.cli.app import app, err, out
+from prefill_router.cli.app import err, out, print_json
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
 
 _LOOPBACK = "127.0.0.1"
-_minipool = typer.Typer(
-    help="Serve a pool of tiny language models, which needs no key and no download.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(_minipool, name="minipool")
+_minipool = typer.Typer()
 
 
 @_minipool.command()
@@ -42,8 +37,8 @@ def serve(
     api_key_env: Annotated[
         str | None, typer.Option(help="The environment variable of a key that is asked for.")
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="Answers generated at once.", min=1)] = 64,
-    threads: Annotated[int, typer.Option(help="Processor threads to generate with.", min=1)] = 1,
+    max_batch: Annotated[int, typer.Option(help="Answers generated at once.")] = 64,
+    threads: Annotated[int, typer.Option(help="Processor threads to generate with.")] = 1,
 ) -> None:
     """Serve the tiny pool over the OpenAI protocol until it is interrupted.
 
@@ -91,9 +86,10 @@ def serve(
 @_minipool.command()
 def tasks(
     to: Annotated[Path, typer.Option("--out", help="The file to write, JSON Lines.")],
-    count: Annotated[int, typer.Option(help="How many.", min=1)] = 2000,
+    count: Annotated[int, typer.Option(help="How many.")] = 2000,
     seed: Annotated[int, typer.Option(help="Another seed, other questions.")] = 0,
     domains: Annotated[str | None, typer.Option(help="Families of tasks, between commas.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Make questions that none of the tiny models was trained on, each with its answer.
 
@@ -115,8 +111,11 @@ def tasks(
         for task in make_tasks(count, seed=seed, domains=names)
     ]
     write_tasks(made, to)
-    families = len({task.query.domain for task in made})
-    out.print(f"{len(made):,} tasks of {families} families: {to}", soft_wrap=True)
+    families = sorted({task.query.domain or "" for task in made})
+    if as_json:
+        print_json({"tasks": len(made), "families": families, "file": str(to)})
+        return
+    out.print(f"{len(made):,} tasks of {len(families)} families: {to}", soft_wrap=True)
 
 
 def _key(name: str) -> str:

@@ -4,7 +4,7 @@ import re
 import time
 from datetime import UTC, datetime
 
-from prefill_router.errors import ConfigError
+from prefill_router.cli.usage import UsageError
 
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400}
 _AGO = re.compile(r"(\d{1,9})([mhd])")
@@ -15,7 +15,7 @@ def moment(text: str | None) -> float | None:
     """Seconds since 1970 of a moment; None for none.
 
     Raises:
-        ConfigError: It is none.
+        UsageError: It is none.
     """
     if text is None:
         return None
@@ -25,7 +25,7 @@ def moment(text: str | None) -> float | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(
+        raise UsageError(
             f"{text!r} is no moment; give 90m, 24h, 7d, or a date or time as 2026-11-22T08:30"
         ) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
 from prefill_router.harness.prices.refresh import (
@@ -79,7 +80,7 @@ def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The provider of all targets, and those of single ones."""
     general = [text for text in given if "=" not in text]
     if len(general) > 1:
-        raise ConfigError(
+        raise UsageError(
             f"--provider names {' and '.join(general)}; name one, and others as TARGET=NAME"
         )
     by_target = dict(_pair("--provider", text) for text in given if "=" in text)
@@ -89,7 +90,7 @@ def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
 def _pair(option: str, text: str) -> tuple[str, str]:
     name, _, value = text.rpartition("=")
     if not name or not value:
-        raise ConfigError(f"{option} is {text!r}; write it as TARGET=NAME")
+        raise UsageError(f"{option} is {text!r}; write it as TARGET=NAME")
     return name, value
 
 

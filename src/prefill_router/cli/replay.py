@@ -12,7 +12,7 @@ from prefill_router.cli.amounts import counted, dollars, needed
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.explain import URL
 from prefill_router.cli.moments import HELP, moment
-from prefill_router.errors import ConfigError
+from prefill_router.cli.usage import UsageError
 from prefill_router.files import check_place
 from prefill_router.progress import BarProgress
 from prefill_router.targets import Pool, read_pool
@@ -68,7 +68,7 @@ def replay(
 
         found = replay_sessions(read(), lam or _LAMS)
     else:
-        raise ConfigError(
+        raise UsageError(
             "--sessions goes with the receipts' own forecasts and prices; leave --router and "
             "--pool away, or --sessions"
         )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from prefill_router.cli.app import app, err, out
+from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, read_pool
 
@@ -20,6 +20,7 @@ def reprice(
     to: Annotated[
         Path | None, typer.Option("--out", help="Write here and leave ROUTER as it is.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the new prices as JSON.")] = False,
 ) -> None:
     """Change a router's prices without fitting it again.
 
@@ -42,8 +43,19 @@ def reprice(
     pool = router.pool.with_prices(known, date=date or listed.prices_date)
     repriced = router.with_pool(pool)
     repriced.save(to or folder)
-    out.print(_summary(router.pool, pool), soft_wrap=True)
     unmoved = [name for name in repriced.costs.recorded if name in known]
+    if as_json:
+        print_json(
+            {
+                "router": str(to or folder),
+                "prices_date": pool.prices_date,
+                "targets": {t.name: [t.input_price, t.output_price] for t in pool},
+                "kept": kept,
+                "without_effect": unmoved,
+            }
+        )
+        return
+    out.print(_summary(router.pool, pool), soft_wrap=True)
     if unmoved:
         err.print(
             "without effect, since no output token counts are known and the median recorded cost "

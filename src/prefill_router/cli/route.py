@@ -1,6 +1,7 @@
 """`prefill-router route`: decide for one request."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,22 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from prefill_router.cli.app import app, out, print_json
+from prefill_router.cli.options import Lam
 from prefill_router.data import Prompt
 from prefill_router.errors import FormatError, UpstreamError
 from prefill_router.targets import read_pool
-from prefill_router.upstream import Reply, ask_once
 
 if TYPE_CHECKING:
     from prefill_router.router import Decision
+    from prefill_router.upstream import Reply
 
 
 @app.command()
 def route(
     folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
     prompt: Annotated[
-        str, typer.Argument(help="The request, or - to read it from standard input.")
+        str,
+        typer.Argument(metavar="PROMPT", help="The request, or - to read it from standard input."),
     ],
-    lam: Annotated[float, typer.Option(help="0 is cheapest, 1 is most probably correct.")] = 0.5,
+    lam: Lam = 0.5,
     chat: Annotated[
         bool, typer.Option("--chat", help="The request is a JSON list of {role, content} messages.")
     ] = False,
@@ -51,6 +54,7 @@ def route(
     from prefill_router.cli.sources import sources
     from prefill_router.router import Router
 
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one prompt: threads that wait only burn
     text = _standard_input() if prompt == "-" else prompt
     asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
@@ -60,6 +64,8 @@ def route(
     if not as_json:
         _show(decision)
     if answer:
+        from prefill_router.upstream import ask_once
+
         try:
             reply = ask_once(places, decision.target, asked)
         except UpstreamError:
@@ -74,13 +80,13 @@ def route(
         print_json(decision.to_dict())
 
 
-def _plain(reply: Reply) -> dict[str, Any]:
+def _plain(reply: "Reply") -> dict[str, Any]:
     usage = {name: value for name, value in vars(reply.usage).items() if name != "reported"}
     told = ("text", "reasoning", "finish_reason", "served_by", "first_token_seconds", "seconds")
     return {**{name: getattr(reply, name) for name in told}, "usage": usage}
 
 
-def _show_reply(reply: Reply) -> None:
+def _show_reply(reply: "Reply") -> None:
     out.print(f"\n{reply.text.strip()}\n", style="bold")
     tokens = "" if reply.usage.output_tokens is None else f"{reply.usage.output_tokens:,} tokens, "
     out.print(f"answered by {reply.served_by or 'it'}: {tokens}{reply.seconds:.2f} s", style="dim")

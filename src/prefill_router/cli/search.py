@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.options import SplitFile
+from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.data import load_split, read_dataset, split
-from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 @app.command()
 def search(
     space: Annotated[
-        str, typer.Argument(help="A YAML file with what to try, or: default, the packaged one.")
+        str,
+        typer.Argument(
+            metavar="SPACE", help="A YAML file with what to try, or: default, the packaged one."
+        ),
     ],
     data: Annotated[Path | None, typer.Option(help="The dataset's folder.")] = None,
     to: Annotated[Path | None, typer.Option("--out", help="The search's folder.")] = None,
@@ -37,9 +41,7 @@ def search(
         float | None,
         typer.Option(help="Stop what is further behind the best on the same folds."),
     ] = None,
-    split_file: Annotated[
-        Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
-    ] = None,
+    split_file: SplitFile = None,
     seed: Annotated[int, typer.Option(help="Of the split and everything that is drawn.")] = 0,
     resamples: Annotated[int, typer.Option(help="For the intervals on test; 0 for none.")] = 1000,
     sealed: Annotated[
@@ -72,9 +74,7 @@ def search(
         _list(what, as_json=as_json)
         return
     if data is None or to is None:
-        raise ConfigError("a search needs --data and --out; with --list it only says what there is")
-    if resamples < 0:
-        raise ConfigError(f"--resamples is {resamples}; 1000 is usual, 0 leaves the intervals out")
+        raise UsageError("a search needs --data and --out; with --list it only says what there is")
     config = SearchConfig(
         trials=trials,
         folds=folds,
@@ -95,9 +95,7 @@ def search(
 def _objective(value: str) -> "Objective":
     from prefill_router.studies.search.bench import OBJECTIVES
 
-    if value not in OBJECTIVES:
-        raise ConfigError(f"--objective is {value!r}; it must be one of {list(OBJECTIVES)}")
-    return value
+    return one_of("--objective", value, OBJECTIVES)
 
 
 class _Job:

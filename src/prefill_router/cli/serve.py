@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.cli.usage import UsageError
+from prefill_router.errors import PrefillRouterError
 
 if TYPE_CHECKING:
     from prefill_router.gateway.serving.loading import Loaded
@@ -24,11 +25,9 @@ def serve(
     host: Annotated[
         str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")
     ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="8080 by default; 0 takes a free one.", min=0, max=65535)
-    ] = None,
+    port: Annotated[int | None, typer.Option(help="8080 by default; 0 takes a free one.")] = None,
     lam: Annotated[
-        float | None, typer.Option(help="0 is cheapest, 1 most probably correct.", min=0, max=1)
+        float | None, typer.Option(help="0 is cheapest, 1 most probably correct.")
     ] = None,
     receipts: Annotated[
         str | None, typer.Option(help="sqlite:///FILE or postgresql://...", metavar="URL")
@@ -43,7 +42,7 @@ def serve(
         str | None, typer.Option(help="Where the encoder runs, such as cuda.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Of the encoder; one fewer than cores by default.", min=1)
+        int | None, typer.Option(help="Of the encoder; one fewer than cores by default.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check everything that it is made of, and end.")
@@ -64,7 +63,7 @@ def serve(
     from prefill_router.gateway.serving.places import Places
 
     if as_json and not check:
-        raise ConfigError("--json prints what --check finds; give both, or neither")
+        raise UsageError("--json prints what --check finds; give both, or neither")
     places = Places(
         router=router,
         pool=pool,

@@ -13,7 +13,7 @@ from prefill_router.errors import ConfigError
 
 @app.command(name="split")
 def split_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The dataset folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset folder.")],
     to: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
     seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
     calibration: Annotated[

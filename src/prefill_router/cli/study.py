@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
-from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.app import err, out, print_json
 from prefill_router.data import RoutingDataset, Split, load_split, read_dataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
@@ -21,15 +21,7 @@ if TYPE_CHECKING:
     from prefill_router.studies.fitted import Failed
     from prefill_router.studies.output import Sheet
 
-study = typer.Typer(
-    help="Studies of routers: seeds, routing ratio, shift and more, each with a page of its own. "
-    "Interrupted, the same command goes on from there.\n\n"
-    "Example: prefill-router study seeds routers.yaml --data answers --out seeds --json",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(study, name="study")
+study = typer.Typer()
 
 Config = Annotated[
     str,
@@ -42,9 +34,6 @@ Data = Annotated[Path, typer.Option("--data", help="The dataset's folder.")]
 Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
 Stores = Annotated[
     list[Path] | None, typer.Option("--store", help="A store of states; may be given again.")
-]
-SplitFile = Annotated[
-    Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
 Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")]
@@ -117,8 +106,6 @@ def begin(
     from prefill_router.studies.output import check_place, mark
 
     check_place(to, name)
-    if seed < 0:
-        raise ConfigError(f"--seed is {seed}; it must be 0 or more")
     recipes, router = _recipes(config)
     dataset = read_dataset(data)
     drawn = _drawn(dataset, recipes, router, split_file, seed)

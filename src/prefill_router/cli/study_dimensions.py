@@ -6,19 +6,19 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import err
+from prefill_router.cli.options import SplitFile
 from prefill_router.cli.poolings import parse_poolings
 from prefill_router.cli.study import (
     AsJson,
     Data,
     Out,
     Seed,
-    SplitFile,
     facts,
     finish,
     study,
 )
+from prefill_router.cli.usage import UsageError
 from prefill_router.data import read_dataset
-from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
 
@@ -85,5 +85,5 @@ def _sizes(text: str) -> list[int]:
     except ValueError:
         sizes = []
     if not sizes or sizes[0] < 1:
-        raise ConfigError(f"--dims is {text!r}; give numbers from 1 up, such as 50,100,200")
+        raise UsageError(f"--dims is {text!r}; give numbers from 1 up, such as 50,100,200")
     return sizes

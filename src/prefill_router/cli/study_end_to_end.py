@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, final
 import typer
 
 from prefill_router.cli.app import err
+from prefill_router.cli.options import UnseenPart
 from prefill_router.cli.study import (
     AsJson,
     Data,
@@ -73,9 +74,7 @@ def end_to_end(
         str | None,
         typer.Option(help="The best single target; else the most accurate on the train part."),
     ] = None,
-    part: Annotated[
-        str, typer.Option(help="test or calibration of the router's split, or unseen.")
-    ] = "test",
+    part: UnseenPart = "test",
     resamples: Resamples = 1000,
     seed: Seed = 0,
     encoder_folder: Folders = None,
@@ -172,8 +171,6 @@ class _Stage:
         from prefill_router.router import Router
         from prefill_router.studies.guarantee import best_single
 
-        if sample < 1 or seed < 0:
-            raise ConfigError(f"--sample is {sample} and --seed {seed}; 1 and 0 are the least")
         router = Router.load(folder, sources=sources(encoder_folder))
         unseen = Unseen.of(router, read_dataset(data), part)
         base = unseen.train or unseen.judged

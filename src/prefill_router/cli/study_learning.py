@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli.options import SplitFile
 from prefill_router.cli.study import (
     AsJson,
     Config,
@@ -13,13 +14,12 @@ from prefill_router.cli.study import (
     Out,
     Resamples,
     Seed,
-    SplitFile,
     Stores,
     begin,
     finish,
     study,
 )
-from prefill_router.errors import ConfigError
+from prefill_router.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,7 +102,7 @@ def _sizes(shares: str | None, measured: str | None) -> "tuple[Size, ...]":
     given = [Size(number) for number in _numbers("--shares", shares)]
     for number in _numbers("--measured", measured):
         if number != int(number):
-            raise ConfigError(f"--measured has {number:g}; it must be whole numbers")
+            raise UsageError(f"--measured has {number:g}; it must be whole numbers")
         given.append(Size(measured=int(number)))
     return tuple(given)
 
@@ -111,7 +111,7 @@ def _numbers(option: str, text: str | None) -> list[float]:
     try:
         return [float(part) for part in (text or "").split(",") if part.strip()]
     except ValueError:
-        raise ConfigError(f"{option} is {text!r}; it must be numbers between commas") from None
+        raise UsageError(f"{option} is {text!r}; it must be numbers between commas") from None
 
 
 def _table(found: "Learning") -> "Table":

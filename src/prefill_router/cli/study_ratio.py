@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli.options import SplitFile
 from prefill_router.cli.study import (
     AsJson,
     Config,
@@ -13,13 +14,13 @@ from prefill_router.cli.study import (
     Out,
     Resamples,
     Seed,
-    SplitFile,
     Stores,
     begin,
     finish,
     require_some,
     study,
 )
+from prefill_router.cli.usage import one_of
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError
 
@@ -60,8 +61,7 @@ def ratio(
     from prefill_router.studies.ratio_order import RATIOS
     from prefill_router.studies.ratio_report import sheet
 
-    if strong_by not in _BY:
-        raise ConfigError(f"--strong-by is {strong_by!r}; it must be one of {list(_BY)}")
+    one_of("--strong-by", strong_by, _BY)
 
     def check(dataset: RoutingDataset, drawn: Split) -> None:
         del drawn

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from prefill_router.cli.options import SplitFile
 from prefill_router.cli.study import (
     AsJson,
     Config,
@@ -11,7 +12,6 @@ from prefill_router.cli.study import (
     Folders,
     Out,
     Seed,
-    SplitFile,
     Stores,
     begin,
     finish,
@@ -42,13 +42,10 @@ def seeds(
     """
     from rich.table import Table
 
-    from prefill_router.errors import ConfigError
     from prefill_router.studies.output import ROUTERS
     from prefill_router.studies.seeds import NUMBERS, seed_study
     from prefill_router.studies.seeds_report import sheet
 
-    if count < 2:
-        raise ConfigError(f"--count is {count}; a spread needs at least 2 seeds, 10 is usual")
     opened = begin(
         "seeds",
         config,

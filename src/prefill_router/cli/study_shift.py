@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli.options import SplitFile
 from prefill_router.cli.study import (
     AsJson,
     Config,
@@ -13,14 +14,13 @@ from prefill_router.cli.study import (
     Out,
     Resamples,
     Seed,
-    SplitFile,
     Stores,
     begin,
     finish,
     require_some,
     study,
 )
-from prefill_router.errors import ConfigError
+from prefill_router.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset
@@ -115,9 +115,7 @@ def _check(
 ) -> None:
     ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
     if ways != 1 or (train_on is None) != (test_on is None):
-        raise ConfigError(
-            "give --train-on with --test-on, or --hold-out, or --preset; one of these"
-        )
+        raise UsageError("give --train-on with --test-on, or --hold-out, or --preset; one of these")
 
 
 def _shift(

@@ -8,6 +8,7 @@ import typer
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.layers import drawn
+from prefill_router.cli.options import SplitFile
 from prefill_router.cli.poolings import parse_poolings
 from prefill_router.progress import BarProgress
 
@@ -17,12 +18,10 @@ if TYPE_CHECKING:
 
 @app.command()
 def sweep(
-    data: Annotated[Path, typer.Argument(metavar="DIR", help="The dataset's folder.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
     store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
     to: Annotated[Path, typer.Option("--out", help="A folder for the heat map and its CSV.")],
-    split_file: Annotated[
-        Path | None, typer.Option("--split", help="A split drawn before; else one is drawn.")
-    ] = None,
+    split_file: SplitFile = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the folds.")] = 0,
     pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last",
     dim: Annotated[int, typer.Option(help="PCA components.")] = 100,

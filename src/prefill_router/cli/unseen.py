@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from prefill_router.cli.app import err
+from prefill_router.cli.usage import one_of
 from prefill_router.data import Part, RoutingDataset, Split
 from prefill_router.errors import ConfigError, DataError
 
@@ -73,8 +74,7 @@ def _judged(
         if name == part:
             _check_held(dataset, drawn[name], part)
             return drawn[name]
-    if part != "unseen":
-        raise ConfigError(f"--part is {part!r}; it must be one of {list(PARTS)}")
+    one_of("--part", part, PARTS)
     seen = {i for name in ("train", "calibration") for i in drawn.parts.get(name, ())}
     prompts = set() if train is None else set(train.prompt_keys)
     rows = zip(dataset.query_ids, dataset.prompt_keys, strict=True)

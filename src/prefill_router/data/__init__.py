@@ -1,5 +1,7 @@
 """Queries, labels and token counts: the dataset, its regimes, its splits, its folder on disk."""
 
+from typing import TYPE_CHECKING
+
 from prefill_router.data.dataset import RoutingDataset, Table
 from prefill_router.data.query import Message, Prompt, Query, prompt_key, prompt_text
 from prefill_router.data.regimes import Regime, binary, regimes
@@ -16,8 +18,16 @@ from prefill_router.data.splits import (
     split_from_dict,
     stratified_folds,
 )
-from prefill_router.data.storage import is_dataset, read_dataset, write_dataset
-from prefill_router.data.summary import PartSummary, Summary, TargetSummary, summarise
+from prefill_router.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from prefill_router.data.storage import is_dataset, read_dataset, write_dataset
+    from prefill_router.data.summary import PartSummary, Summary, TargetSummary, summarise
+
+_HOME = {
+    **dict.fromkeys(("is_dataset", "read_dataset", "write_dataset"), "storage"),
+    **dict.fromkeys(("PartSummary", "Summary", "TargetSummary", "summarise"), "summary"),
+}
 
 __all__ = [
     "FRACTIONS",
@@ -49,3 +59,5 @@ __all__ = [
     "summarise",
     "write_dataset",
 ]
+
+__getattr__ = on_demand(__name__, _HOME)

@@ -5,9 +5,11 @@ import json
 from dataclasses import dataclass
 from typing import final
 
+from prefill_router.brief import brief
 from prefill_router.errors import DataError
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Message:
@@ -26,6 +28,7 @@ Prompt = str | tuple[Message, ...]
 """Plain text, or chat messages in order."""
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Query:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router import files
+from prefill_router.brief import brief
 from prefill_router.data.dataset import RoutingDataset
 from prefill_router.data.regimes import regimes
 from prefill_router.errors import ConfigError, DataError, FormatError
@@ -29,6 +30,7 @@ FRACTIONS: Mapping[Part, float] = {"train": 0.85, "test": 0.15}
 WITH_CALIBRATION: Mapping[Part, float] = {"train": 0.75, "calibration": 0.10, "test": 0.15}
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Split:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.data.dataset import RoutingDataset, Table
 from prefill_router.data.query import Query
 from prefill_router.data.regimes import Regime, regimes
@@ -39,6 +40,7 @@ class TargetSummary:
     costs_known: int
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class PartSummary:
@@ -82,6 +84,7 @@ class PartSummary:
         return {**vars(self), "targets": rows, "regimes": counted}
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class Summary:

@@ -1,7 +1,5 @@
 """Putting a `HubEncoder` together."""
 
-from typing import Any
-
 from prefill_router.encoders.blocks import (
     cut_config,
     find_blocks,
@@ -12,16 +10,19 @@ from prefill_router.encoders.blocks import (
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.parts import (
     batch_tokens_on,
-    commit_of,
-    config_and_tokenizer,
     device_of,
     dtype_of,
-    explained,
-    prepare,
+    last_layer,
     provenance_of,
 )
+from prefill_router.encoders.pretrained import (
+    commit_of,
+    config_and_tokenizer,
+    explained,
+    prepare,
+    tokenizer_files,
+)
 from prefill_router.encoders.request import Request
-from prefill_router.errors import ConfigError
 
 
 def assemble(request: Request) -> HubEncoder:
@@ -38,10 +39,11 @@ def assemble(request: Request) -> HubEncoder:
         config, tokenizer = config_and_tokenizer(request)
         commit = commit_of(request, "config.json")
         text = text_config(config)
-        made_by = provenance_of(request, text, tokenizer, commit, str(dtype).removeprefix("torch."))
+        files = tokenizer_files(request.source, commit)
+        made_by = provenance_of(request, text, tokenizer, files, commit, dtype)
         if request.expected is not None:
             request.expected.require(made_by, what=f"the encoder {request.source}")
-        last = _last_layer(request.layers, text)
+        last = last_layer(request.layers, text.num_hidden_layers)
         cut = cut_config(text, max(last, 2))
         network = load_network(
             request.source,
@@ -61,11 +63,3 @@ def assemble(request: Request) -> HubEncoder:
         last,
         request.batch_tokens or batch_tokens_on(device),
     )
-
-
-def _last_layer(layers: tuple[int, ...] | None, text: Any) -> int:
-    count = text.num_hidden_layers
-    wanted = range(count + 1) if layers is None else layers
-    if not wanted or min(wanted) < 0 or max(wanted) > count:
-        raise ConfigError(f"layers are {list(wanted)}; this encoder has the layers 0 to {count}")
-    return max(wanted)

@@ -18,6 +18,7 @@ from prefill_router.activations import (
     Site,
     rounded,
 )
+from prefill_router.brief import brief
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.progress import Progress, SilentProgress
@@ -25,6 +26,7 @@ from prefill_router.progress import Progress, SilentProgress
 States = Float32[NDArray[np.float32], "query hidden"]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class TokenizedPrompt:

@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 
 from prefill_router.activations import Provenance
+from prefill_router.brief import brief
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.address import Address
 from prefill_router.encoders.base import States, TokenizedPrompt
@@ -30,6 +31,7 @@ _OF_ONE_TEXT = ("context_too_long", "content_filter", "refused")
 """Failures that one text may be the reason for."""
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class EndpointEncoder(OwnEncoder):

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-import jinja2
 import numpy as np
 import torch
 from torch import nn
 
 from prefill_router.activations import Provenance, Site
+from prefill_router.brief import brief
 from prefill_router.data import Query
 from prefill_router.encoders.base import Encoder, States, TokenizedPrompt, require_finite
 from prefill_router.encoders.batches import batches
@@ -25,6 +25,7 @@ from prefill_router.errors import PromptError
 from prefill_router.progress import Progress, SilentProgress
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class HubEncoder(Encoder):
@@ -115,6 +116,8 @@ class HubEncoder(Encoder):
         return read_batch(self.network, self.blocks, batch, sites).cpu().numpy()
 
     def _render(self, query: Query, messages: list[dict[str, str]]) -> str:
+        import jinja2
+
         try:
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True

@@ -172,6 +172,10 @@ def _loaded(request: Request, name: EncoderName) -> Encoder:
         from prefill_router.encoders.signals import load_signals_encoder
 
         return load_signals_encoder(request)
+    if name.place == MINILM:
+        from prefill_router.encoders.minilm import load_minilm
+
+        return load_minilm(request)
     from prefill_router.encoders.assemble import assemble
 
     return assemble(request)

@@ -1,4 +1,4 @@
-"""The parts of an encoder from Hugging Face, and what identifies it."""
+"""What any encoder is run with, and what identifies it; nothing here needs transformers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +7,10 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer
-from transformers.utils import logging as transformers_logging
-from transformers.utils.hub import cached_file, extract_commit_hash
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.digest import TOKENIZER_FILES, folder_revision, template_digest
+from prefill_router.encoders.digest import folder_revision, template_digest
 from prefill_router.encoders.prompts import Template
 from prefill_router.encoders.request import Request
 from prefill_router.errors import ConfigError
@@ -32,7 +28,6 @@ _MALFORMED = (
     RuntimeError,
     EOFError,
     UnpicklingError,
-    StrictDataclassError,
 )
 """What the loaders raise over a configuration, tokenizer or weights that make no sense."""
 _COUNTED_FROM_PADDING = frozenset(
@@ -42,84 +37,61 @@ _COUNTED_FROM_PADDING = frozenset(
 
 
 @contextmanager
-def explained(request: Request) -> Iterator[None]:
-    """Within it, what the loaders raise becomes a `ConfigError` in our own words."""
+def explained(request: Request, *others: type[Exception]) -> Iterator[None]:
+    """Within it, what the loaders raise becomes a `ConfigError` in our own words.
+
+    Args:
+        request: What is loaded.
+        others: What else a loader raises over files that make no sense.
+    """
     try:
         yield
     except (OSError, SafetensorError) as error:
         raise ConfigError(_not_found(request, error)) from None
-    except _MALFORMED as error:
+    except _MALFORMED + others as error:
         raise ConfigError(f"{request.source} can't be loaded: {_first_line(error)}") from None
 
 
-def prepare(request: Request) -> None:
-    """Check what can be checked before anything is loaded, and have the loaders be quiet.
+def check_files(request: Request) -> None:
+    """Check what can be checked before anything is loaded.
 
     Raises:
         ConfigError: A folder has a revision, or a batch no token.
     """
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if request.is_local and request.revision is not None:
         raise ConfigError(f"{request.source} is a local folder; leave the revision out")
     if request.batch_tokens is not None and request.batch_tokens < 1:
         raise ConfigError(f"a batch has {request.batch_tokens} tokens; it needs at least one")
 
 
-def config_and_tokenizer(request: Request) -> tuple[Any, Any]:
-    """The network's configuration and its tokenizer, which pads on the right."""
-    options = {"revision": request.revision, "trust_remote_code": request.trust_remote_code}
-    config = AutoConfig.from_pretrained(request.source, **options)
-    tokenizer = AutoTokenizer.from_pretrained(request.source, **options)
-    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        # Without its files a tokenizer is built all the same, and every text is unknown to it.
-        raise ConfigError(
-            f"the tokenizer of {request.source} has no vocabulary; add its files, such as "
-            "tokenizer.json"
-        )
-    tokenizer.padding_side = "right"
-    return config, tokenizer
-
-
-def commit_of(request: Request, *names: str) -> str | None:
-    """The hub's commit of what is asked for; None for a folder.
+def provenance_of(
+    request: Request,
+    text: Any,
+    tokenizer: Any,
+    files: list[Path],
+    commit: str | None,
+    dtype: torch.dtype,
+) -> Provenance:
+    """What makes the states of a network, read at its blocks; lifts the tokenizer's limit.
 
     Args:
-        request: What is asked for.
-        names: Files to tell it by, the first of them that is there.
-
-    Raises:
-        OSError: None of them is, or the hub can't be reached.
+        request: What was asked for.
+        text: The network's configuration.
+        tokenizer: Its tokenizer.
+        files: The tokenizer's files, in the order of `TOKENIZER_FILES`.
+        commit: The hub's; None for a folder.
+        dtype: What is computed in.
     """
-    if request.is_local:
-        return None
-    for name in names:
-        path = cached_file(
-            request.source,
-            name,
-            revision=request.revision,
-            _raise_exceptions_for_missing_entries=name == names[-1],
-        )
-        if path is not None:
-            return extract_commit_hash(path, None)
-    return None
-
-
-def provenance_of(
-    request: Request, text: Any, tokenizer: Any, commit: str | None, dtype: str
-) -> Provenance:
-    """What makes the states of this network, read at its blocks; lifts the tokenizer's limit."""
     template = _template(request.template, tokenizer, request.source)
     max_tokens = _max_tokens(request, text, tokenizer)  # before the limit is lifted
     tokenizer.model_max_length = NO_LIMIT  # it would warn; the cut is ours
-    files = _tokenizer_files(request.source, commit)
     return Provenance(
         encoder=request.name,
         revision=commit or folder_revision(Path(request.source)),
         template=template,
         template_hash=template_digest(template, tokenizer.chat_template, files, tokenizer),
         max_tokens=max_tokens,
-        dtype=dtype,
+        dtype=str(dtype).removeprefix("torch."),
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
     )
@@ -138,6 +110,18 @@ def device_of(asked: str | None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"the device {asked!r} isn't there; leave it out, or say cpu")
     return device
+
+
+def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
+    """The last of the layers that are wanted; all of them, up to `count`, by default.
+
+    Raises:
+        ConfigError: There is none, or one that isn't there.
+    """
+    layers = range(count + 1) if wanted is None else wanted
+    if not layers or min(layers) < 0 or max(layers) > count:
+        raise ConfigError(f"layers are {list(layers)}; this encoder has the layers 0 to {count}")
+    return max(layers)
 
 
 def batch_tokens_on(device: torch.device) -> int:
@@ -190,20 +174,6 @@ def token_limit(text: Any, tokenizer: Any) -> int:
     if text.model_type in _COUNTED_FROM_PADDING:
         limit -= text.pad_token_id + 1
     return int(min(limit, tokenizer.model_max_length))
-
-
-def _tokenizer_files(source: str, commit: str | None) -> list[Path]:
-    found = [
-        cached_file(
-            source,
-            name,
-            revision=commit,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        for name in TOKENIZER_FILES
-    ]
-    return [Path(path) for path in found if path is not None]
 
 
 def _not_found(request: Request, error: Exception) -> str:

@@ -19,6 +19,7 @@ from prefill_router.activations import ActivationStore, Rounding, Site
 from prefill_router.activations.lock import only_writer, sweep
 from prefill_router.activations.shard import Layout, shard_name, write_shard
 from prefill_router.activations.store import MANIFEST, SHARDS, prepare_store
+from prefill_router.brief import brief
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.encoders.base import Encoder, TokenizedPrompt, distinct
 from prefill_router.errors import ConfigError, StoreError
@@ -31,6 +32,7 @@ _SPARE_BYTES = 64 << 20
 Chunk = tuple[TokenizedPrompt, ...]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class EncodingPlan:

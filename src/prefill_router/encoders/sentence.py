@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from prefill_router.activations import Provenance
+from prefill_router.brief import brief
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import States, TokenizedPrompt
 from prefill_router.encoders.digest import tree_revision
@@ -21,6 +22,7 @@ _NO_LIMIT = 1 << 20
 """Tokens, where a model says no limit."""
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class SentenceEncoder(OwnEncoder):
@@ -88,13 +90,8 @@ def load_sentence_encoder(request: Request, *, prompt: str) -> SentenceEncoder:
         ProvenanceError: It isn't the encoder that is expected.
     """
     transformer = _library(request.name)
-    from prefill_router.encoders.parts import (
-        batch_tokens_on,
-        commit_of,
-        device_of,
-        explained,
-        prepare,
-    )
+    from prefill_router.encoders.parts import batch_tokens_on, device_of
+    from prefill_router.encoders.pretrained import commit_of, explained, prepare
 
     check_options(request)
     prepare(request)

@@ -13,6 +13,7 @@ that knows nothing: all tokens equally likely.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -21,20 +22,24 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from prefill_router.activations import Provenance
+from prefill_router.brief import brief
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import States, TokenizedPrompt
 from prefill_router.encoders.blocks import text_config
 from prefill_router.encoders.own import OwnEncoder, check_options
 from prefill_router.encoders.parts import (
     batch_tokens_on,
-    commit_of,
-    config_and_tokenizer,
     device_of,
     dtype_of,
-    explained,
-    prepare,
     provenance_of,
     token_limit,
+)
+from prefill_router.encoders.pretrained import (
+    commit_of,
+    config_and_tokenizer,
+    explained,
+    prepare,
+    tokenizer_files,
 )
 from prefill_router.encoders.prompts import check_prompt, tokenized
 from prefill_router.encoders.reading import Batch, pad
@@ -49,6 +54,7 @@ _LEAST = -80.0
 _TOLERANCE = 1e-2
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class SignalsEncoder(OwnEncoder):
@@ -127,7 +133,8 @@ def load_signals_encoder(request: Request) -> SignalsEncoder:
         config, tokenizer = config_and_tokenizer(request)
         commit = commit_of(request, "config.json")
         start = _start(tokenizer)
-        made_by = _provenance(request, config, tokenizer, commit, start, dtype)
+        files = tokenizer_files(request.source, commit)
+        made_by = _provenance(request, config, tokenizer, files, commit, start, dtype)
         if request.expected is not None:
             request.expected.require(made_by, what=f"the encoder {request.source}")
         loader: Any = AutoModelForCausalLM
@@ -159,6 +166,7 @@ def _provenance(
     request: Request,
     config: Any,
     tokenizer: Any,
+    files: list[Path],
     commit: str | None,
     start: int | None,
     dtype: torch.dtype,
@@ -166,7 +174,7 @@ def _provenance(
     text = text_config(config)
     limit = token_limit(text, tokenizer) - (start is not None)
     asked = replace(request, template="plain")
-    made_by = provenance_of(asked, text, tokenizer, commit, str(dtype).removeprefix("torch."))
+    made_by = provenance_of(asked, text, tokenizer, files, commit, dtype)
     most = min(made_by.max_tokens, limit)
     return replace(made_by, max_tokens=most, num_layers=1, hidden_size=len(SIGNALS))
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.evaluation.weighted import PerResample, divide
 
 Axis = Literal["inverse", "linear"]
@@ -25,6 +26,7 @@ _SAME = 1e-12
 """Normalised costs that differ by less are the same: what running sums round to."""
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Anchors:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.trial import PerQuery, Trial
 from prefill_router.evaluation.weighted import Weights, divide
@@ -64,6 +65,7 @@ class Points:
         )
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Sweep:

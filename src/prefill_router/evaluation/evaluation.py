@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from prefill_router.brief import brief
 from prefill_router.evaluation.bands import Band
 from prefill_router.evaluation.bootstrap import LEVEL, Estimate, plain
 from prefill_router.evaluation.coverage import Coverage
@@ -15,6 +16,7 @@ from prefill_router.evaluation.verdict import Verdict
 Estimates = Mapping[str, Estimate]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation:
@@ -106,6 +108,7 @@ class Evaluation:
         }
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class Comparison:

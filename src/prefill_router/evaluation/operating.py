@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.evaluation.area import Axis
 from prefill_router.evaluation.bootstrap import plain
 from prefill_router.evaluation.curve import STEPS
@@ -17,6 +18,7 @@ from prefill_router.evaluation.weighted import ones
 PerPoint = Float[NDArray[np.float64], " point"]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Curve:

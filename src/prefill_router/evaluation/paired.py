@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.area import Axis
@@ -26,6 +27,7 @@ from prefill_router.progress import Progress, SilentProgress
 Table = dict[str, NDArray[np.float64]]
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class Paired:

@@ -8,12 +8,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.cost import CostScale
 from prefill_router.errors import DataError
 
 PerCell = Float[NDArray[np.float64], "query target"]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Predictions:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.data import binary
 from prefill_router.errors import ConfigError, DataError
 
@@ -40,6 +41,7 @@ class QualityCheck(ABC):
         """What it is, in words."""
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecordedCheck(QualityCheck):

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.special import gammaln, ndtr, xlog1py, xlogy
 
 from prefill_router.evaluation.binning import Bins, BinSums, Noise, PerBin, PerColumn
 from prefill_router.evaluation.bootstrap import Estimate
@@ -31,6 +30,8 @@ def calibration_error(sums: BinSums) -> PerColumn:
     few queries per bin, see `chance_error`. Of each distance is taken off by how much the noise
     that the sums tell would lengthen it on average, the mean of a folded normal distribution.
     """
+    from scipy.special import ndtr
+
     apart = np.abs(sums.predicted - sums.observed)
     noise = np.sqrt(_finite(sums.gap_noise, apart**2))
     steps = np.where(noise > 0, apart / np.where(noise > 0, noise, 1), 0)
@@ -59,6 +60,8 @@ def chance_error(sums: BinSums) -> PerColumn:
 
 def _deviation(draws: PerBin, chance: PerBin) -> PerBin:
     """The mean distance of a share from its chance, in so many draws; NaN where there is none."""
+    from scipy.special import gammaln, xlog1py, xlogy
+
     count, said = np.where(draws > 0, draws, np.nan), np.clip(chance, 0, 1)
     over = np.floor(count * said) + 1  # the first number of successes above the mean
     inside = over <= count

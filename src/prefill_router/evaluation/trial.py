@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset, binary
 from prefill_router.errors import DataError
 from prefill_router.evaluation.predictions import Predictions
@@ -21,6 +22,7 @@ LEAST_SHARE = 0.1
 queries that have its label would be all that is left."""
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Trial:

@@ -11,6 +11,7 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Provenance, Rounding, Site
+from prefill_router.brief import brief
 from prefill_router.data import Prompt, RoutingDataset, prompt_key
 from prefill_router.errors import ProvenanceError
 from prefill_router.progress import Progress
@@ -18,6 +19,7 @@ from prefill_router.progress import Progress
 Columns = Float32[NDArray[np.float32], "query column"]
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class EncoderStates:
@@ -37,6 +39,7 @@ class EncoderStates:
         return cls(activations.provenance, activations.rounding)
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Reading:

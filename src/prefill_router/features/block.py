@@ -9,12 +9,14 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Provenance, Site, rounded
+from prefill_router.brief import brief
 from prefill_router.errors import ProvenanceError
 from prefill_router.features.base import EncoderStates
 from prefill_router.geometry import SiteStates
 from prefill_router.reduction import Reducer
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Block:

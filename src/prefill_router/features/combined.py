@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance, Site
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
 from prefill_router.features.base import Columns, EncoderStates, Family, Reading
 from prefill_router.features.registry import load_family
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class FeatureSet:

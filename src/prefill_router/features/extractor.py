@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Pooling, Provenance, Site
 from prefill_router.activations.base import POOLINGS
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.features.base import Columns, EncoderStates, Family, Reading, find_store
@@ -19,6 +20,7 @@ from prefill_router.layers import Method, Pinned, Scope, fit_reducer
 from prefill_router.progress import Progress
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class FeatureExtractor(Family):

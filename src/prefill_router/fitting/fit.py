@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from prefill_router import __version__
 from prefill_router.activations import Activations
+from prefill_router.brief import brief
 from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage, fit_calibrator
 from prefill_router.cost import CostEstimator
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
@@ -36,6 +37,7 @@ from prefill_router.router.reference import Reference
 from prefill_router.router.states import count_tokens
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class RouterFit:

@@ -15,11 +15,13 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, FitError
 
 _BLOCK_BYTES = 1 << 26
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Moments:

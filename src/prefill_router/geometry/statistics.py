@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.data import Table, binary
 from prefill_router.errors import ConfigError
 from prefill_router.geometry.moments import Moments
@@ -37,6 +38,7 @@ def effective_dimensionality(moments: Moments) -> float:
     return trace**2 / squares if squares > 0 else float("nan")
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Directions:
@@ -78,6 +80,7 @@ def anisotropy(directions: Directions) -> float:
     return float((directions.total @ directions.total - n) / (n * (n - 1)))
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class ClassSums:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
+from prefill_router.brief import brief
 from prefill_router.upstream import Reply
 
 CostSource = Literal["reported", "usage", "estimate", "none"]
@@ -31,6 +32,7 @@ class Attempt:
     at_risk: float = 0.0
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class Answer:

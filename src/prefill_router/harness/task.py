@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from prefill_router.brief import brief
 from prefill_router.data import Query
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class Task:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from prefill_router.brief import brief
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import DataError, FormatError
 from prefill_router.targets import Pool, Target
@@ -64,6 +65,7 @@ class Outcome(NamedTuple):
     cost: float | None = None
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:

@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Pooling, Site
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
 from prefill_router.layers.grid import Grid
 from prefill_router.layers.survey import Survey
@@ -16,6 +17,7 @@ from prefill_router.layers.survey import Survey
 Scores = Float64[NDArray[np.float64], "site target"]
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Selector:
@@ -32,6 +34,7 @@ class Selector:
     sites: tuple[Site, ...] | None
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Ablation:

@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Site
+from prefill_router.brief import brief
 from prefill_router.errors import FitError
 
 Method = Literal["fisher", "grid", "pinned"]
@@ -46,6 +47,7 @@ class Choice:
         }
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Selection:

@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Site
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset, stratified_folds
 from prefill_router.errors import ConfigError
 from prefill_router.probes import FOLDS, cross_validated_auc
@@ -17,6 +18,7 @@ from prefill_router.progress import Progress, SilentProgress
 GRID_DIMS = (50, 100, 150, 200, 300)
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Grid:

@@ -11,6 +11,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Site
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
 from prefill_router.geometry import (
     ClassSums,
@@ -26,6 +27,7 @@ from prefill_router.reduction import Reducer
 PerSite = Float64[NDArray[np.float64], " site"]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Survey:

@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Pooling, Site
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset, stratified_folds
 from prefill_router.errors import ConfigError
 from prefill_router.geometry import SiteStates
@@ -23,6 +24,7 @@ from prefill_router.reduction import Reducer
 Table = Float64[NDArray[np.float64], "encoder target"]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Sweep:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.policy.base import Policy, names, options
 from prefill_router.policy.equation import PerCell, check_lam, check_tables
@@ -36,6 +37,7 @@ class Asked:
     failure: str = ""
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Run(Generic[Answer]):

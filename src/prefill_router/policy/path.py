@@ -12,9 +12,11 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.policy.equation import PerCell, check_lam, check_tables
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class LambdaPath:

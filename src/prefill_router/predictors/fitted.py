@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.errors import FitError
 from prefill_router.predictors.base import Features, Predictor
 from prefill_router.progress import Progress
@@ -16,6 +17,7 @@ from prefill_router.progress import Progress
 Labels = Float64[NDArray[np.float64], "query target"]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:
@@ -111,6 +113,7 @@ class Examples:
         return tuple(notes)
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class PredictorFit:

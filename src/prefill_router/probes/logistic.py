@@ -12,8 +12,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.special import expit
 
+from prefill_router.brief import brief
 from prefill_router.data import Table, binary
 from prefill_router.errors import ConfigError, FitError
 
@@ -25,6 +25,7 @@ _INNER = 1e-3
 _LEAST_STRIDE = 1e-6
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Probes:
@@ -129,6 +130,8 @@ class _Problem:
         return begin
 
     def solve(self, point: Array, tolerance: float) -> Array:
+        from scipy.special import expit
+
         logits = self.inputs @ point
         for _ in range(_STEPS):
             chance = expit(logits)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError
 from prefill_router.policy import Cascade, Policy, score
@@ -23,6 +24,7 @@ class Segment:
     target: str
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Decision:

@@ -6,7 +6,6 @@ large-dimensional covariance matrices").
 """
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
@@ -35,6 +34,8 @@ def whitened(
     Leaving a row out changes the covariance by one outer product, so the formula of Sherman and
     Morrison gives the distance without fitting again; shrinkage and spreads are left as they are.
     """
+    import scipy.linalg
+
     count, width = rows.shape
     covariance = rows.T @ rows / count
     shrinkage = _shrinkage(rows, covariance)

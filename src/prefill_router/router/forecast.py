@@ -7,7 +7,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 
+
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Forecast:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router import policy
+from prefill_router.brief import brief
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.policy import Policy
@@ -22,6 +23,7 @@ from prefill_router.router.storage import fingerprint, read_checked, read_costs
 from prefill_router.targets import Pool
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class LightRouter:

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from prefill_router.brief import brief
 from prefill_router.evaluation import OperatingPoints
 
 
@@ -26,6 +27,7 @@ class TrainedOn(BaseModel):
     missing_labels: int = Field(description="(query, target) pairs that weren't measured")
 
 
+@brief
 class Record(BaseModel):
     """Everything that a router's card tells, beside what the router decides with.
 

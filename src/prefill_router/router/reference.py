@@ -15,6 +15,7 @@ from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.features.base import Columns
 from prefill_router.router.distances import whitened, widest
@@ -35,6 +36,7 @@ class _Saved(BaseModel):
     counts: list[list[int]]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Reference:

@@ -77,6 +77,11 @@ class Router:
         if self.reference is not None:
             self.reference.check(width=self.features.width, targets=len(self.pool))
 
+    def __repr__(self) -> str:
+        read = " + ".join(family.kind for family in self.features.families)
+        by = f"{self.predictor.kind} on {read}, fitted {self.record.created}"
+        return f"<Router: {len(self.pool)} targets, {by}>"
+
     @property
     def pool(self) -> Pool:
         """The targets and their prices."""

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
 from prefill_router.targets.ability import Endpoint
 from prefill_router.targets.provider import SERVED, Provider
 from prefill_router.targets.target import Target
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Pool:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from prefill_router.brief import brief
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,7 @@ class Usage:
     reported: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class Reply:

@@ -59,8 +59,8 @@ class JudgeLine:
         self.judge = only_target(pool)
         if limit is not None and not self.judge.has_price:
             raise ConfigError(
-                f"--judge-limit needs to know what {self.judge.name!r} costs; give its prices in "
-                "the judge's pool file"
+                f"--judge-max-cost needs to know what {self.judge.name!r} costs; give its prices "
+                "in the judge's pool file"
             )
         self._upstream = Upstream(pool)
         self._judgments = judgments

@@ -60,7 +60,7 @@ class Ledger:
                 if not self._aside:
                     raise OverLimitError(
                         f"a call may cost ${dollars:.4f}, and ${self._spent:.4f} of the limit of "
-                        f"${self._limit or 0:.4f} are spent; raise --judge-limit"
+                        f"${self._limit or 0:.4f} are spent; raise --judge-max-cost"
                     )
                 self._changed.wait()
             self._aside.append(dollars)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Collection
 from typing import Literal, final, get_args
 
-from prefill_router.errors import ConfigError
 from prefill_router.harness.grading.base import About, Grade, Grader, graded, unfit, ungraded
 from prefill_router.harness.task import Task
 
@@ -87,18 +86,6 @@ def extract_letter(text: str) -> str | None:
         return within[-1]
     last = deque(_LONE.finditer(text), maxlen=1)
     return last[0][0] if last else None
-
-
-def check_unextracted(value: str) -> Unextracted:
-    """The choice of this name.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    for choice in UNEXTRACTED:
-        if choice == value:
-            return choice
-    raise ConfigError(f"--unextracted is {value!r}; it must be one of {', '.join(UNEXTRACTED)}")
 
 
 def _drawn(task: Task, text: str) -> str:

@@ -49,4 +49,4 @@ class Settings:
             raise ConfigError(f"--judge-samples is {self.judge_samples}; at least 1 is needed")
         limit = self.judge_limit
         if limit is not None and not (math.isfinite(limit) and limit >= 0):
-            raise ConfigError(f"--judge-limit is {limit}; it is a number of dollars")
+            raise ConfigError(f"--judge-max-cost is {limit}; it is a number of dollars")

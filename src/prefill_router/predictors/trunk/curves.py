@@ -8,9 +8,11 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.errors import CorruptError
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class TrainingCurves:

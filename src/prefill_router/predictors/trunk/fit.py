@@ -7,8 +7,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
-from scipy.special import logit
 
+from prefill_router.brief import brief
 from prefill_router.errors import FitError
 from prefill_router.predictors.base import Features
 from prefill_router.predictors.fitted import Examples, Labels
@@ -22,6 +22,7 @@ from prefill_router.progress import Progress, SilentProgress
 PerTarget = Float64[NDArray[np.float64], " target"]
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class TrunkFit:
@@ -124,6 +125,8 @@ def _set_constants(
     constants: PerTarget,
 ) -> None:
     """Give the targets that weren't learned a constant probability."""
+    from scipy.special import logit
+
     weight[:, :, ~learned] = 0
     bias[:, ~learned] = logit(constants[~learned])
 

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
-from scipy.special import expit
 
+from prefill_router.brief import brief
 from prefill_router.errors import CorruptError
 from prefill_router.predictors.base import (
     Correctness,
@@ -24,6 +24,7 @@ from prefill_router.predictors.base import (
     check_features,
     take_tensors,
 )
+from prefill_router.predictors.sigmoid import sigmoid
 
 _ROWS = 4096  # of one pass; bounds the memory of a large set of queries
 
@@ -38,6 +39,7 @@ class _Saved(BaseModel):
     networks: PositiveInt
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class SharedTrunkNet(Predictor):
@@ -85,7 +87,7 @@ class SharedTrunkNet(Predictor):
             for weight, bias in layers[:-1]:
                 hidden = np.maximum(hidden @ weight + bias, 0)
             weight, bias = layers[-1]
-            total += expit(hidden @ weight + bias)
+            total += sigmoid(hidden @ weight + bias)
         return total / self.networks
 
     @cached_property

@@ -1,0 +1,84 @@
+"""What it takes to begin: the help, and one decision with the packaged encoder.
+
+Processor time (user and system) of whole processes, the least of several: what other programs do on
+the machine only ever adds to it.
+
+    python -m benchmarks.startup [--rounds 5]
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks._networks import RESULTS
+from prefill_router import files
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
+
+COMMAND = "from prefill_router.cli import main; main()"
+PYTHON = "from prefill_router import Router; Router.load({!r}).route('Why?', lam=0.5)"
+MOST = {"help": 0.3, "route": 2.5, "python": 2.5}
+"""Seconds of processor time that were asked for."""
+
+
+def spent(*arguments: object) -> float:
+    """Seconds of processor time of a process."""
+    before = os.times()
+    subprocess.run([sys.executable, *map(str, arguments)], check=True, capture_output=True)
+    after = os.times()
+    user = after.children_user - before.children_user
+    return user + after.children_system - before.children_system
+
+
+def make_router(folder: Path) -> Path:
+    """The default router on a small dataset."""
+    write_dataset(make_routing_dataset(queries=120), folder / "answers")
+    answers, states = folder / "answers", folder / "states"
+    spent("-c", COMMAND, "encode", answers, "--encoder", "minilm", "--out", states)
+    fit = ("fit", answers, "--store", states, "--dim", 20, "--out", folder / "router")
+    spent("-c", COMMAND, *fit)
+    return folder / "router"
+
+
+def main() -> None:
+    """Measure, print, and write benchmarks/results/startup.json."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        router = make_router(Path(folder))
+        measured: dict[str, tuple[object, ...]] = {
+            "help": ("-c", COMMAND, "--help"),
+            "route": ("-c", COMMAND, "route", router, "Prove that 2 is irrational."),
+            "python": ("-c", PYTHON.format(str(router))),
+            "torch": ("-c", "import torch"),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in measured}
+        for _ in range(rounds):
+            for name, arguments in measured.items():
+                seconds[name].append(spent(*arguments))
+    least = {name: min(found) for name, found in seconds.items()}
+    result: dict[str, Any] = {
+        "what": "processor seconds of a whole process, the least of the rounds",
+        "rounds": rounds,
+        "seconds": {name: round(found, 3) for name, found in least.items()},
+        "times_torch": {name: round(least[name] / least["torch"], 2) for name in MOST},
+        "needed": MOST,
+        "met": all(least[name] < most for name, most in MOST.items()),
+        "machine": {
+            "cores": os.cpu_count(),
+            "load": os.getloadavg()[0],
+            "system": platform.platform(),
+        },
+    }
+    files.write_json(RESULTS / "startup.json", result)
+    sys.stdout.write(f"{result}\n")
+
+
+if __name__ == "__main__":
+    main()

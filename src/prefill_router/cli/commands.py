@@ -1,0 +1,144 @@
+"""The commands by name: what `--help` says of each, and which file holds it.
+
+A command is a function of that file, decorated with `app.command`, `study.command` and so on. The
+file is imported when the command is called, so that `--help` reads this table alone.
+"""
+
+from dataclasses import dataclass, field
+from typing import final
+
+
+@final
+@dataclass(frozen=True)
+class Listed:
+    """A command, or a group of them, in the list of commands.
+
+    Attributes:
+        summary: One sentence; that with which the command's own help begins.
+        home: The file, a module of this package; empty for a group.
+        panel: The heading that it stands under.
+        commands: Those of a group, by name.
+    """
+
+    summary: str
+    home: str = ""
+    panel: str | None = None
+    commands: "dict[str, Listed]" = field(default_factory=dict)
+
+
+def _listed(panel: str, home: str = "{}", **summaries: str) -> dict[str, Listed]:
+    """Commands whose files are named as they are; `import_` is `import`, and _ is a dash."""
+    return {
+        name.strip("_").replace("_", "-"): Listed(summary, home.format(name), panel or None)
+        for name, summary in summaries.items()
+    }
+
+
+COMMANDS: dict[str, Listed] = {
+    **_listed(
+        "Collect and grade",
+        tasks="Write the tasks of a benchmark or of a file of your own as JSON Lines, to "
+        "look at or edit.",
+        prices="Refresh a pool's prices from OpenRouter's list of models, and date them.",
+        collect="Ask every target every question, and keep each answer as it arrives.",
+        grade="Grade a run's answers and write a dataset folder.",
+        import_="Read scored answers of another format and write a dataset folder.",
+    ),
+    **_listed(
+        "Look at a dataset",
+        describe="Say what a dataset holds: queries, targets, accuracy, cost, oracle, "
+        "consensus regimes.",
+        split="Draw train and test parts, stratified and saved by query id, for every "
+        "stage to share.",
+    ),
+    **_listed(
+        "Fit",
+        encode="Read every prompt with an encoder and keep its hidden states.",
+        layers="Show Fisher J, effective dimensionality and anisotropy by depth, and "
+        "what selects best.",
+        sweep="Compare encoders: the test AUC of a linear probe for every target under "
+        "each of them.",
+        fit="Fit a router on the train part of a dataset and judge it on the test part.",
+        search="Search features, predictors and calibrations; then look at the test part, once.",
+    ),
+    **_listed(
+        "Judge",
+        evaluate="Judge a router on queries with known outcomes.",
+        paired="Compare two routers by a paired bootstrap, on queries that neither was fitted on.",
+        compare="Fit routers of several recipes on one split and lay them side by side.",
+        calibration="Show whether a router's probabilities hold on its test part, and "
+        "what calibrators would do.",
+        doctor="Examine whether a router is more than a fixed choice.",
+        keep="Find the cheapest lam that keeps a share of the best single target's "
+        "accuracy, guaranteed.",
+        reproduce="Rebuild the paper's tables and figures, our numbers beside the paper's.",
+    ),
+    "study": Listed(
+        "Studies of routers: seeds, routing ratio, shift and more, each with a "
+        "page of its own. Interrupted, the same command goes on from there.",
+        panel="Judge",
+        commands=_listed(
+            "",
+            home="study_{}",
+            seeds="Fit each router with several seeds on one split: mean, standard "
+            "deviation, extremes.",
+            ratio="Force each share of the queries on the strong target, by the router's "
+            "own order.",
+            shift="Train on some benchmarks or domains and test on others, beside routers "
+            "trained on all.",
+            dimensions="Probe the targets' correctness by encoder, pooling and number of "
+            "PCA components.",
+            layers="Compare the ways to select a layer, for every pool under every encoder.",
+            learning="Fit each router on fewer labels and say whether more of them would "
+            "help, and which.",
+            end_to_end="Charge the encoder, time the decision, and see what is left of the "
+            "savings.",
+        ),
+    ),
+    **_listed(
+        "Route",
+        route="Choose the target that should answer a request, and say why.",
+        show="Check a router's folder and show its card.",
+        reprice="Change a router's prices without fitting it again.",
+    ),
+    **_listed(
+        "Serve",
+        serve="Serve the OpenAI protocol, and send each request to the target that the "
+        "router picks.",
+        litellm="Make a pool file, and settings of the gateway, of LiteLLM's configuration.",
+        explain="Say why the gateway sent a request where it went, from its receipt.",
+        replay="Decide recorded requests again: at another lam, at other prices, or by "
+        "another router.",
+        canary="Compare what was routed with the rest, where a share of traffic is "
+        "(`traffic.share`).",
+        export="Make a dataset for the next fit: requests with their prompts, and the "
+        "feedback on answers.",
+    ),
+    "key": Listed(
+        "Make, list and revoke the keys that clients of the gateway bear.",
+        panel="Serve",
+        commands=_listed(
+            "",
+            home="key",
+            new="Make a key, print it once, and keep its hash.",
+            list="List the keys of a file, and what they may do.",
+            revoke="Take a key out of a file; a gateway that runs refuses it from its next "
+            "reload on.",
+        ),
+    ),
+    **_listed(
+        "Try it out",
+        demo="Do the whole job on the pool of tiny language models, without key, download or GPU.",
+    ),
+    "minipool": Listed(
+        "Serve a pool of tiny language models, which needs no key and no download.",
+        panel="Try it out",
+        commands=_listed(
+            "",
+            home="minipool",
+            serve="Serve the tiny pool over the OpenAI protocol until it is interrupted.",
+            tasks="Make questions that none of the tiny models was trained on, each with "
+            "its answer.",
+        ),
+    ),
+}

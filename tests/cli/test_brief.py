@@ -1,0 +1,139 @@
+"""What public objects say of themselves: one line, whatever they hold."""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import prefill_router
+from commands import Job
+from prefill_router import ActivationStore, Message, Pool, Router, Target, read_dataset
+from prefill_router.brief import MOST_CHARACTERS, brief, one_line
+from prefill_router.evaluation import Trial, evaluate
+from prefill_router.router import EncoderSources
+
+ROOT = Path(prefill_router.__file__).parent
+HOLDS = ("NDArray", "Float", "Array", "tuple", "Table", "dict", "Mapping", "Sequence", "Per")
+"""Types of fields that may hold much."""
+SHORT = {
+    "Asked",  # two numbers
+    "Cascade",  # of a few targets, and its repr tells policies apart
+    "Columns",  # what the command line gave
+    "EncoderSources",
+    "ErrorBody",
+    "Format",
+    "Need",
+    "Provider",
+    "Recipe",  # its repr tells recipes apart
+    "RequestOptions",
+    "Target",
+    "Tiered",
+    "TrunkConfig",
+    "Usage",
+}
+"""Public classes that never hold much."""
+
+
+def public() -> Iterator[type]:
+    for folder in [ROOT, *sorted(path.parent for path in ROOT.glob("*/__init__.py"))]:
+        name = ".".join(("prefill_router", *folder.relative_to(ROOT).parts))
+        module = importlib.import_module(name)
+        for each in getattr(module, "__all__", ()):
+            found = getattr(module, each)
+            if inspect.isclass(found):
+                yield found
+
+
+def test_every_public_class_that_may_hold_much_is_brief() -> None:
+    much = {
+        each
+        for each in public()
+        if is_dataclass(each)
+        and any(
+            word in str(f.type)
+            for f in vars(each)["__dataclass_fields__"].values()
+            for word in HOLDS
+        )
+    }
+    assert len(much) > 40
+    long = {each.__name__ for each in much if each.__repr__ is not one_line}
+    assert long - SHORT == {"RoutingDataset", "Router"}  # these have words of their own
+
+
+@pytest.fixture(scope="module")
+def made(job: Job) -> dict[str, Any]:
+    dataset, store = read_dataset(job.answers), ActivationStore.open(job.states)
+    sources = EncoderSources(folders={job.tiny.name: job.tiny})
+    router = Router.load(job.router, sources=sources)
+    predictions = router.predict(dataset, stores=[store])
+    trial = Trial.join(predictions, dataset.with_pool(router.pool), policy=router.policy)
+    judged = evaluate(predictions, dataset.with_pool(router.pool), resamples=5)
+    return {
+        "dataset": dataset,
+        "store": store,
+        "router": router,
+        "predictions": predictions,
+        "trial": trial,
+        "evaluation": judged,
+        "curve": judged.curve,
+        "decision": router.route("Why?"),
+        "forecast": router.forecast_many(["Why?"])[0],
+        "encoder": next(iter(router._encoders.values())),
+        "split": router.split,
+        "record": router.record,
+        "features": router.features,
+        "family": router.features.families[0],
+        "predictor": router.predictor,
+        "costs": router.costs,
+        "reference": router.reference,
+        "pool": Pool(tuple(Target(name=f"t{k}") for k in range(200))),
+        "message": Message("user", "why\n" * 9999),
+    }
+
+
+def test_what_a_session_holds_says_so_in_one_line(made: dict[str, Any]) -> None:
+    for name, value in made.items():
+        told = repr(value)
+        assert "\n" not in told, name
+        assert len(told) <= MOST_CHARACTERS, name
+
+
+def test_the_words_that_count_are_there(made: dict[str, Any], job: Job) -> None:
+    router = made["router"]
+    assert repr(router) == (
+        f"<Router: 3 targets, shared_trunk on prefill, fitted {router.record.created}>"
+    )
+    assert repr(made["store"]).endswith(f"sites of {job.tiny.name}, in {job.states}>")
+    assert repr(made["decision"]).startswith(
+        f"Decision(target={made['decision'].target!r}, lam=0.5"
+    )
+    assert (
+        repr(made["message"])
+        == r"Message(role='user', content='why\nwhy\nwhy\nwh...y\nwhy\nwhy\nwhy\n')"
+    )
+
+
+@brief
+@dataclass(frozen=True)
+class Held:
+    array: Any
+    mapping: Any
+    inner: Any = None
+
+
+def test_arrays_are_told_by_shape_and_objects_by_type() -> None:
+    held = Held(np.zeros((3, 4), np.float32), {f"k{i}": 1 / 3 for i in range(9)}, Held(1, 2))
+    assert repr(held) == (
+        "Held(array=float32[3, 4], mapping={'k0': 0.3333, 'k1': 0.3333, 'k2': 0.3333, ...}, "
+        "inner=Held(...))"
+    )
+    assert (
+        repr(Held(np.float64(0.12345678), np.int64(3)))
+        == "Held(array=0.1235, mapping=3, inner=None)"
+    )
+    assert len(repr(Held({("x" * 99) + str(i): ["y" * 99] * 9 for i in range(9)}, {}))) <= 300

