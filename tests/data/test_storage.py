@@ -133,6 +133,13 @@ def test_absurd_types_are_refused_by_name(folder: Path) -> None:
             refused(folder, column)
 
 
+@pytest.mark.parametrize("column", ["input_tokens", "output_tokens", "cost"])
+def test_counts_and_costs_are_no_booleans(folder: Path, column: str) -> None:
+    good = pl.read_parquet(folder / "outcomes.parquet")
+    change(folder, "outcomes.parquet", good.with_columns(pl.lit(True).alias(column)))
+    refused(folder, f"{column} has the type Boolean; it needs numbers")
+
+
 def test_queries_that_can_not_be_used(folder: Path) -> None:
     good = pl.read_parquet(folder / "queries.parquet")
     cases = {

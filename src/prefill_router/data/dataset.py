@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +16,11 @@ from prefill_router.targets import Pool
 
 Table = Float[NDArray[np.float64], "query target"]
 """One number per query and target; NaN where missing."""
+MOST_TOKENS: Final = 1e9
+"""Of a prompt or an answer; more is a mistake."""
+MOST_COST: Final = 1e5
+"""US dollars of an answer; more is a mistake."""
+_MOST = {"input_tokens": MOST_TOKENS, "output_tokens": MOST_TOKENS, "recorded_cost": MOST_COST}
 
 
 @final
@@ -34,7 +39,7 @@ class RoutingDataset:
         recorded_cost: US dollars that the answer cost, or NaN where only tokens are known.
 
     Raises:
-        DataError: Ids repeat, shapes differ, labels leave [0, 1], or counts are negative.
+        DataError: Ids repeat, shapes differ, labels leave [0, 1], or counts are negative or absurd.
     """
 
     queries: tuple[Query, ...]
@@ -59,6 +64,12 @@ class RoutingDataset:
         if (self.correct > 1).any():
             worst = float(np.nanmax(self.correct))
             raise DataError(f"correct holds {worst}; labels are in [0, 1], or missing")
+        for name, most in _MOST.items():
+            if (getattr(self, name) > most).any():
+                raise DataError(
+                    f"{name} holds {float(np.nanmax(getattr(self, name))):g}; more than "
+                    f"{most:,.0f} is taken for a mistake"
+                )
         if len(self._row_of) != len(self.queries):
             raise DataError(f"query ids repeat: {self._repeated_ids()[:5]}; each must be unique")
 

@@ -229,6 +229,8 @@ def _numbers(outcomes: pl.DataFrame, column: str, path: Path) -> np.ndarray:
     unfit = FormatError(
         f"{column} has the type {outcomes[column].dtype}; it needs numbers", file=path
     )
+    if outcomes[column].dtype == pl.Boolean and column != "correct":
+        raise unfit
     try:
         values = outcomes[column].cast(pl.Float64).fill_null(float("nan"))
     except PolarsError:
