@@ -20,7 +20,7 @@ HEAVY = ("torch", "transformers", "matplotlib", "huggingface_hub")
 PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"
 HELP = "from prefill_router.cli import app; app(['{}', '--help'], standalone_mode=False)"
 COMMANDS = (
-    *("tasks", "collect", "grade", "prices", "import", "describe", "encode", "layers"),
+    *("tasks", "collect", "grade", "prices", "import", "merge", "describe", "encode", "layers"),
     *(
         "fit",
         "evaluate",

@@ -136,6 +136,7 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path: Path) -> None:
         table.with_columns(pl.format("[red]{}[/red] [/x]", c).alias(c) for c in odd).write_parquet(
             path
         )
-    (tmp_path / "answers" / "pool.yaml").unlink()
+    for name in ("pool.yaml", "SHA256SUMS"):
+        (tmp_path / "answers" / name).unlink()
     told = succeeded("describe", tmp_path / "answers", "--by", "domain")
     assert "[red]target-0[/red] [/x]" in told

@@ -69,7 +69,9 @@ def test_the_real_folder_is_read(mmlu_pro: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A dataset as other tools write it, without checksums."""
     write_dataset(make_routing_dataset(queries=6, missing=0.2), tmp_path / "d")
+    (tmp_path / "d" / "SHA256SUMS").unlink()
     return tmp_path / "d"
 
 

@@ -12,6 +12,7 @@ from prefill_router.cli import (  # noqa: F401
     collect as _collect,
     grade as _grade,
     import_ as _import,
+    merge as _merge,
     describe as _describe,
     split as _split,
     encode as _encode,

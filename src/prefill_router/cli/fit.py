@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.overwrite import Overwrite
 from prefill_router.cli.poolings import parse_poolings
 from prefill_router.data import load_split, read_dataset
 from prefill_router.errors import ConfigError
@@ -59,6 +60,7 @@ def fit(
     encoder_folder: Annotated[
         list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Fit a router on the train part of a dataset and judge it on the test part.
@@ -72,6 +74,7 @@ def fit(
     from prefill_router.cli.headline import show_headline
     from prefill_router.cli.sources import sources
     from prefill_router.fitting import FitConfig, fit_router
+    from prefill_router.fitting.place import check_same_fit
     from prefill_router.router.storage import check_replaceable
 
     check_replaceable(to)
@@ -83,8 +86,11 @@ def fit(
     )
     drawn = None if split_file is None else load_split(split_file)
     stores = [ActivationStore.open(path) for path in store or []]
+    dataset = read_dataset(data)
+    if not overwrite:
+        check_same_fit(to, dataset, stores, config=config, drawn=drawn)
     fitted = fit_router(
-        read_dataset(data),
+        dataset,
         stores,
         config=config,
         drawn=drawn,

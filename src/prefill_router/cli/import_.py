@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.data import Summary, summarise, write_dataset
+from prefill_router.cli.overwrite import Overwrite
+from prefill_router.data import Origin, Summary, summarise, write_dataset
 from prefill_router.data.storage import check_replaceable
 from prefill_router.importers import FORMATS, Columns, ImportReport, Scale, import_dataset
 
@@ -40,6 +41,7 @@ def import_command(
             "--skip-malformed", help="Go on although more than one row in a hundred is malformed."
         ),
     ] = False,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     prompt: Annotated[str | None, typer.Option("--prompt-column", help="Usually prompt.")] = None,
     query: Annotated[
@@ -77,7 +79,8 @@ def import_command(
     ] = None,
 ) -> None:
     """Read scored answers of another format and write a dataset folder."""
-    check_replaceable(to)
+    origin = Origin.of(f"import {format_}", *sources)
+    check_replaceable(to, origin=origin, overwrite=overwrite)
     columns = Columns(
         prompt=prompt,
         query=query,
@@ -100,7 +103,7 @@ def import_command(
             strict=strict,
             skip_malformed=skip_malformed,
         )
-        write_dataset(dataset, to)
+        write_dataset(dataset, to, origin=origin)
         summary = summarise(dataset)
     if as_json:
         print_json({**report.to_dict(), "out": str(to), "dataset": summary.whole.to_dict()})

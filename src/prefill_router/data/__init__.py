@@ -1,6 +1,8 @@
 """Queries, labels and token counts: the dataset, its regimes, its splits, its folder on disk."""
 
 from prefill_router.data.dataset import RoutingDataset, Table
+from prefill_router.data.merge import merge
+from prefill_router.data.origin import Origin
 from prefill_router.data.query import Message, Prompt, Query, prompt_key, prompt_text
 from prefill_router.data.regimes import Regime, binary, regimes
 from prefill_router.data.splits import (
@@ -23,6 +25,7 @@ __all__ = [
     "PARTS",
     "WITH_CALIBRATION",
     "Message",
+    "Origin",
     "Part",
     "PartSummary",
     "Prompt",
@@ -36,6 +39,7 @@ __all__ = [
     "binary",
     "is_dataset",
     "load_split",
+    "merge",
     "prompt_key",
     "prompt_text",
     "read_dataset",

@@ -189,12 +189,13 @@ def read_pool(path: Path) -> Pool:
 
 
 def write_pool(pool: Pool, path: Path) -> None:
-    """Write `pool.yaml`, whole or not at all."""
+    """Write `pool.yaml`, whole or not at all; a dataset whose pool it is stays intact."""
     value = pool.to_dict()
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if yaml.load(text, Loader=_StringDates) != value:  # odd ends of line in a name, such as \x85
         text = yaml.safe_dump(value, sort_keys=False)
     files.write_text(path, text)
+    files.refresh_checksum(path)
 
 
 class _StringDates(DistinctLoader):
