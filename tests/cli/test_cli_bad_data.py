@@ -243,7 +243,7 @@ BAD_PRICES: dict[str, tuple[bytes | None, str]] = {
     "negative": (HEAD + b"target-1,-1,1\n", "prices.csv:2: not a price row"),
     "words": (HEAD + b"target-1,cheap,1\n", "prices.csv:2: not a price row"),
     "twice": (HEAD + b"target-1,1,1\ntarget-1,2,2\n", "more than once"),
-    "of others": (HEAD + b"somebody,1,1\n", "a price for none of the targets"),
+    "of others": (HEAD + b"somebody,1,1\n", r"unknown targets \['somebody'\]"),
 }
 
 

@@ -95,6 +95,7 @@ def with_prompts(folder: Path, prompts: list[str]) -> Path:
     write_dataset(make_routing_dataset(queries=len(prompts), benchmarks=1), folder)
     table = pl.read_parquet(folder / "queries.parquet")
     table.with_columns(pl.Series("prompt", prompts)).write_parquet(folder / "queries.parquet")
+    (folder / "SHA256SUMS").unlink()
     return folder
 
 

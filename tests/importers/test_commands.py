@@ -80,3 +80,10 @@ def test_describe_the_real_answers(mmlu_pro: Path) -> None:
     assert told["best_single"] == "gemini-1.5-pro-002"
     assert sum(regime["count"] for regime in told["regimes"].values()) == 9692
     assert sum(part["queries"] for part in told["by_domain"].values()) == 9692
+
+
+def test_one_label_makes_no_best_target(tmp_path: Path) -> None:
+    rows = [{**row, "correct": 1 if n == 0 else None} for n, row in enumerate(long_rows())]
+    run("import", "long", write_csv(tmp_path / "t.csv", rows), "--out", tmp_path / "out")
+    found = run("describe", tmp_path / "out")
+    assert "best single target ? (no target has labels of two queries)" in found.output
