@@ -91,7 +91,8 @@ def _take(
 ) -> None:
     """Keep what is told of a target or provider: the fuller of two, where they agree."""
     old = known.setdefault(new.name, new)
-    fields, others = _told(old), _told(new)
+    fields: dict[str, Any] = _told(old)
+    others: dict[str, Any] = _told(new)
     if fields.items() <= others.items():
         known[new.name] = new
     elif not others.items() <= fields.items():
@@ -110,7 +111,8 @@ def _told(one: Target | Provider) -> dict[str, Any]:
 
 
 def _contradicted(known: Table, found: Table) -> Bool[NDArray[np.bool_], "query target"]:
-    return ~np.isnan(known) & ~np.isnan(found) & (known != found)
+    differ: NDArray[np.bool_] = ~np.isnan(known) & ~np.isnan(found) & (known != found)
+    return differ
 
 
 def _joined(
