@@ -83,6 +83,9 @@ def test_an_origin_is_of_whole_paths_and_tells_their_names_alone(tmp_path: Path)
     assert Origin.read(tmp_path) == one
     assert str(tmp_path) not in (tmp_path / "origin.json").read_text()
     assert str(one) == "made by import of a.csv"
+    odd = Origin.of("import", tmp_path / "odd \udcff.csv")
+    odd.write(tmp_path)
+    assert Origin.read(tmp_path) == odd
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])

@@ -30,7 +30,7 @@ class Origin:
     def of(cls, command: str, *sources: Path | str) -> "Origin":
         """That of a command; a source that is a path is the same from every folder."""
         whole = [str(s.resolve()) if isinstance(s, Path) else s for s in sources]
-        told = tuple(s.resolve().name for s in sources if isinstance(s, Path))
+        told = tuple(_text(s.resolve().name) for s in sources if isinstance(s, Path))
         return cls(command, told, hashlib.sha256(repr((command, whole)).encode()).hexdigest())
 
     @classmethod
@@ -48,3 +48,8 @@ class Origin:
 
     def __str__(self) -> str:
         return f"made by {self.command}{' of ' if self.sources else ''}{', '.join(self.sources)}"
+
+
+def _text(name: str) -> str:
+    """A name as text; one of a file may hold bytes that are none."""
+    return name.encode(errors="backslashreplace").decode()
