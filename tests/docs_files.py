@@ -44,6 +44,8 @@ def data(folder: Path) -> None:
         for t in ("small", "large")
     ]
     samples.write_csv(folder / "answers.csv", rows)
+    judged = [{**row, "correct": 1 + q % 5} for q, row in enumerate(rows)]
+    samples.write_csv(folder / "judged.csv", judged)
     log = [{"question": r["prompt"], "llm": r["target"], "score": 0.5} for r in rows]
     samples.write_jsonl(folder / "log.jsonl", log)
     wide = [

@@ -69,7 +69,7 @@ def place(
 ) -> Iterator[Path]:
     text = page.read_text(encoding="utf-8")
     for name in docs_files.FOLDER:
-        if f"--out {name}\n" not in text or name == "answers":
+        if f"--out {name}\n" not in text:
             shutil.copytree(workshop / name, tmp_path / name)
     docs_files.FILES.get(page.name, lambda _: None)(tmp_path)
     monkeypatch.chdir(tmp_path)

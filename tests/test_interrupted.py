@@ -163,7 +163,7 @@ def test_fit_leaves_the_old_router_or_the_new(command: Stem, folder: Path, state
     out = folder / "fits" / "router"
 
     def fit(seed: int) -> tuple[object, ...]:
-        fit = ("fit", folder / "answers", "--store", states, "--out", out)
+        fit = ("fit", folder / "answers", "--store", states, "--out", out, "--overwrite")
         return (*fit, "--dim", 4, "--seed", seed)
 
     stop_at_random(command, out, fit, ROUNDS["fit"], Router.load)

@@ -191,7 +191,7 @@ def test_code_never(what: str) -> None:
 
 
 def test_files_and_functions_are_short() -> None:
-    long_files = [f"{p}" for p in SOURCES if len(p.read_text().splitlines()) > 300]
+    long_files = [f"{p}" for p in SOURCES if len(p.read_text().splitlines()) > 400]
     assert long_files == []
     long_functions = [
         f"{path}:{node.lineno} {node.name}"

@@ -72,7 +72,7 @@ def test_other_prices_change_those_named_alone() -> None:
 
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
-PRICES = st.floats(0, 1e6)
+PRICES = st.floats(0, 1e5)
 TARGETS = st.fixed_dictionaries(
     {
         "name": WORDS.filter(str.strip),
@@ -133,6 +133,18 @@ def test_a_pool_as_a_person_writes_it(tmp_path: Path) -> None:
         ("targets: [{name: a}, {name: a}]", "more than once"),
         ("targets: [{name: a, input_price: x, output_price: 1}]", r"targets\.0\.input_price"),
         ("targets: [{name: a, input_price: -1, output_price: 1}]", "has the price -1"),
+        (
+            "targets: [{name: a, input_price: yes, output_price: 1}]",
+            r"targets\.0\.input_price: must be a number, not true or false",
+        ),
+        (
+            "targets: [{name: a, context_tokens: on}]",
+            r"targets\.0\.context_tokens: must be a number, not true or false",
+        ),
+        (
+            "targets: [{name: a, input_price: 1, output_price: 200000}]",
+            "has the price 200000.0; .* more than 100,000 a mistake",
+        ),
         ("targets: [{name: a, input_price: .nan, output_price: 1}]", "has the price nan"),
         ("targets: [{name: a\n", r"pool\.yaml:2: not YAML"),
         ("targets: !!python/object/apply:os.system ['true']", "not YAML"),

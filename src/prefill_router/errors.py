@@ -16,6 +16,8 @@ Every one says what was got, what would do, and how to mend it.
     └── UpstreamError      an endpoint gave no answer (carries why; never the prompt or the key)
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -38,6 +40,12 @@ FailureKind = Literal[
 ]
 """Why an endpoint gave no answer; the guide on endpoints tells them apart."""
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The words that offer the likeliest of the known names; empty where none is like it."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class PrefillRouterError(Exception):

@@ -113,30 +113,49 @@ def file_digest(path: Path) -> str:
 
 def write_checksums(folder: Path, names: list[str]) -> None:
     """Write `SHA256SUMS` for these files of a folder, as `sha256sum --check` reads it."""
-    lines = [f"{file_digest(folder / name)}  {name}\n" for name in sorted(names)]
-    write_text(folder / CHECKSUMS, "".join(lines))
+    _write_checksums(folder, {name: file_digest(folder / name) for name in names})
 
 
-def verify_checksums(folder: Path, names: list[str]) -> None:
+def refresh_checksum(path: Path) -> None:
+    """Bring a file's line in its folder's `SHA256SUMS` up to date, if it has one there."""
+    listed = read_checksums(path.parent) if (path.parent / CHECKSUMS).is_file() else {}
+    if path.name in listed:
+        listed[path.name] = file_digest(path)
+        _write_checksums(path.parent, listed)
+
+
+def verify_checksums(
+    folder: Path, names: list[str], *, mend: str = "copy or make the folder again"
+) -> None:
     """Check these files of a folder against its `SHA256SUMS`.
+
+    Args:
+        folder: The folder.
+        names: The files.
+        mend: What to do where one of them is wrong.
 
     Raises:
         CorruptError: A file is missing, isn't listed, or isn't what was written.
     """
-    listed = _read_checksums(folder)
+    listed = read_checksums(folder)
     for name in names:
         if not (folder / name).is_file():
-            raise CorruptError(f"{folder} lacks the file {name}; copy or make the folder again")
+            raise CorruptError(f"{folder} lacks the file {name}; {mend}")
         if name not in listed:
             raise CorruptError(f"{folder / CHECKSUMS} doesn't list {name}; copy the folder again")
         if file_digest(folder / name) != listed[name]:
             raise CorruptError(
                 f"{folder / name} isn't what was written (its SHA-256 differs from {CHECKSUMS}); "
-                "copy or make the folder again"
+                f"{mend}"
             )
 
 
-def _read_checksums(folder: Path) -> dict[str, str]:
+def read_checksums(folder: Path) -> dict[str, str]:
+    """The digests in a folder's `SHA256SUMS`, by file.
+
+    Raises:
+        CorruptError: It isn't there, or isn't text.
+    """
     try:
         text = (folder / CHECKSUMS).read_bytes().decode()
     except FileNotFoundError:
@@ -145,6 +164,11 @@ def _read_checksums(folder: Path) -> dict[str, str]:
         raise CorruptError(f"{folder / CHECKSUMS} isn't text; copy the folder again") from None
     pairs = [line.split("  ", 1) for line in text.split("\n") if "  " in line]
     return {name: digest for digest, name in pairs}
+
+
+def _write_checksums(folder: Path, digests: dict[str, str]) -> None:
+    lines = [f"{digests[name]}  {name}\n" for name in sorted(digests)]
+    write_text(folder / CHECKSUMS, "".join(lines))
 
 
 def _exchange_or_rename(new: Path, path: Path) -> None:

@@ -2,11 +2,26 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import yaml
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from prefill_router.errors import ConfigError
+
+
+def _no_boolean(value: Any) -> Any:
+    """YAML reads yes and on as true, which would else be taken for 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "must be a number, not true or false")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_no_boolean)]
+"""A number in a file that people write."""
+WholeNumber = Annotated[int, BeforeValidator(_no_boolean)]
+"""The same without a fraction."""
 
 
 class DistinctLoader(yaml.SafeLoader):

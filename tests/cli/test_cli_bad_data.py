@@ -7,9 +7,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from commands import Job, flip, refused, run, succeeded, truncate
+from commands import Job, refused, succeeded, truncate
 
 Breaking = Callable[[Path], object]
+
+
+def without_checksums(folder: Path) -> None:
+    """As other tools write a dataset: what it says is all that can be checked."""
+    (folder / "SHA256SUMS").unlink()
 
 
 def edit(name: str, change: Callable[[pl.DataFrame], pl.DataFrame]) -> Breaking:
@@ -119,6 +124,7 @@ def commands(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
 @pytest.mark.parametrize("bad", BAD_DATA)
 def test_dataset_that_cannot_be_used(copy: Job, tmp_path: Path, bad: str) -> None:
     breaking, reason = BAD_DATA[bad]
+    without_checksums(copy.answers)
     breaking(copy.answers)
     for arguments in commands(copy, tmp_path / "out").values():
         refused(reason, *arguments)
@@ -147,7 +153,10 @@ LEAN: dict[str, tuple[Breaking, dict[str, str]]] = {
     "one class, all correct": (labels(1.0), ONE_CLASS),
     "one class, all wrong": (labels(0.0), ONE_CLASS),
     "soft labels, all alike": (labels(0.5), ONE_CLASS),
-    "one target": (only_one_target, {"evaluate": "lacks the router's targets"}),
+    "one target": (
+        only_one_target,
+        {"fit": "nothing to route", "evaluate": "lacks the router's targets"},
+    ),
     "no label at all": (
         labels(None),
         {"layers": "label", "sweep": "label", "fit": "label", "evaluate": "label|measured"},
@@ -173,6 +182,7 @@ LEAN: dict[str, tuple[Breaking, dict[str, str]]] = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_dataset_with_little_in_it(copy: Job, tmp_path: Path, lean: str, command: str) -> None:
     thinning, reasons = LEAN[lean]
+    without_checksums(copy.answers)
     thinning(copy.answers)
     arguments = commands(copy, tmp_path / "out")[command]
     if command in reasons:
@@ -233,7 +243,7 @@ BAD_PRICES: dict[str, tuple[bytes | None, str]] = {
     "negative": (HEAD + b"target-1,-1,1\n", "prices.csv:2: not a price row"),
     "words": (HEAD + b"target-1,cheap,1\n", "prices.csv:2: not a price row"),
     "twice": (HEAD + b"target-1,1,1\ntarget-1,2,2\n", "more than once"),
-    "of others": (HEAD + b"somebody,1,1\n", "a price for none of the targets"),
+    "of others": (HEAD + b"somebody,1,1\n", r"unknown targets \['somebody'\]"),
 }
 
 
@@ -246,15 +256,3 @@ def test_prices_that_cannot_be_used(copy: Job, tmp_path: Path, bad: str) -> None
     before = {p.name: p.read_bytes() for p in copy.router.iterdir()}
     refused(reason, "reprice", copy.router, "--prices", path)
     assert {p.name: p.read_bytes() for p in copy.router.iterdir()} == before
-
-
-def test_flipped_byte_in_a_table_is_an_error_or_a_readable_dataset(copy: Job) -> None:
-    """Parquet carries no checksum, so a flipped byte may pass; it must not crash."""
-    path = copy.answers / "outcomes.parquet"
-    whole = path.read_bytes()
-    for place in range(40):
-        path.write_bytes(whole)
-        flip(path, place=place / 40)
-        done = run("describe", copy.answers)
-        assert done.code in (0, 1)
-        assert (done.code == 0) == (not done.err), done.err

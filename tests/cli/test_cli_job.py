@@ -14,7 +14,7 @@ from prefill_router.data import read_dataset, write_dataset
 from prefill_router.router.storage import FILES, FORMAT
 
 IN_ORDER = (
-    *("tasks", "prices", "collect", "grade", "import"),
+    *("tasks", "prices", "collect", "grade", "import", "merge"),
     *("describe", "split"),
     *("encode", "layers", "sweep", "fit", "search"),
     *("evaluate", "paired", "compare", "calibration", "doctor", "keep", "reproduce", "study"),
@@ -135,7 +135,7 @@ def test_route_reads_chats_and_standard_input(route) -> None:  # noqa: ANN001
 def test_reprice_leaves_the_rest_as_it_is(job: Job, tmp_path: Path) -> None:
     prices = tmp_path / "prices.csv"
     head = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
-    prices.write_text(head + "target-1,7,70\nanother,1,1\n")
+    prices.write_text(head + "target-1,7,70\n")
     out = ("--date", "2026-11-20", "--out", tmp_path / "router")
     done = run("reprice", job.router, "--prices", prices, *out)
     assert done.code == 0, done.err

@@ -96,6 +96,7 @@ def with_prompts(folder: Path, prompts: list[str]) -> Path:
     write_dataset(make_routing_dataset(queries=len(prompts), benchmarks=1), folder)
     table = pl.read_parquet(folder / "queries.parquet")
     table.with_columns(pl.Series("prompt", prompts)).write_parquet(folder / "queries.parquet")
+    (folder / "SHA256SUMS").unlink()
     return folder
 
 
@@ -137,6 +138,7 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path: Path) -> None:
         table.with_columns(pl.format("[red]{}[/red] [/x]", c).alias(c) for c in odd).write_parquet(
             path
         )
-    (tmp_path / "answers" / "pool.yaml").unlink()
+    for name in ("pool.yaml", "SHA256SUMS"):
+        (tmp_path / "answers" / name).unlink()
     told = succeeded("describe", tmp_path / "answers", "--by", "domain")
     assert "[red]target-0[/red] [/x]" in told

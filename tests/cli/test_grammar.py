@@ -23,6 +23,7 @@ SUBJECTS = {
     "ROUTER OTHER": "paired",
     "CONFIG": "compare study:seeds study:ratio study:shift study:learning litellm",
     "DATA": "describe split encode layers sweep fit",
+    "DATA...": "merge",
     "RUN": "grade",
     "RECEIPTS": "replay canary export",
     "FORMAT SOURCE": "import",

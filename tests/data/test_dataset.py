@@ -35,7 +35,7 @@ def test_labels_that_can_not_be(correct: Table, words: str) -> None:
 
 @pytest.mark.parametrize("name", ["input_tokens", "output_tokens", "recorded_cost"])
 def test_counts_that_can_not_be(name: str) -> None:
-    for bad in (table((-1, 0), (0, 0)), table((np.inf, 0), (0, 0))):
+    for bad in (table((-1, 0), (0, 0)), table((np.inf, 0), (0, 0)), table((1e10, 0), (0, 0))):
         with pytest.raises(DataError, match=name):
             RoutingDataset.of(QUERIES, POOL, GOOD, **{name: bad})
 

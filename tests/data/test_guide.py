@@ -37,6 +37,8 @@ def write_sources(folder: Path) -> None:
         (folder / name).write_text(text)
     log = [{"question": str(q), "llm": llm, "score": q / 4} for q in range(4) for llm in ("x", "y")]
     write_jsonl(folder / "log.jsonl", log)
+    judged = [{"prompt": str(q), "target": "xy"[q % 2], "correct": 1 + q % 5} for q in range(8)]
+    write_csv(folder / "judged.csv", judged)
     scores = [
         {"prompt": str(q), "small": q % 2, "large": 1, "small_usd": 0.1, "large_usd": 1}
         for q in range(4)

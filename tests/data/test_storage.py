@@ -69,7 +69,9 @@ def test_the_real_folder_is_read(mmlu_pro: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A dataset as other tools write it, without checksums."""
     write_dataset(make_routing_dataset(queries=6, missing=0.2), tmp_path / "d")
+    (tmp_path / "d" / "SHA256SUMS").unlink()
     return tmp_path / "d"
 
 
@@ -131,6 +133,13 @@ def test_absurd_types_are_refused_by_name(folder: Path) -> None:
             frame = good.with_columns(pl.lit(pl.Series([absurd])).first().alias(column))
             change(folder, "outcomes.parquet", frame)
             refused(folder, column)
+
+
+@pytest.mark.parametrize("column", ["input_tokens", "output_tokens", "cost"])
+def test_counts_and_costs_are_no_booleans(folder: Path, column: str) -> None:
+    good = pl.read_parquet(folder / "outcomes.parquet")
+    change(folder, "outcomes.parquet", good.with_columns(pl.lit(True).alias(column)))
+    refused(folder, f"{column} has the type Boolean; it needs numbers")
 
 
 def test_queries_that_can_not_be_used(folder: Path) -> None:

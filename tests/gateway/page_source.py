@@ -242,7 +242,7 @@ class FakeSource:
                     "key": None,
                     "per": "day",
                     "dollars": 5.0,
-                    "spent": day["cost"],
+                    "spent": day["cost"] or 0.0,
                     "soften_from": 0.5,
                     "stop": False,
                     "resets_at": now - now % 86_400 + 86_400,
@@ -284,6 +284,7 @@ class FakeSource:
             "since": since,
             "requests": len(details),
             "cost": sum(sum(costs) for costs in taken.values()),
+            "unknown": 0,
             "by_target": spent,  # type: ignore[typeddict-item]
             "compared": len(details) - self.incomparable,
             "compared_cost": sum(sum(costs) for costs in taken.values()),

@@ -140,9 +140,10 @@ def test_sessions_and_shadow_traffic_are_decided_again() -> None:
     assert [names[k] for k in recorded.at_own_lam()] == ["large", "large"]
 
 
-def test_without_prices_costs_are_nothing() -> None:
+def test_without_prices_costs_are_unknown_and_lam_changes_nothing() -> None:
     recorded = Recorded.of([made_receipt(n, choice={"estimated_cost": {}}) for n in range(4)])
-    assert recorded.point(recorded.at(0.5)).cost == 0
+    assert np.isnan(recorded.point(recorded.at(0.5)).cost)
+    assert np.isnan([point.cost for point in recorded.singles().values()]).all()
     assert recorded.point(recorded.at(0.5)).accuracy == pytest.approx((0.95 + 0.9) / 2)
 
 

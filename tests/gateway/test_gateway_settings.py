@@ -62,6 +62,9 @@ def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch
         ("routing: {lam: 0.1}\nrouting: {lam: 0.2}\n", "twice"),
         ("routing: [", "not YAML"),
         ("routing: {lam: .nan}\n", "routing.lam"),
+        ("routing: {lam: on}\n", "routing.lam: must be a number, not true or false"),
+        ("budgets: [{dollars: yes, per: day}]\n", "dollars: must be a number, not true or false"),
+        ("listen: {port: true}\n", "listen.port: must be a number, not true or false"),
     ],
 )
 def test_a_malformed_file_is_refused(file: Path, text: str, told: str) -> None:

@@ -58,6 +58,15 @@ def test_dry_run(server: Server, command: list[object], tmp_path: Path) -> None:
     assert len(server.log) == before
 
 
+def test_dry_run_without_prices_tells_no_sum(
+    server: Server, command: list[object], tmp_path: Path
+) -> None:
+    write_pool(pool_of(server, priced=False), tmp_path / "pool.yaml")
+    shown = succeeded(*command, "--dry-run")
+    assert "40 calls, ? expected, ? if every" in " ".join(shown.split())
+    assert "$" not in shown
+
+
 def test_limit(command: list[object]) -> None:
     told = json.loads(succeeded(*command, "--max-cost", 0.01, "--json"))
     assert told["spent"] + told["at_risk"] <= 0.01

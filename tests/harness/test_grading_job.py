@@ -340,8 +340,11 @@ def test_an_example_quotes_no_prompt(tmp_path: Path) -> None:
 
     def example(body: str) -> dict[str, str]:
         question = task("a", grader="python", function=write_function(tmp_path, body))
-        folder = run_of(tmp_path / f"run{next(numbers)}", {question: {"small": "x"}})
-        found: dict[str, str] = graded(folder, tmp_path / "out")["examples"]["function_failed"]
+        number = next(numbers)
+        folder = run_of(tmp_path / f"run{number}", {question: {"small": "x"}})
+        found: dict[str, str] = graded(folder, tmp_path / f"out{number}")["examples"][
+            "function_failed"
+        ]
         return found
 
     assert example("raise KeyError('x' * 1000)")["detail"].startswith("KeyError: 'xxx")

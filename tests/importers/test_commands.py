@@ -24,7 +24,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_import_says_what_it_read_kept_and_left_out(table: Path, tmp_path: Path) -> None:
-    found = run("import", "long", table, "--out", tmp_path / "out")
+    found = run("import", "long", table, "--out", tmp_path / "out", "--skip-malformed")
     assert found.exit_code == 0, found.output
     assert "read 11 rows of 1 files" in found.output
     assert "kept 9, dropped 1 repeats and 1 malformed" in found.output
@@ -34,7 +34,7 @@ def test_import_says_what_it_read_kept_and_left_out(table: Path, tmp_path: Path)
 
 
 def test_import_as_json(table: Path, tmp_path: Path) -> None:
-    found = run("import", "long", table, "--out", tmp_path / "out", "--json")
+    found = run("import", "long", table, "--out", tmp_path / "out", "--json", "--skip-malformed")
     told = json.loads(found.stdout)
     assert told["problems"] == [{"file": str(table), "line": 14, "reason": "target is empty"}]
     assert (told["rows_read"], told["rows_kept"], told["duplicates"]) == (11, 9, 1)
@@ -80,3 +80,10 @@ def test_describe_the_real_answers(mmlu_pro: Path) -> None:
     assert told["best_single"] == "gemini-1.5-pro-002"
     assert sum(regime["count"] for regime in told["regimes"].values()) == 9692
     assert sum(part["queries"] for part in told["by_domain"].values()) == 9692
+
+
+def test_one_label_makes_no_best_target(tmp_path: Path) -> None:
+    rows = [{**row, "correct": 1 if n == 0 else None} for n, row in enumerate(long_rows())]
+    run("import", "long", write_csv(tmp_path / "t.csv", rows), "--out", tmp_path / "out")
+    found = run("describe", tmp_path / "out")
+    assert "best single target ? (no target has labels of two queries)" in found.output

@@ -61,7 +61,7 @@ def test_stray_texts_and_odd_letters_of_mmlu_pro(tmp_path: Path) -> None:
         {**mmlu_pro_item(3, 0), "pred": None},
     ]
     path.write_text(json.dumps(items))
-    dataset, report = import_dataset("mmlu_pro", [path])
+    dataset, report = import_dataset("mmlu_pro", [path], skip_malformed=True)
     assert [problem.line for problem in report.problems] == [2, 3, 4, 5, 6, 7]
     assert report.problems[0].reason == "is a stray str, not an answer"
     assert dataset.correct[:, 0].tolist() == [1, 0, 0]
@@ -172,7 +172,7 @@ def test_records_that_join_on_an_index_must_ask_the_same(tmp_path: Path) -> None
     run["records"][0]["origin_query"] = "Another question"
     del run["records"][1]["index"]
     path.write_text(json.dumps(run))
-    dataset, report = import_dataset("llmrouterbench", [folder])
+    dataset, report = import_dataset("llmrouterbench", [folder], skip_malformed=True)
     assert [problem.line for problem in report.problems] == [1, 2]
     assert "reads otherwise at" in report.problems[0].reason
     assert report.problems[1].reason == "index is missing; it must be text"
@@ -249,7 +249,7 @@ def test_routellm_ids_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None
 
 def test_a_column_that_is_no_target_makes_rows_malformed(tmp_path: Path) -> None:
     rows = [{**row, "subject": "algebra"} for row in routellm_rows()]
-    with pytest.raises(FormatError, match="subject is 'algebra'; it must be a number"):
+    with pytest.raises(FormatError, match="subject is 'algebra'; a label is a number"):
         import_dataset("routellm", [write_csv(tmp_path / "t.csv", rows)])
 
 
@@ -265,7 +265,7 @@ def test_unscored_and_failed_entries_of_routerarena(tmp_path: Path) -> None:
         {**routerarena_item(4, 0), "global index": "unnumbered"},
     ]
     path.write_text(json.dumps(items))
-    dataset, report = import_dataset("routerarena", [path])
+    dataset, report = import_dataset("routerarena", [path], skip_malformed=True)
     assert [problem.line for problem in report.problems] == [5]
     assert [query.benchmark for query in dataset.queries] == ["made-up"] * 4 + [""]
     assert np.isnan(dataset.correct[1]).all()
@@ -316,6 +316,6 @@ def test_parquet_of_routerbench_may_hold_real_lists(tmp_path: Path) -> None:
         }
     )
     frame.write_parquet(tmp_path / "t.parquet")
-    dataset, report = import_dataset("routerbench", [tmp_path / "t.parquet"])
+    dataset, report = import_dataset("routerbench", [tmp_path / "t.parquet"], skip_malformed=True)
     assert [query.prompt for query in dataset.queries] == ["p"]
     assert report.problems[0].reason == "prompt is a list of 2; it must hold one text"

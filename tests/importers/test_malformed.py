@@ -23,20 +23,21 @@ def told(report: ImportReport) -> list[tuple[int | None, str]]:
 
 
 def import_rows(path: Path, rows: Sequence[object]) -> ImportReport:
-    return import_dataset("long", [write_jsonl(path / "t.jsonl", [GOOD, *rows])]).report
+    source = write_jsonl(path / "t.jsonl", [GOOD, *rows])
+    return import_dataset("long", [source], skip_malformed=True).report
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"correct": 1.5}, "correct is 1.5; a label is true, false or in [0, 1]"),
-        ({"correct": -0.1}, "correct is -0.1; a label is true, false or in [0, 1]"),
-        ({"correct": "yes"}, "correct is 'yes'; it must be a number"),
-        ({"correct": "1_0"}, "correct is '1_0'; it must be a number"),
-        ({"correct": "\u0661"}, "correct is '\u0661'; it must be a number"),
-        ({"correct": [1]}, "correct is of the type list; it must be a number"),
-        ({"correct": 10**400}, "correct is a huge number; a label is true, false or in [0, 1]"),
-        ({"correct": float("inf")}, "correct is inf; a label is true, false or in [0, 1]"),
+        ({"correct": 1.5}, f"correct is 1.5; {values.LABELS}"),
+        ({"correct": -0.1}, f"correct is -0.1; {values.LABELS}"),
+        ({"correct": "maybe"}, f"correct is 'maybe'; {values.LABELS}"),
+        ({"correct": "1_0"}, f"correct is '1_0'; {values.LABELS}"),
+        ({"correct": "\u0661"}, f"correct is '\u0661'; {values.LABELS}"),
+        ({"correct": [1]}, f"correct is of the type list; {values.LABELS}"),
+        ({"correct": 10**400}, f"correct is a huge number; {values.LABELS}"),
+        ({"correct": float("inf")}, f"correct is inf; {values.LABELS}"),
         ({"target": ""}, "target is empty"),
         ({"target": None}, "target is missing; it must be text"),
         ({"target": 5}, "target is of the type int; it must be text"),
@@ -68,7 +69,7 @@ def test_a_cell_that_can_not_be_understood(
     assert (report.rows_read, report.rows_kept, report.malformed) == (2, 1, 1)
     with pytest.raises(FormatError) as caught:
         import_dataset("long", [tmp_path / "t.jsonl"], strict=True)
-    assert str(caught.value) == f"{tmp_path / 't.jsonl'}:2: {reason}"
+    assert str(caught.value).startswith(f"{tmp_path / 't.jsonl'}:2: {reason}")
 
 
 @pytest.mark.parametrize("missing", [None, "", " ", "nan", "NaN", "null", "None", float("nan")])
@@ -94,7 +95,7 @@ def test_a_line_that_is_no_record(line: bytes, reason: str, tmp_path: Path) -> N
     path = tmp_path / "t.jsonl"
     good = json.dumps(GOOD).encode()
     path.write_bytes(b"\n".join([good, b"", line, json.dumps({**GOOD, "prompt": "q"}).encode()]))
-    dataset, report = import_dataset("long", [path])
+    dataset, report = import_dataset("long", [path], skip_malformed=True)
     assert [(n, r[: len(reason)]) for n, r in told(report)] == [(3, reason)]
     assert (report.rows_read, report.rows_kept, len(dataset)) == (3, 2, 2)
 
@@ -113,14 +114,14 @@ def test_csv_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
         b"fine too,a,2\r\n"
         b'"never closed,a,1\r\n'
     )
-    dataset, report = import_dataset("long", [path])
+    dataset, report = import_dataset("long", [path], skip_malformed=True)
     assert [query.prompt for query in dataset.queries] == ["two\r\nlines", "fine"]
     assert told(report) == [
         (4, "has 2 cells; the header has 3"),
         (6, "has 4 cells; the header has 3"),
         (7, "prompt isn't valid UTF-8; save the file as UTF-8"),
         (9, "isn't CSV: ',' expected after '\"'"),
-        (10, "correct is '2'; a label is true, false or in [0, 1]"),
+        (10, f"correct is '2'; {values.LABELS}"),
         (11, "isn't CSV: unexpected end of data"),
     ]
     assert report.rows_read == 8
@@ -171,7 +172,7 @@ def test_rows_that_repeat_and_rows_that_contradict(tmp_path: Path) -> None:
     other_score = {**rows[1], "beta": 0.25, "prompt": rows[1]["prompt"]}
     other_prompt = {**rows[2], "prompt": "['something else']"}
     path = write_csv(tmp_path / "t.csv", [*rows, rows[0], other_score, other_prompt, rows[0]])
-    dataset, report = import_dataset("routerbench", [path])
+    dataset, report = import_dataset("routerbench", [path], skip_malformed=True)
     assert (report.rows_read, report.rows_kept, report.duplicates) == (9, 5, 2)
     assert [line for line, _ in told(report)] == [8, 9]
     assert "query 'made-up.val.1' and target 'beta' have another outcome at " in told(report)[0][1]
@@ -233,7 +234,8 @@ def test_prompts_of_routerbench(tmp_path: Path) -> None:
         {**routerbench_rows()[0], "sample_id": f"s{n}", "prompt": cell}
         for n, (cell, _) in enumerate(cells)
     ]
-    dataset, report = import_dataset("routerbench", [write_csv(tmp_path / "t.csv", rows)])
+    source = write_csv(tmp_path / "t.csv", rows)
+    dataset, report = import_dataset("routerbench", [source], skip_malformed=True)
     prompts = {query.id: query.prompt for query in dataset.queries}
     kept = {f"s{n}": text for n, (_, text) in enumerate(cells) if text is not None}
     assert prompts.items() >= kept.items()

@@ -73,5 +73,5 @@ def _costs(means: "Sequence[Mean]") -> list[str]:
 
 def _told(mean: "Mean", value: str, digits: int) -> str:
     if math.isnan(mean.value):
-        return "unknown"
+        return "?"
     return value if math.isnan(mean.half) else f"{value} ± {mean.half:,.{digits}f}"

@@ -156,9 +156,11 @@ def _show_estimate(found: "Estimate", to: Console = err) -> None:
         )
     to.print(table)
     time = "" if found.seconds is None else f", about {_duration(found.seconds)}"
+    priced = any(row.dollars is not None for row in found.targets)
+    usual, most = (_dollars(x if priced else None) for x in (found.dollars, found.most_dollars))
     to.print(
-        f"{counted(found.calls, 'call')}, {_dollars(found.dollars)} expected, "
-        f"{_dollars(found.most_dollars)} if every answer is as long as it may be{time}",
+        f"{counted(found.calls, 'call')}, {usual} expected, "
+        f"{most} if every answer is as long as it may be{time}",
         soft_wrap=True,
     )
 
@@ -223,7 +225,7 @@ def _check(summary: "Summary") -> None:
 
 
 def _dollars(value: float | None) -> str:
-    return "no price" if value is None else dollars(value)
+    return "?" if value is None else dollars(value)
 
 
 def _duration(seconds: float) -> str:

@@ -43,6 +43,7 @@ COMMANDS: dict[str, Listed] = {
         collect="Ask every target every question, and keep each answer as it arrives.",
         grade="Grade a run's answers and write a dataset folder.",
         import_="Read scored answers of another format and write a dataset folder.",
+        merge="Join datasets by the ids of their queries and the names of their targets.",
     ),
     **_listed(
         "Look at a dataset",

@@ -64,7 +64,7 @@ def _show_whole(whole: PartSummary, pool: Pool) -> None:
 def _show_comparison(whole: PartSummary) -> None:
     """What targets would give together, as far as they were asked the same queries."""
     best = Text.assemble("best single target ", (_percent(whole.best_single_accuracy), "bold"))
-    best.append(f" ({whole.best_single or 'none'})")
+    best.append(f" ({whole.best_single or 'no target has labels of two queries'})")
     labelled = whole.queries - whole.unmeasured
     few = whole.single_label if len(whole.targets) > 1 else 0
     if few and few == labelled:
@@ -129,7 +129,7 @@ def _overview(name: str, parts: Mapping[str, PartSummary]) -> Table:
     for part_name, part in parts.items():
         shares = [_number(part.share(regime)) for regime in MEASURED]
         ends = [_number(part.oracle_accuracy), _number(part.best_single_accuracy)]
-        best = part.best_single or "none"
+        best = part.best_single or "?"
         table.add_row(part_name or "(unknown)", f"{part.queries:,}", *shares, *ends, best)
     return table
 

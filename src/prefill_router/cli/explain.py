@@ -123,6 +123,6 @@ def _show_amounts(found: "Explanation") -> None:
         about = ", estimated" if outcome.usage_is_estimated else ""
         out.print(f"tokens: {told or 'unknown'}{about}")
     estimated = counted(receipt.choice.input_tokens, "input token")
-    cost = "unknown" if receipt.cost is None else dollars(receipt.cost)
+    cost = "?" if receipt.cost is None else dollars(receipt.cost)
     about = ", by estimates" if receipt.cost_is_estimated else ""
     out.print(f"cost: {cost}{about}; {estimated} had been estimated")

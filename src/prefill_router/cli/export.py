@@ -9,6 +9,8 @@ import typer
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.cli.explain import URL
 from prefill_router.cli.moments import HELP, moment
+from prefill_router.cli.overwrite import Overwrite
+from prefill_router.data import Origin
 from prefill_router.data.storage import check_replaceable, write_dataset
 from prefill_router.targets import read_pool
 
@@ -21,6 +23,7 @@ def export(
         Path | None, typer.Option(help="The pool file; without it, targets have no prices.")
     ] = None,
     since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Make a dataset for the next fit: requests with their prompts, and the feedback on answers.
@@ -28,11 +31,13 @@ def export(
     Example: prefill-router export receipts.sqlite --out traffic --pool pool.yaml --since 30d
     """
     from prefill_router.gateway.receipts import export as make, scored_receipts
+    from prefill_router.gateway.receipts.opening import file_of
 
-    check_replaceable(to)
+    origin = Origin.of("export", file_of(receipts) or receipts)
+    check_replaceable(to, origin=origin, overwrite=overwrite)
     prices = None if pool is None else read_pool(pool)
     found = make(scored_receipts(receipts, since=moment(since)), pool=prices)
-    write_dataset(found.dataset, to)
+    write_dataset(found.dataset, to, origin=origin)
     labels = int((~np.isnan(found.dataset.correct)).sum())
     if as_json:
         print_json(

@@ -7,6 +7,7 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import SplitFile
+from prefill_router.cli.overwrite import Overwrite
 from prefill_router.cli.poolings import parse_poolings
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.data import load_split, read_dataset
@@ -58,6 +59,7 @@ def fit(
     encoder_folder: Annotated[
         list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Fit a router on the train part of a dataset and judge it on the test part.
@@ -71,6 +73,7 @@ def fit(
     from prefill_router.cli.headline import show_headline
     from prefill_router.cli.sources import sources
     from prefill_router.fitting import FitConfig, fit_router
+    from prefill_router.fitting.place import check_same_fit
     from prefill_router.router.storage import check_replaceable
 
     check_replaceable(to)
@@ -82,8 +85,11 @@ def fit(
     )
     drawn = None if split_file is None else load_split(split_file)
     stores = [ActivationStore.open(path) for path in store or []]
+    dataset = read_dataset(data)
+    if not overwrite:
+        check_same_fit(to, dataset, stores, config=config, drawn=drawn)
     fitted = fit_router(
-        read_dataset(data),
+        dataset,
         stores,
         config=config,
         drawn=drawn,

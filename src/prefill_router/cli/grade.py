@@ -7,6 +7,7 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.grade_summary import judge_warning, show_grading
+from prefill_router.cli.overwrite import Overwrite
 from prefill_router.cli.usage import one_of
 from prefill_router.harness.grading import GRADERS, Settings, grade_run
 from prefill_router.harness.grading.letters import UNEXTRACTED
@@ -61,6 +62,7 @@ def grade(
     grader_function: Annotated[
         str | None, typer.Option(help="For the grader python: path/to/file.py:function.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Grade a run's answers and write a dataset folder."""
@@ -78,7 +80,8 @@ def grade(
         function=grader_function,
     )
     with Run.open(run) as opened:
-        report = grade_run(opened, to, settings=settings, progress=BarProgress(console=err))
+        bar = BarProgress(console=err)
+        report = grade_run(opened, to, settings=settings, overwrite=overwrite, progress=bar)
     if as_json:
         print_json({"out": str(to), "reused": report.reused, **report.to_dict()})
     else:

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.data import Summary, summarise, write_dataset
+from prefill_router.cli.overwrite import Overwrite
+from prefill_router.data import Origin, Summary, summarise, write_dataset
 from prefill_router.data.storage import check_replaceable
-from prefill_router.importers import FORMATS, Columns, ImportReport, import_dataset
+from prefill_router.importers import FORMATS, Columns, ImportReport, Scale, import_dataset
 
 _SHOWN = 10
 _LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in FORMATS.items())
@@ -19,7 +20,8 @@ _LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in FORMATS.ite
     help=(
         "Read scored answers of another format and write a dataset folder.\n\n"
         f"Formats:\n\n{_LISTING}\n\n"
-        "Malformed rows are left out and reported with file and line. The --...-column options are "
+        "Malformed rows are left out and reported with file and line; where they are more than one "
+        "in a hundred, nothing is written. --scale, --threshold and the --...-column options are "
         "for long and wide tables; in a wide table --correct-column and the last three hold "
         "{target}, as in '{target}|total_cost'.\n\n"
         "Example: prefill-router import long answers.csv --out answers --prices prices.csv"
@@ -33,18 +35,34 @@ def import_command(
         Path | None, typer.Option(help="A pool.yaml, a prices.csv, or RouterArena's prices.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a malformed row.")] = False,
+    skip_malformed: Annotated[
+        bool,
+        typer.Option(
+            "--skip-malformed", help="Go on although more than one row in a hundred is malformed."
+        ),
+    ] = False,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     prompt: Annotated[str | None, typer.Option("--prompt-column", help="Usually prompt.")] = None,
     query: Annotated[
         str | None, typer.Option("--query-column", help="Ids. Usually query_id.")
     ] = None,
-    target: Annotated[str | None, typer.Option("--target-column", help="Usually target.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--target-column", help="Usually target, else model.")
+    ] = None,
     targets: Annotated[
         str | None,
-        typer.Option("--target-columns", help="Of a wide table, separated by commas."),
+        typer.Option("--target-columns", help="Of a wide table, by commas; else guessed."),
     ] = None,
     correct: Annotated[
         str | None, typer.Option("--correct-column", help="Labels from 0 to 1. Usually correct.")
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="WORST-BEST", help="Of scores that aren't from 0 to 1, such as 1-5."),
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="An answer is right from this score on, else wrong.")
     ] = None,
     benchmark: Annotated[
         str | None, typer.Option("--benchmark-column", help="Usually benchmark.")
@@ -61,7 +79,8 @@ def import_command(
     ] = None,
 ) -> None:
     """Read scored answers of another format and write a dataset folder."""
-    check_replaceable(to)
+    origin = Origin.of(f"import {format_}", *sources)
+    check_replaceable(to, origin=origin, overwrite=overwrite)
     columns = Columns(
         prompt=prompt,
         query=query,
@@ -72,13 +91,19 @@ def import_command(
         input_tokens=inputs,
         output_tokens=outputs,
         cost=cost,
+        scale=Scale.parse(scale, threshold),
         targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
     )
     with err.status(f"reading {format_}"):
         dataset, report = import_dataset(
-            format_, sources, columns=columns, prices=prices, strict=strict
+            format_,
+            sources,
+            columns=columns,
+            prices=prices,
+            strict=strict,
+            skip_malformed=skip_malformed,
         )
-        write_dataset(dataset, to)
+        write_dataset(dataset, to, origin=origin)
         summary = summarise(dataset)
     if as_json:
         print_json({**report.to_dict(), "out": str(to), "dataset": summary.whole.to_dict()})

@@ -1,5 +1,6 @@
 """`prefill-router replay`: what another lam, other prices or another router would have chosen."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -72,15 +73,19 @@ def replay(
             "--sessions goes with the receipts' own forecasts and prices; leave --router and "
             "--pool away, or --sessions"
         )
+    written = [] if to is None else _drawn(found, to)
     if as_json:
         print_json(_plain(found))
     else:
         _show(found)
-    if to is not None:
-        from prefill_router.gateway.receipts.picture import write_picture
+    for path in written:
+        err.print(f"wrote {path}", soft_wrap=True)
 
-        for path in write_picture(found, to / "replay"):
-            err.print(f"wrote {path}", soft_wrap=True)
+
+def _drawn(found: "Replay", to: Path) -> list[Path]:
+    from prefill_router.gateway.receipts.picture import write_picture
+
+    return write_picture(found, to / "replay")
 
 
 def _plain(found: "Replay") -> dict[str, Any]:
@@ -127,12 +132,15 @@ def _show(found: "Replay") -> None:
     costs = [one.estimated_cost for one in found.settings if one.estimated_cost > 0]
     digits = needed(min(costs, default=1.0))
     for one in found.settings:
-        observed = dollars(one.observed_cost, digits=digits) if one.observed else "-"
+        estimated, observed = (
+            "?" if math.isnan(cost) else dollars(cost, digits=digits)
+            for cost in (one.estimated_cost, one.observed_cost)
+        )
         table.add_row(
             one.name,
             f"{one.changed:,} ({100 * one.changed / one.requests:.1f} %)",
             f"{one.accuracy:.3f}",
-            dollars(one.estimated_cost, digits=digits),
+            estimated,
             f"{observed} ({one.observed:,})",
         )
     how = "in their conversations" if found.sessions else "each by itself"

@@ -118,7 +118,8 @@ def _show(decision: "Decision") -> None:
     for name in decision.order:
         score = [f"{decision.score[name]:+.4f}"] if scored else []
         correct, cost = decision.correctness[name], decision.estimated_cost[name]
-        table.add_row(name, f"{correct:.3f}", f"${cost:.6f}", *score)
+        dollars = "?" if cost is None else f"${cost:.6f}"
+        table.add_row(name, f"{correct:.3f}", dollars, *score)
     out.print(table)
     below, above = decision.changes_below, decision.changes_above
     if below is not None:

@@ -7,8 +7,17 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.app import app, out, print_json
-from prefill_router.data import FRACTIONS, WITH_CALIBRATION, read_dataset, save_split, split
-from prefill_router.errors import ConfigError
+from prefill_router.cli.overwrite import Overwrite
+from prefill_router.data import (
+    FRACTIONS,
+    WITH_CALIBRATION,
+    Split,
+    load_split,
+    read_dataset,
+    save_split,
+    split,
+)
+from prefill_router.errors import ConfigError, FormatError
 
 
 @app.command(name="split")
@@ -19,6 +28,7 @@ def split_command(
     calibration: Annotated[
         bool, typer.Option("--calibration", help="75/10/15 with a calibration part, not 85/15.")
     ] = False,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Draw train and test parts, stratified and saved by query id, for every stage to share.
@@ -30,6 +40,10 @@ def split_command(
         raise ConfigError(f"{to} is a folder; a split is a file: name one, such as {to}/split.json")
     dataset = read_dataset(folder)
     drawn = split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibration else FRACTIONS)
+    if to.exists() and not overwrite and not _is_same(drawn, to):
+        raise ConfigError(
+            f"{to} is another split, or something else; name another file, or say --overwrite"
+        )
     save_split(drawn, to)
     sizes = {part: len(ids) for part, ids in drawn.parts.items()}
     if as_json:
@@ -39,3 +53,11 @@ def split_command(
     if drawn.merged:
         small = ", ".join(f"{name} ({count})" for name, count in drawn.merged.items())
         out.print(f"strata too small to split alone, merged by regime: {small}", soft_wrap=True)
+
+
+def _is_same(drawn: Split, there: Path) -> bool:
+    """Whether a file holds this very split."""
+    try:
+        return load_split(there) == drawn
+    except FormatError:
+        return False

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 from prefill_router.data.dataset import RoutingDataset, Table
+from prefill_router.data.merge import merge
+from prefill_router.data.origin import Origin
 from prefill_router.data.query import Message, Prompt, Query, prompt_key, prompt_text
 from prefill_router.data.regimes import Regime, binary, regimes
 from prefill_router.data.repeats import mean_of_runs
@@ -34,6 +36,7 @@ __all__ = [
     "PARTS",
     "WITH_CALIBRATION",
     "Message",
+    "Origin",
     "Part",
     "PartSummary",
     "Prompt",
@@ -48,6 +51,7 @@ __all__ = [
     "is_dataset",
     "load_split",
     "mean_of_runs",
+    "merge",
     "prompt_key",
     "prompt_text",
     "read_dataset",

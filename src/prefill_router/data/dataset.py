@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +16,11 @@ from prefill_router.targets import Pool
 
 Table = Float[NDArray[np.float64], "query target"]
 """One number per query and target; NaN where missing."""
+MOST_TOKENS: Final = 1e9
+"""Of a prompt or an answer; more is a mistake."""
+MOST_COST: Final = 1e5
+"""US dollars of an answer; more is a mistake."""
+_MOST = {"input_tokens": MOST_TOKENS, "output_tokens": MOST_TOKENS, "recorded_cost": MOST_COST}
 
 
 @final
@@ -36,7 +41,7 @@ class RoutingDataset:
             unknown; None where all are.
 
     Raises:
-        DataError: Ids repeat, shapes differ, labels leave [0, 1], or counts are negative.
+        DataError: Ids repeat, shapes differ, labels leave [0, 1], or counts are negative or absurd.
     """
 
     queries: tuple[Query, ...]
@@ -66,6 +71,12 @@ class RoutingDataset:
             raise DataError(
                 "runs holds numbers that aren't whole or below 1; NaN marks a single run"
             )
+        for name, most in _MOST.items():
+            if (getattr(self, name) > most).any():
+                raise DataError(
+                    f"{name} holds {float(np.nanmax(getattr(self, name))):g}; more than "
+                    f"{most:,.0f} is taken for a mistake"
+                )
         if len(self._row_of) != len(self.queries):
             raise DataError(f"query ids repeat: {self._repeated_ids()[:5]}; each must be unique")
 

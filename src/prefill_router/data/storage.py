@@ -9,6 +9,8 @@
     `runs` (of how many runs `correct` is the mean; null for one).
 `pool.yaml`, or `prices.csv`
     See `prefill_router.targets`. Without either, the pool is the targets seen, without prices.
+`SHA256SUMS`, `origin.json`
+    Checksums of the files above, and what they were made of; folders without them are read, too.
 """
 
 import io
@@ -21,6 +23,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from prefill_router import files
 from prefill_router.data.dataset import RoutingDataset, Table
+from prefill_router.data.origin import Origin
 from prefill_router.data.query import Message, Prompt, Query, prompt_text
 from prefill_router.errors import DataError, FormatError, PromptError
 from prefill_router.targets import Pool, Target, read_pool, write_pool
@@ -41,9 +44,11 @@ def read_dataset(folder: Path | str) -> RoutingDataset:
 
     Raises:
         FormatError: A file is missing, malformed or truncated, or lacks a column.
+        CorruptError: A file isn't what was written, where the folder has checksums.
         DataError: Ids repeat, outcomes name unknown queries or targets, or labels leave [0, 1].
     """
     folder = Path(folder)
+    _verify(folder)
     queries = _read_queries(folder / QUERIES)
     outcomes = _read_parquet(folder / OUTCOMES, needs=("query_id", "target", "correct"))
     pool = _read_pool_of(folder, outcomes)
@@ -52,7 +57,11 @@ def read_dataset(folder: Path | str) -> RoutingDataset:
 
 
 def write_dataset(
-    dataset: RoutingDataset, folder: Path | str, *, also: Callable[[Path], None] | None = None
+    dataset: RoutingDataset,
+    folder: Path | str,
+    *,
+    also: Callable[[Path], None] | None = None,
+    origin: Origin | None = None,
 ) -> None:
     """Write a dataset folder, whole or not at all; what stood there before is replaced.
 
@@ -60,6 +69,7 @@ def write_dataset(
         dataset: The dataset.
         folder: Where.
         also: Writes further files into the folder, before it takes its place.
+        origin: What it was made of.
 
     Raises:
         DataError: The folder holds something else than a dataset, or a text can't be written.
@@ -71,15 +81,25 @@ def write_dataset(
         _write_parquet(_queries_frame(dataset), temporary / QUERIES)
         _write_parquet(_outcomes_frame(dataset), temporary / OUTCOMES)
         write_pool(dataset.pool, temporary / POOL_FILES[0])
+        files.write_checksums(temporary, [QUERIES, OUTCOMES, POOL_FILES[0]])
+        if origin is not None:
+            origin.write(temporary)
         if also is not None:
             also(temporary)
 
 
-def check_replaceable(folder: Path) -> None:
+def check_replaceable(
+    folder: Path, *, origin: Origin | None = None, overwrite: bool = False
+) -> None:
     """Check that a dataset may be written here; worth doing before long work.
 
+    Args:
+        folder: Where.
+        origin: Only a dataset that was made of the same may be replaced; None for any.
+        overwrite: Any dataset may be replaced.
+
     Raises:
-        DataError: The folder holds something else than a dataset.
+        DataError: The folder holds something else than a dataset, or one that may not be replaced.
         ConfigError: It can't be made.
     """
     if (
@@ -88,12 +108,39 @@ def check_replaceable(folder: Path) -> None:
         and (not folder.is_dir() or any(folder.iterdir()))
     ):
         raise DataError(f"{folder} exists and isn't a dataset; name another folder, or remove it")
+    if is_dataset(folder) and origin is not None and not overwrite:
+        there = Origin.read(folder)
+        if there != origin:
+            known = "of an unknown origin" if there is None else str(there)
+            raise DataError(
+                f"{folder} is a dataset {known}, which would be lost; name another folder, or say "
+                "--overwrite"
+            )
     files.check_place(folder)
 
 
 def is_dataset(folder: Path) -> bool:
     """Whether a folder holds a dataset's two tables."""
     return (folder / QUERIES).is_file() and (folder / OUTCOMES).is_file()
+
+
+def _verify(folder: Path) -> None:
+    """Check a folder against its checksums; one that has none was written by other tools.
+
+    Raises:
+        CorruptError: Something isn't what was written.
+    """
+    if not (folder / files.CHECKSUMS).is_file():
+        return
+    files.verify_checksums(folder, [QUERIES, OUTCOMES])
+    pool = POOL_FILES[0]
+    if pool in files.read_checksums(folder):
+        files.verify_checksums(
+            folder,
+            [pool],
+            mend=f"copy the folder again or, where you changed {pool} yourself, take its line out "
+            f"of {files.CHECKSUMS}",
+        )
 
 
 def _read_parquet(path: Path, *, needs: tuple[str, ...]) -> pl.DataFrame:
@@ -233,6 +280,8 @@ def _numbers(outcomes: pl.DataFrame, column: str, path: Path) -> np.ndarray:
     unfit = FormatError(
         f"{column} has the type {outcomes[column].dtype}; it needs numbers", file=path
     )
+    if outcomes[column].dtype == pl.Boolean and column != "correct":
+        raise unfit
     try:
         values = outcomes[column].cast(pl.Float64).fill_null(float("nan"))
     except PolarsError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.brief import brief
@@ -16,6 +16,7 @@ from prefill_router.data.regimes import Regime, regimes
 
 MEASURED = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
 """The three consensus regimes, in the order of Table 1."""
+_FEWEST_LABELS = 2
 
 
 @final
@@ -50,7 +51,8 @@ class PartSummary:
         queries: How many queries.
         distinct_prompts: How many different prompts they ask.
         targets: One per target, in the pool's order.
-        best_single: The most accurate target, the first of several; None without labels.
+        best_single: The most accurate target, the first of several, among those with two labels or
+            more and at least half as many as the most measured one; None without such.
         best_single_accuracy: Its accuracy.
         oracle_accuracy: Mean of each query's highest label, over queries with any label.
         regimes: Queries in each consensus regime, over the targets measured on it.
@@ -132,7 +134,7 @@ def _parts(dataset: RoutingDataset, key: Callable[[Query], str]) -> dict[str, Pa
 def _part(dataset: RoutingDataset) -> PartSummary:
     accuracy = _column_means(dataset.correct)
     found = regimes(dataset.correct)
-    best = None if np.isnan(accuracy).all() else int(np.nanargmax(accuracy))
+    best = _best(accuracy, (~np.isnan(dataset.correct)).sum(axis=0))
     return PartSummary(
         queries=len(dataset),
         distinct_prompts=len(set(dataset.prompt_keys)),
@@ -144,6 +146,14 @@ def _part(dataset: RoutingDataset) -> PartSummary:
         unmeasured=int((found == Regime.UNMEASURED.value).sum()),
         single_label=int(((~np.isnan(dataset.correct)).sum(axis=1) == 1).sum()),
     )
+
+
+def _best(
+    accuracy: Float[NDArray[np.float64], " target"], labels: Int[NDArray[np.int64], " target"]
+) -> int | None:
+    """The most accurate target of those whose accuracy is of more than a few chance labels."""
+    enough = labels >= max(_FEWEST_LABELS, labels.max() / 2)
+    return int(np.argmax(np.where(enough, accuracy, -1.0))) if enough.any() else None
 
 
 def _targets(

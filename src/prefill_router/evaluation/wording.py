@@ -6,14 +6,15 @@ from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.catalogue import Unit
 
 NOTHING = "\u2013"
+UNKNOWN = "?"
 PER = 1000
 """Costs are shown for so many queries; files hold them for one."""
 
 
 def worded(value: float, unit: Unit, *, signed: bool = False) -> str:
-    """A number with its unit; a dash where it isn't defined."""
+    """A number with its unit; a dash where it isn't defined, a question mark for a cost."""
     if not math.isfinite(value):
-        return NOTHING
+        return UNKNOWN if unit == "usd" else NOTHING
     sign = "+" if signed or unit == "points" else ""
     match unit:
         case "share":

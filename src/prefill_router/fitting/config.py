@@ -1,9 +1,9 @@
 """Options of a fit."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from prefill_router.data.dataset import MOST_TOKENS
 from prefill_router.errors import ConfigError
 from prefill_router.fitting.recipe import Recipe
 
@@ -31,9 +31,10 @@ class FitConfig:
                 f"{self.resamples} resamples and the seed {self.seed}; neither may be negative"
             )
         assumed = self.assumed_output_tokens
-        if assumed is not None and not (math.isfinite(assumed) and assumed >= 0):
+        if assumed is not None and not 0 <= assumed <= MOST_TOKENS:
             raise ConfigError(
-                f"the assumed output tokens are {assumed}; they must be a number, not negative"
+                f"the assumed output tokens are {assumed}; they must be a number from 0 to "
+                f"{MOST_TOKENS:,.0f}"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def fit_router(
         FitError: There is nothing to learn from.
     """
     config, shown = config or FitConfig(), progress or SilentProgress()
+    _check_routable(dataset)
     drawn = drawn or draw(dataset, config)
     needs = config.recipe.needs
     states = gather(needs, dataset, stores, sources=sources, cache=cache, progress=shown)
@@ -129,6 +130,7 @@ def learn(
         FitError: There is nothing to learn from.
     """
     shown, recipe = progress or SilentProgress(), config.recipe
+    _check_routable(dataset)
     _check_calibration(drawn, recipe.calibration)
     train = dataset.select(drawn["train"])
     if np.isnan(train.correct).all():
@@ -188,6 +190,14 @@ def _operating_points(
         scale=router.costs.scale,
     )
     return OperatingPoints.choose(Trial.join(predictions, train, policy=router.policy))
+
+
+def _check_routable(dataset: RoutingDataset) -> None:
+    if len(dataset.pool) < 2:
+        raise FitError(
+            f"there is nothing to route: the dataset has one target, {dataset.pool.names[0]!r}; "
+            "add the answers of another one, which prefill-router merge joins to these"
+        )
 
 
 def _check_calibration(drawn: Split, kind: CalibratorKind) -> None:

@@ -4,6 +4,7 @@ from prefill_router.importers.base import ImportReport, Problem
 from prefill_router.importers.columns import Columns
 from prefill_router.importers.prices import read_prices
 from prefill_router.importers.registry import FORMATS, Format, Imported, import_dataset
+from prefill_router.importers.scale import Scale
 
 __all__ = [
     "FORMATS",
@@ -12,6 +13,7 @@ __all__ = [
     "ImportReport",
     "Imported",
     "Problem",
+    "Scale",
     "import_dataset",
     "read_prices",
 ]

@@ -1,8 +1,9 @@
 """The frame of all importers: rows come in, a dataset and a report of what was read come out.
 
 A row counts whole or not at all. What can't be understood is reported with its file and line and
-left out, never guessed. A row that says again what another said is dropped and counted; one that
-contradicts an earlier row is malformed, and the earlier one stands.
+left out, never guessed; where that is more than one row in a hundred, the import stops, since what
+is left may mean something else than the whole. A row that says again what another said is dropped
+and counted; one that contradicts an earlier row is malformed, and the earlier one stands.
 """
 
 from collections import Counter
@@ -17,10 +18,14 @@ import numpy as np
 from prefill_router.brief import brief
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import DataError, FormatError
+from prefill_router.importers.scale import advice
+from prefill_router.importers.values import ScoreError
 from prefill_router.targets import Pool, Target
 
 LISTED_PROBLEMS = 10_000
 """How many malformed rows a report lists; beyond, they are only counted."""
+
+_MOST_MALFORMED = 0.01
 
 
 class Place(NamedTuple):
@@ -108,13 +113,18 @@ class Collector:
 
     Args:
         strict: Raise at the first malformed row or file instead of reporting it.
+        skip_malformed: Go on, however many rows are malformed.
+        scaled: The format takes a scale of scores.
     """
 
-    def __init__(self, *, strict: bool = False) -> None:
-        self.strict = strict
+    def __init__(
+        self, *, strict: bool = False, skip_malformed: bool = False, scaled: bool = False
+    ) -> None:
+        self.strict, self.skip_malformed, self.scaled = strict, skip_malformed, scaled
         self.revisions: Counter[str] = Counter()
         self._problems: list[Problem] = []
         self._counts: Counter[str] = Counter()
+        self._outside: list[float] = []
         self._skipped: Counter[str] = Counter()
         self._notes: list[str] = []
         self._queries: dict[str, tuple[Query, Place]] = {}
@@ -148,11 +158,15 @@ class Collector:
         try:
             yield
         except DataError as error:
-            self.refuse(place, str(error))
+            self._counts["malformed rows"] += 1
+            if isinstance(error, ScoreError):
+                self._outside.append(error.score)
+            self.refuse(place, str(error) + (self._advice() if self.strict else ""))
 
     def bad_row(self, place: Place, reason: str) -> None:
         """Report a row that can't even be taken apart."""
         self._counts["rows"] += 1
+        self._counts["malformed rows"] += 1
         self.refuse(place, reason)
 
     def refuse(self, place: Place, reason: str) -> None:
@@ -217,13 +231,21 @@ class Collector:
         """The dataset and the report.
 
         Raises:
-            FormatError: No row could be used.
+            FormatError: No row could be used, or too many couldn't.
         """
+        first = f"; the first problem: {self._problems[0]}" if self._problems else ""
         if not self._queries or not self._targets:
-            first = f"; the first problem: {self._problems[0]}" if self._problems else ""
             raise FormatError(
                 f"holds nothing that can be imported as {format} ({self._counts['rows']} rows "
-                f"read, {self._counts['malformed']} malformed){first}",
+                f"read, {self._counts['malformed']} malformed){first}{self._advice()}",
+                file=sources[0],
+            )
+        malformed, rows = self._counts["malformed rows"], self._counts["rows"]
+        if malformed > _MOST_MALFORMED * rows and not self.skip_malformed:
+            raise FormatError(
+                f"{malformed:,} of {rows:,} rows are malformed, more than one in a hundred, so "
+                f"nothing is imported{first}{self._advice()}; to leave all such rows out "
+                "nevertheless, say --skip-malformed",
                 file=sources[0],
             )
         dataset = self._dataset()
@@ -251,6 +273,13 @@ class Collector:
                 "which stands"
             )
         return True
+
+    def _advice(self) -> str:
+        """What would read the scores that lie outside [0, 1], if any do."""
+        if not self._outside or not self.scaled:
+            return ""
+        known = (cell.correct for cell, _ in self._cells.values() if cell.correct is not None)
+        return f"; {advice([*self._outside, *known])}"
 
     def _files_done(self) -> int:
         return self._counts["files"] + self._counts["broken files"] + self._skipped.total()

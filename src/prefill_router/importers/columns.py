@@ -1,9 +1,10 @@
-"""Which column of a user's own table holds what."""
+"""Which column of a user's own table holds what, and on what scale its labels are."""
 
 from dataclasses import dataclass, replace
 from typing import Final, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.importers.scale import Scale
 
 TARGET: Final = "{target}"
 
@@ -21,12 +22,13 @@ class Columns:
         query: Ids; without, the query is known by its prompt. Usually `query_id`.
         benchmark: Usually `benchmark`.
         domain: Usually `domain`.
-        target: The target's name; long tables only. Usually `target`.
+        target: The target's name; long tables only. Usually `target`, else `model`.
         correct: The label. Usually `correct`; in wide tables the target's name itself.
         input_tokens: Usually `input_tokens`.
         output_tokens: Usually `output_tokens`.
         cost: US dollars. Usually `cost`.
-        targets: The targets of a wide table.
+        targets: The targets of a wide table; guessed if not given.
+        scale: How scores become labels; they are labels if not given.
     """
 
     prompt: str | None = None
@@ -39,6 +41,7 @@ class Columns:
     output_tokens: str | None = None
     cost: str | None = None
     targets: tuple[str, ...] = ()
+    scale: Scale | None = None
 
     def given(self) -> list[str]:
         """The names of the options that were given."""
@@ -60,6 +63,12 @@ class Columns:
         others = (self.input_tokens, self.output_tokens, self.cost)
         inputs, outputs, cost = (None if c is None else c.replace(TARGET, name) for c in others)
         return (self.correct or TARGET).replace(TARGET, name), inputs, outputs, cost
+
+    def target_of(self, column: str) -> str | None:
+        """The target whose labels this column of a wide table holds; None where it can't be one."""
+        before, _, after = (self.correct or TARGET).partition(TARGET)
+        name = column.removeprefix(before).removesuffix(after)
+        return name if name and (self.correct or TARGET).replace(TARGET, name) == column else None
 
     def with_cost(self, column: str) -> "Columns":
         """The same with a column of costs."""

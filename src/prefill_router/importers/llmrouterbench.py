@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, final
 
 from prefill_router.data import Query
+from prefill_router.data.dataset import MOST_COST
 from prefill_router.errors import DataError, FormatError
 from prefill_router.importers import sources, tables, values
 from prefill_router.importers.base import Collector, Outcome, Place
@@ -128,7 +129,7 @@ def _outcome(usage: dict[str, Any], score: object) -> Outcome:
         values.label(score, "score"),
         values.amount(usage.get("prompt_tokens"), "prompt_tokens"),
         values.amount(usage.get("completion_tokens"), "completion_tokens"),
-        values.amount(usage.get("cost"), "cost"),
+        values.amount(usage.get("cost"), "cost", most=MOST_COST),
     )
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Final
 
 from prefill_router.data import Prompt, Query, prompt_key
+from prefill_router.data.dataset import MOST_COST, MOST_TOKENS
 from prefill_router.errors import DataError
 from prefill_router.importers import sources, tables, values
 from prefill_router.importers.base import Collector, Outcome
 from prefill_router.importers.columns import Columns
+from prefill_router.importers.scale import Scale
 from prefill_router.importers.tables import Record
 
 USUAL: Final[Mapping[str, str]] = {
@@ -23,6 +25,8 @@ USUAL: Final[Mapping[str, str]] = {
     "cost": "cost",
 }
 """Where each option's value is looked for when no column is named."""
+_OTHER_TARGET: Final = "model"
+_OUTCOME: Final = ("correct", "input_tokens", "output_tokens", "cost")
 
 
 def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
@@ -57,6 +61,9 @@ def read_table(
         FormatError: It isn't a table, or lacks a column.
     """
     names = {option: getattr(columns, option) or name for option, name in usual.items()}
+    usually = columns.target is None and names["target"] == USUAL["target"]
+    if usually and _lacks(path, USUAL["target"], but=_OTHER_TARGET):
+        names["target"] = _OTHER_TARGET
     must = {"prompt", "target", "correct", *columns.given()}
     needs = [name for option, name in names.items() if option in must]
     for place, record in tables.records(path, into, needs=needs, wants=list(names.values())):
@@ -64,7 +71,14 @@ def read_table(
             require(record, needs)
             query = query_of(record, names, id_prefix=id_prefix)
             target = values.filled_text(record[names["target"]], names["target"])
-            into.add(place, query, {target: _outcome(record, names)})
+            found = outcome(record, *(names[option] for option in _OUTCOME), scale=columns.scale)
+            into.add(place, query, {target: found})
+
+
+def _lacks(path: Path, column: str, *, but: str) -> bool:
+    """Whether a table lacks a column, but has another."""
+    present = tables.columns_of(path)
+    return column not in present and but in present
 
 
 def require(record: Record, needs: Sequence[str]) -> None:
@@ -109,6 +123,8 @@ def outcome(
     input_tokens: str | None,
     output_tokens: str | None,
     cost: str | None,
+    *,
+    scale: Scale | None = None,
 ) -> Outcome:
     """What a record's columns say of one target.
 
@@ -116,12 +132,12 @@ def outcome(
         DataError: A cell can't be understood.
     """
     counts = [
-        None if name is None else values.amount(record.get(name), name)
-        for name in (input_tokens, output_tokens, cost)
+        None if name is None else values.amount(record.get(name), name, most=most)
+        for name, most in (
+            (input_tokens, MOST_TOKENS),
+            (output_tokens, MOST_TOKENS),
+            (cost, MOST_COST),
+        )
     ]
-    return Outcome(values.label(record.get(correct), correct), *counts)
-
-
-def _outcome(record: Record, names: Mapping[str, str]) -> Outcome:
-    columns = [names[option] for option in ("correct", "input_tokens", "output_tokens", "cost")]
-    return outcome(record, *columns)
+    label = values.label if scale is None else scale.label
+    return Outcome(label(record.get(correct), correct), *counts)

@@ -7,6 +7,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import sources, values
 from prefill_router.targets import Pool, Target, read_pool
+from prefill_router.targets.target import MOST_PRICE
 
 _INPUT, _OUTPUT = "input_token_price_per_million", "output_token_price_per_million"
 
@@ -56,6 +57,6 @@ def _target(name: str, entry: object) -> Target:
         )
     return Target(
         name=values.filled_text(name, "a target's name"),
-        input_price=values.amount(entry.get(_INPUT), _INPUT),
-        output_price=values.amount(entry.get(_OUTPUT), _OUTPUT),
+        input_price=values.amount(entry.get(_INPUT), _INPUT, most=MOST_PRICE),
+        output_price=values.amount(entry.get(_OUTPUT), _OUTPUT, most=MOST_PRICE),
     )

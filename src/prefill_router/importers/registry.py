@@ -40,6 +40,7 @@ class Format:
 
 _COMMON = frozenset(
     {"prompt", "query", "benchmark", "domain", "correct", "input_tokens", "output_tokens", "cost"}
+    | {"scale"}
 )
 
 FORMATS: Final[Mapping[str, Format]] = {
@@ -94,6 +95,7 @@ def import_dataset(
     columns: Columns | None = None,
     prices: Path | str | None = None,
     strict: bool = False,
+    skip_malformed: bool = False,
 ) -> Imported:
     """Read scored answers in one of the formats.
 
@@ -103,18 +105,23 @@ def import_dataset(
         columns: Column names, for a user's own table.
         prices: A pool.yaml, a prices.csv or RouterArena's JSON; matched by target name.
         strict: Stop at the first malformed row.
+        skip_malformed: Go on, however many rows are malformed.
 
     Raises:
         ConfigError: There is no such format, or it doesn't take these columns.
-        FormatError: A source doesn't exist, nothing could be used, or, if strict, a row is
-            malformed.
+        FormatError: A source doesn't exist, nothing could be used, more than one row in a hundred
+            is malformed, or, if strict, any is.
     """
     columns = columns or Columns()
     kind = _format(format, columns)
     if not sources:
         raise ConfigError("no source was named; name at least one file or folder")
+    if strict and skip_malformed:
+        raise ConfigError("stop at a malformed row, or skip all of them; ask for one of the two")
     listed = None if prices is None else read_prices(Path(prices))
-    collector = Collector(strict=strict)
+    collector = Collector(
+        strict=strict, skip_malformed=skip_malformed, scaled="scale" in kind.columns
+    )
     kind.read([Path(source) for source in sources], collector, columns)
     dataset, report = collector.finish(format=format, sources=[str(s) for s in sources])
     if listed is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prefill_router.data import Query
+from prefill_router.data.dataset import MOST_COST
 from prefill_router.errors import DataError
 from prefill_router.importers import sources, values
 from prefill_router.importers.base import Collector, Outcome, Place
@@ -63,7 +64,7 @@ def _query(item: dict[str, Any]) -> Query:
 
 
 def _outcome(item: dict[str, Any], usage: dict[str, Any], *, failed: bool) -> Outcome:
-    cost = values.amount(item.get("cost"), "cost")
+    cost = values.amount(item.get("cost"), "cost", most=MOST_COST)
     return Outcome(
         values.label(item.get("accuracy"), "accuracy"),
         values.amount(usage.get("input_tokens"), "input_tokens"),

@@ -5,12 +5,17 @@ Missing is None, an empty cell, NaN, or the words `null` and `nan` (as tables ar
 
 import math
 import re
+from typing import final
 
 from prefill_router.data import Message, Prompt
+from prefill_router.data.dataset import MOST_TOKENS
 from prefill_router.errors import DataError
 
+LABELS = "a label is a number from 0 to 1, true or false, yes or no, pass or fail"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_WORDS = {"true": 1.0, "false": 0.0}
+_RIGHT = ("true", "yes", "pass", "passed", "correct")
+_WRONG = ("false", "no", "fail", "failed", "incorrect")
+_WORDS = {**dict.fromkeys(_RIGHT, 1.0), **dict.fromkeys(_WRONG, 0.0)}
 _MISSING = {"", "null", "nan", "none"}
 
 
@@ -57,29 +62,60 @@ def identifier(value: object, name: str) -> str:
     return filled_text(value, name)
 
 
+@final
+class ScoreError(DataError):
+    """A score that lies outside its scale.
+
+    Attributes:
+        score: It.
+    """
+
+    def __init__(self, message: str, *, score: float) -> None:
+        super().__init__(message)
+        self.score = score
+
+
 def label(value: object, name: str) -> float | None:
-    """A label in [0, 1], None where missing: a number, true or false.
+    """A label in [0, 1], None where missing: a number, or a word such as yes.
 
     Raises:
+        ScoreError: It is a number outside.
         DataError: It is something else.
     """
-    number = _number(value, name)
+    number = score(value, name)
     if number is not None and not 0 <= number <= 1:
-        raise DataError(f"{name} is {show(value)}; a label is true, false or in [0, 1]")
+        raise ScoreError(f"{name} is {show(value)}; {LABELS}", score=number)
     return number
 
 
-def amount(value: object, name: str) -> float | None:
-    """A count of tokens or an amount of money, None where missing.
+def score(value: object, name: str) -> float | None:
+    """What an answer was given, on whatever scale; 1 or 0 of a word or a boolean.
 
     Raises:
-        DataError: It is no number, or negative or infinite.
+        DataError: It is neither a number nor such a word.
     """
-    if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in _WORDS):
-        raise DataError(f"{name} is {show(value)}; it must be a number")
-    number = _number(value, name)
+    word = verdict(value)
+    return _number(value, name, LABELS) if word is None else word
+
+
+def verdict(value: object) -> float | None:
+    """1 or 0 of true, yes and pass, or false, no and fail; None of all else."""
+    if isinstance(value, bool):
+        return float(value)
+    return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def amount(value: object, name: str, *, most: float = MOST_TOKENS) -> float | None:
+    """A count of tokens, or an amount of money up to `most`, None where missing.
+
+    Raises:
+        DataError: It is no number, or negative, infinite or absurd.
+    """
+    number = _number(value, name, "it must be a number")
     if number is not None and not 0 <= number < math.inf:
         raise DataError(f"{name} is {show(value)}; it must be finite and not negative")
+    if number is not None and number > most:
+        raise DataError(f"{name} is {show(value)}; more than {most:,.0f} is taken for a mistake")
     return number
 
 
@@ -103,31 +139,23 @@ def prompt(value: object, name: str) -> Prompt:
     )
 
 
-def _number(value: object, name: str) -> float | None:
-    if value is None:
-        return None
+def _number(value: object, name: str, wanted: str) -> float | None:
     if isinstance(value, str):
-        value = _from_text(value, name)
-    if isinstance(value, bool | int | float):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        return None if math.isnan(number) else number
+        plain = value.strip().lower()
+        if plain not in _MISSING and not _NUMBER.fullmatch(plain):
+            raise DataError(f"{name} is {show(value)}; {wanted}")
+        value = None if plain in _MISSING else float(plain)
     if value is None:
         return None
-    raise DataError(f"{name} is {_kind(value)}; it must be a number")
-
-
-def _from_text(value: str, name: str) -> float | None:
-    plain = value.strip().lower()
-    if plain in _MISSING:
-        return None
-    if plain in _WORDS:
-        return _WORDS[plain]
-    if not _NUMBER.fullmatch(plain):
-        raise DataError(f"{name} is {show(value)}; it must be a number")
-    return float(plain)
+    if isinstance(value, bool):
+        raise DataError(f"{name} is {value}; {wanted}")
+    if not isinstance(value, int | float):
+        raise DataError(f"{name} is {_kind(value)}; {wanted}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    return None if math.isnan(number) else number
 
 
 def _digits(value: int, name: str) -> str:

@@ -1,33 +1,84 @@
 """Wide tables: one row per query, one column of labels per target."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from prefill_router.data import Prompt
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, DataError
 from prefill_router.importers import long, sources, tables, values
-from prefill_router.importers.base import Collector, Outcome
+from prefill_router.importers.base import Collector, Outcome, Place
 from prefill_router.importers.columns import Columns
 
 USUAL = {option: long.USUAL[option] for option in ("prompt", "query", "benchmark", "domain")}
+_READ_FIRST = 1000
+_WORD = re.compile(r"[a-z]+")
+_AMOUNTS = {"cost", "costs", "price", "usd", "tokens", "seconds", "latency", "time", "id", "index"}
+"""Words in the names of columns that say something else of an answer than whether it is right."""
 
 
 def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
-    """Read a user's own wide tables.
+    """Read a user's own wide tables; targets that aren't named are guessed, and that is told.
 
     Raises:
-        ConfigError: The targets' columns aren't named.
+        ConfigError: The targets' columns are neither named nor to be guessed.
         FormatError: A source doesn't exist.
     """
     found = sources.expand(paths, tables.SUFFIXES)
     if not columns.targets:
-        raise ConfigError(
-            "a wide table has one column per target; name them with --target-columns a,b,c "
-            f"({found[0]} has the columns {tables.columns_of(found[0])})"
+        columns = replace(columns, targets=_guessed(found[0], columns))
+        into.note(
+            f"taken for the targets, since they hold labels: {', '.join(columns.targets)}; name "
+            "others with --target-columns"
         )
     for path in found:
         with into.file(path):
             read_table(path, into, columns)
+
+
+def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
+    """The targets whose column of labels holds labels alone, in the first records of a table.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    rows = [record for _, record in islice(_whole(path), _READ_FIRST)]
+    beside = {getattr(columns, option) or name for option, name in long.USUAL.items()}
+    names = [
+        name
+        for name in dict.fromkeys(columns.target_of(column) for record in rows for column in record)
+        if name and name not in beside and not _AMOUNTS & set(_WORD.findall(name.lower()))
+    ]
+    of_others = {column for name in names for column in columns.of_target(name)[1:]}
+    label = values.label if columns.scale is None else columns.scale.label
+    found = [
+        name
+        for name in names
+        if (column := columns.of_target(name)[0]) not in of_others
+        and _are_labels((record.get(column) for record in rows), label)
+    ]
+    if not found:
+        raise ConfigError(
+            "a wide table has one column per target; none holds labels alone, so name them with "
+            f"--target-columns a,b,c ({path} has the columns {tables.columns_of(path)}), and the "
+            "scale of their scores, where that isn't 0 to 1, with --scale WORST-BEST"
+        )
+    return tuple(found)
+
+
+def _whole(path: Path) -> Iterator[tuple[Place, tables.Record]]:
+    return tables.records(path, Collector(), needs=(), wants=tables.columns_of(path))
+
+
+def _are_labels(cells: Iterable[object], label: Callable[[object, str], float | None]) -> bool:
+    """Whether cells are labels, as far as they aren't missing; some must be there."""
+    try:
+        labels = [label(cell, "") for cell in cells]
+    except DataError:
+        return False
+    return any(found is not None for found in labels)
 
 
 def read_table(
@@ -65,6 +116,9 @@ def read_table(
             long.require(record, needs)
             cells = {names["benchmark"]: benchmark, **record}
             query = long.query_of(cells, names, id_prefix=id_prefix, as_prompt=as_prompt)
-            outcomes = {name: long.outcome(record, *named) for name, named in of_target.items()}
+            outcomes = {
+                name: long.outcome(record, *named, scale=columns.scale)
+                for name, named in of_target.items()
+            }
             measured = {name: found for name, found in outcomes.items() if found != Outcome()}
             into.add(place, query, measured)

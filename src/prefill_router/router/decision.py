@@ -34,7 +34,8 @@ class Decision:
         target: The winner.
         lam: The trade-off it was chosen at.
         correctness: Every target's predicted probability of a correct answer.
-        estimated_cost: Every target's estimated cost, US dollars (Equation 1).
+        estimated_cost: Every target's estimated cost, US dollars (Equation 1); None where no costs
+            are known.
         policy: The kind of policy that chose.
         score: Every target's score (Equation 2), which only the policy `lambda` chooses by.
         order: The targets from best to worst; the second is the runner-up.
@@ -46,7 +47,7 @@ class Decision:
     target: str
     lam: float
     correctness: Mapping[str, float]
-    estimated_cost: Mapping[str, float]
+    estimated_cost: Mapping[str, float | None]
     policy: str
     score: Mapping[str, float]
     order: tuple[str, ...]
@@ -116,6 +117,7 @@ def decide(
     lam: float,
     input_tokens: int,
     truncated: bool,
+    priced: bool = True,
 ) -> Decision:
     """Decide for one request.
 
@@ -128,7 +130,9 @@ def decide(
         lam: From 0, cheapest, to 1, most probable.
         input_tokens: The encoder's count for the prompt.
         truncated: Whether the encoder cut the prompt.
+        priced: Whether costs are known; without, `estimated_cost` is zero, and isn't told.
     """
+    told = estimated_cost.tolist() if priced else [None] * len(names)
     p, cost = correctness[None, :], scale.normalise(estimated_cost)[None, :]
     path = policy.path(p, cost, targets=tuple(names))
     ordered = policy.order(p, cost, lam, targets=tuple(names))[0]
@@ -137,7 +141,7 @@ def decide(
         target=names[int(ordered[0])],
         lam=lam,
         correctness=dict(zip(names, correctness.tolist(), strict=True)),
-        estimated_cost=dict(zip(names, estimated_cost.tolist(), strict=True)),
+        estimated_cost=dict(zip(names, told, strict=True)),
         policy=str(policy.kind),
         score=dict(zip(names, score(p, cost, lam)[0].tolist(), strict=True)),
         order=tuple(names[int(k)] for k in ordered),

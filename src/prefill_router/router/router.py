@@ -125,6 +125,7 @@ class Router:
                 lam=lam,
                 input_tokens=forecast.tokens,
                 truncated=forecast.truncated,
+                priced=not self.costs.is_free,
             )
             for i, forecast in enumerate(forecasts)
         ]
@@ -217,10 +218,15 @@ class Router:
         """
         repriced = replace(self, costs=self.costs.with_pool(pool))
         notes = self.record.notes
-        if pool == self.pool or any(note.startswith(_REPRICED) for note in notes):
+        if pool == self.pool or self.is_repriced:
             return repriced
         note = f"{_REPRICED} {self.pool.prices_date or 'an unknown day'}"
         return repriced.with_record(self.record.model_copy(update={"notes": (*notes, note)}))
+
+    @property
+    def is_repriced(self) -> bool:
+        """Whether its prices were changed since it was fitted."""
+        return any(note.startswith(_REPRICED) for note in self.record.notes)
 
     def with_sources(self, sources: EncoderSources) -> "Router":
         """The same router, whose encoders and networks are found elsewhere."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import date as day
 from typing import Any, final
 
 from prefill_router.brief import brief
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, nearest
 from prefill_router.targets.ability import Endpoint
 from prefill_router.targets.provider import SERVED, Provider
 from prefill_router.targets.target import Target
@@ -65,7 +66,10 @@ class Pool:
         wanted = list(names)
         unknown = sorted(set(wanted) - set(place))
         if unknown:
-            raise ConfigError(f"unknown targets {unknown}; the pool has {sorted(place)}")
+            raise ConfigError(
+                f"unknown targets {unknown}{nearest(unknown[0], place)}; the pool has "
+                f"{sorted(place)}"
+            )
         return [place[name] for name in wanted]
 
     def select(self, names: Iterable[str]) -> "Pool":
@@ -104,7 +108,11 @@ class Pool:
     def with_prices(
         self, prices: Mapping[str, tuple[float, float]], *, date: str | None = None
     ) -> "Pool":
-        """The same targets at other prices, (input, output) in dollars per million tokens."""
+        """The same targets at other prices, (input, output) in dollars per million tokens.
+
+        Raises:
+            ConfigError: The pool has no such target, or `date` is no day.
+        """
         self.indices(prices)
         targets = tuple(
             replace(t, input_price=prices[t.name][0], output_price=prices[t.name][1])
@@ -112,13 +120,22 @@ class Pool:
             else t
             for t in self.targets
         )
-        return replace(self, targets=targets, prices_date=date)
+        return replace(self, targets=targets, prices_date=None if date is None else _day(date))
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain values, without what isn't known."""
         date = {} if self.prices_date is None else {"prices_date": self.prices_date}
         served = {"providers": [_known(p) for p in self.providers]} if self.providers else {}
         return {**date, **served, "targets": [target.to_dict() for target in self.targets]}
+
+
+def _day(text: str) -> str:
+    try:
+        return day.fromisoformat(text).isoformat()
+    except ValueError:
+        raise ConfigError(
+            f"the day of the prices is {text!r}, which is none; write it as 2026-11-20"
+        ) from None
 
 
 def _known(provider: Provider) -> dict[str, Any]:

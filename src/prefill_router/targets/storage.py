@@ -41,7 +41,7 @@ from prefill_router.targets.pool import Pool
 from prefill_router.targets.provider import Dialect, Provider
 from prefill_router.targets.request import RequestOptions
 from prefill_router.targets.target import Target
-from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
+from prefill_router.yaml_files import DistinctLoader, NotYamlError, Number, WholeNumber, parse_yaml
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -57,29 +57,29 @@ class _Strict(BaseModel):
 
 
 class _RequestModel(_Strict):
-    max_tokens: int | None = None
+    max_tokens: WholeNumber | None = None
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: WholeNumber | None = None
+    seed: WholeNumber | None = None
     extra_body: dict[str, Any] | None = None
 
 
 class _TargetModel(_Strict):
     name: str
-    input_price: float | None = None
-    output_price: float | None = None
-    cached_input_price: float | None = None
-    reasoning_price: float | None = None
+    input_price: Number | None = None
+    output_price: Number | None = None
+    cached_input_price: Number | None = None
+    reasoning_price: Number | None = None
     provider: str | None = None
     base_url: str | None = None
     api_key_env: str | None = None
     model: str | None = None
     request: _RequestModel | None = None
     accepts: tuple[Ability, ...] | None = None
-    context_tokens: int | None = None
+    context_tokens: WholeNumber | None = None
     serves: tuple[Endpoint, ...] | None = None
 
 
@@ -88,13 +88,13 @@ class _ProviderModel(_Strict):
     base_url: str
     dialect: Dialect | None = None
     api_key_env: str | None = None
-    concurrency: int | None = None
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    connect_seconds: float | None = None
-    first_token_seconds: float | None = None
-    answer_seconds: float | None = None
-    silence_seconds: float | None = None
+    concurrency: WholeNumber | None = None
+    requests_per_minute: Number | None = None
+    tokens_per_minute: Number | None = None
+    connect_seconds: Number | None = None
+    first_token_seconds: Number | None = None
+    answer_seconds: Number | None = None
+    silence_seconds: Number | None = None
 
 
 class _PoolModel(_Strict):
@@ -189,12 +189,13 @@ def read_pool(path: Path) -> Pool:
 
 
 def write_pool(pool: Pool, path: Path) -> None:
-    """Write `pool.yaml`, whole or not at all."""
+    """Write `pool.yaml`, whole or not at all; a dataset whose pool it is stays intact."""
     value = pool.to_dict()
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if yaml.load(text, Loader=_StringDates) != value:  # odd ends of line in a name, such as \x85
         text = yaml.safe_dump(value, sort_keys=False)
     files.write_text(path, text)
+    files.refresh_checksum(path)
 
 
 class _StringDates(DistinctLoader):

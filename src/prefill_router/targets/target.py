@@ -2,12 +2,15 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 from prefill_router.errors import ConfigError
 from prefill_router.targets.ability import ABILITIES, ENDPOINTS, Ability, Endpoint
 from prefill_router.targets.provider import check_variable
 from prefill_router.targets.request import RequestOptions
+
+MOST_PRICE: Final = 1e5
+"""US dollars per million tokens; more is a mistake, such as a price in another unit."""
 
 
 @final
@@ -56,6 +59,11 @@ class Target:
                 raise ConfigError(
                     f"target {self.name!r} has the price {price}; prices are US dollars per "
                     "million tokens, finite and not negative"
+                )
+            if price is not None and (isinstance(price, bool) or price > MOST_PRICE):
+                raise ConfigError(
+                    f"target {self.name!r} has the price {price}; a price is a number, of US "
+                    f"dollars per million tokens, and more than {MOST_PRICE:,.0f} a mistake"
                 )
         if (self.input_price is None) != (self.output_price is None):
             raise ConfigError(

@@ -171,6 +171,7 @@ def decide_again(receipt: Receipt) -> Decision | None:
             lam=choice.lam,
             input_tokens=choice.input_tokens,
             truncated=False,
+            priced=bool(choice.estimated_cost),
         )
     except ConfigError:  # the policy names targets that couldn't answer
         return None

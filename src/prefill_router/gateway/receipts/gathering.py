@@ -56,13 +56,14 @@ class Gathered:
         self._who.extend((self.targets[choice.target], self.targets[alone]))
         lam = float("nan") if choice.lam is None else choice.lam
         observed = _observed(receipt)
-        self._numbers.extend((scale.low, scale.high, lam, observed, choice.input_tokens))
+        priced = bool(choice.estimated_cost)
+        self._numbers.extend((scale.low, scale.high, lam, observed, choice.input_tokens, priced))
         self.ids.append(choice.id)
         self.policies.append(self._policies.setdefault(repr(policy), policy))
 
-    def numbers(self) -> Float[NDArray[np.float64], "request 5"]:
-        """The low and the high end of each one's scale, its lam, observed cost, input tokens."""
-        return np.array(self._numbers, dtype=np.float64).reshape(-1, 5)
+    def numbers(self) -> Float[NDArray[np.float64], "request 6"]:
+        """Of each: its scale's low and high end, lam, observed cost, input tokens; 1 if priced."""
+        return np.array(self._numbers, dtype=np.float64).reshape(-1, 6)
 
     def who(self) -> Int[NDArray[np.int64], "request 2"]:
         """The columns of who was asked first, and of whom the policy alone chose."""

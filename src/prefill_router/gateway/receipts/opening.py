@@ -29,9 +29,15 @@ def open_store(url: str, *, create: bool = True) -> Store:
         raise ConfigError(
             "the receipts' URL must begin with sqlite:/// or postgresql://, or be a file of SQLite"
         )
-    name = url.removeprefix(_SQLITE).partition("?")[0]
-    if not name:
+    file = file_of(url)
+    if file is None:
         raise ConfigError("the receipts' URL names no file; write sqlite:///FILE")
     from prefill_router.gateway.receipts.sqlite import SqliteStore
 
-    return SqliteStore(Path(name), create=create)
+    return SqliteStore(file, create=create)
+
+
+def file_of(url: str) -> Path | None:
+    """The file of SQLite that a URL names; None where it names none."""
+    name = url.removeprefix(_SQLITE).partition("?")[0]
+    return None if not name or url.startswith(_POSTGRES) else Path(name)

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from prefill_router.errors import DataError
 from prefill_router.evaluation.drawn import write_figure
 from prefill_router.evaluation.figures import INK
 from prefill_router.evaluation.labels import place_labels
@@ -28,7 +29,15 @@ def write_picture(found: Replay, path: Path) -> list[Path]:
 
     Returns:
         The files: `.png`, `.svg` and `.csv`.
+
+    Raises:
+        DataError: What the requests cost isn't known.
     """
+    if not found.recorded.priced.all():
+        raise DataError(
+            "what some of these requests cost isn't known, so there is no picture of it; replay "
+            "with --pool, whose prices are known"
+        )
     rows = rows_of(found)
     how = "in their conversations" if found.sessions else "each by itself"
     title = f"{len(found.recorded):,} recorded requests, decided again {how}"

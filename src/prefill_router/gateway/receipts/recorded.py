@@ -70,6 +70,7 @@ class Recorded:
         correctness: Predicted probabilities; NaN where a request knows nothing of a target.
         estimated_cost: US dollars, with nothing cached; NaN as `correctness`, 0 where no prices
             were known.
+        priced: Of which requests costs were known.
         may_answer: Which targets could answer each request.
         policies: Who chose; the same object for all that it decided.
         scales: The low and the high end of each request's scale of costs, US dollars.
@@ -86,6 +87,7 @@ class Recorded:
     targets: tuple[str, ...]
     correctness: PerCell
     estimated_cost: PerCell
+    priced: Bool[NDArray[np.bool_], " request"]
     may_answer: Bool[NDArray[np.bool_], "request target"]
     policies: tuple[Policy, ...]
     scales: Float[NDArray[np.float64], "request 2"]
@@ -104,13 +106,14 @@ class Recorded:
         for receipt in receipts:
             found.add(receipt)
         correctness, cost, may = found.tables()
-        low_high, (lam, observed, tokens) = found.numbers()[:, :2], found.numbers()[:, 2:].T
+        low_high, (lam, observed, tokens, priced) = found.numbers()[:, :2], found.numbers()[:, 2:].T
         chosen, alone = found.who().T
         table = cls(
             ids=tuple(found.ids),
             targets=tuple(found.targets),
             correctness=correctness,
             estimated_cost=cost,
+            priced=priced == 1,
             may_answer=may == 1,
             policies=tuple(found.policies),
             scales=low_high,
@@ -132,24 +135,27 @@ class Recorded:
         *,
         correctness: PerCell | None = None,
         estimated_cost: PerCell | None = None,
+        priced: bool = True,
         scale: CostScale | None = None,
         policy: Policy | None = None,
     ) -> "Recorded":
-        """The same requests with other forecasts, costs or another policy."""
+        """The same requests with other forecasts, costs (known if `priced`) or another policy."""
         ends = (scale.low, scale.high) if scale is not None else None
         scales = self.scales if ends is None else np.tile(np.array(ends), (len(self), 1))
         return replace(
             self,
             correctness=self.correctness if correctness is None else correctness,
             estimated_cost=self.estimated_cost if estimated_cost is None else estimated_cost,
+            priced=self.priced if estimated_cost is None else np.full(len(self), priced),
             scales=scales,
             policies=self.policies if policy is None else (policy,) * len(self),
         )._decided()
 
     def select(self, rows: NDArray[np.int64]) -> "Recorded":
         """These requests alone; the others count as left out no more than before."""
-        tables = ("correctness", "estimated_cost", "may_answer", "scales", "lam", "chosen", "alone")
-        part = {name: getattr(self, name)[rows] for name in (*tables, "observed", "input_tokens")}
+        tables = ("correctness", "estimated_cost", "priced", "may_answer", "scales", "lam")
+        more = ("chosen", "alone", "observed", "input_tokens")
+        part = {name: getattr(self, name)[rows] for name in (*tables, *more)}
         ids = tuple(self.ids[i] for i in rows)
         return replace(self, ids=ids, policies=tuple(self.policies[i] for i in rows), **part)
 
@@ -169,7 +175,7 @@ class Recorded:
     def point(self, who: Who) -> Point:
         """What a choice gives, expected, over those whose target is known; NaN where none is."""
         rows = np.arange(len(self))
-        return Point(_mean(self.correctness[rows, who]), _mean(self.estimated_cost[rows, who]))
+        return Point(_mean(self.correctness[rows, who]), _mean(self._known_cost[rows, who]))
 
     def moves(self, before: Who, after: Who) -> list[tuple[str, str, int]]:
         """How many requests go from which target to which other one, the most frequent first."""
@@ -196,15 +202,22 @@ class Recorded:
         return ExpectedCurve(
             np.concatenate([[0.0], lam]),
             running(self.correctness, start.accuracy),
-            running(self.estimated_cost, start.cost),
+            running(self._known_cost, start.cost),
         )
 
     def singles(self) -> dict[str, Point]:
         """What each target alone would give, on the requests that know it."""
         return {
-            name: Point(_mean(self.correctness[:, k]), _mean(self.estimated_cost[:, k]))
+            name: Point(_mean(self.correctness[:, k]), _mean(self._known_cost[:, k]))
             for k, name in enumerate(self.targets)
         }
+
+    @property
+    def _known_cost(self) -> PerCell:
+        """Estimated costs; NaN throughout where those of some request aren't known."""
+        return (
+            self.estimated_cost if self.priced.all() else np.full_like(self.estimated_cost, np.nan)
+        )
 
     def _decided(self) -> "Recorded":
         """The same with its path; requests that the policy can't decide are left out."""

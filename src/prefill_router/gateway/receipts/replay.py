@@ -34,7 +34,8 @@ class Setting:
         changed: How many of them would have had another target than they had.
         accuracy: Mean probability of the chosen targets; NaN where unknown.
         estimated_cost: Of all requests, US dollars; NaN where unknown.
-        observed_cost: Of those whose target is the same and whose cost is known, US dollars.
+        observed_cost: Of those whose target is the same and whose cost is known, US dollars; NaN
+            where there is none.
         observed: How many these are.
         moves: From whom to whom requests go, and how many, the most frequent first.
     """
@@ -50,7 +51,8 @@ class Setting:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        unknown = {n: None for n in ("accuracy", "estimated_cost") if math.isnan(getattr(self, n))}
+        told = ("accuracy", "estimated_cost", "observed_cost")
+        unknown = {name: None for name in told if math.isnan(getattr(self, name))}
         return asdict(self) | unknown
 
 
@@ -119,7 +121,9 @@ def setting(recorded: Recorded, name: str, who: Who, *, cost: PerRequest | None 
         cost: What each is estimated to cost there, US dollars; with nothing cached if not given.
     """
     point = recorded.point(who)
-    estimated = point.cost * len(recorded) if cost is None else float(cost.sum())
+    estimated = point.cost * len(recorded)
+    if cost is not None and recorded.priced.all():
+        estimated = float(cost.sum())
     same = (who == recorded.chosen) & ~np.isnan(recorded.observed)
     return Setting(
         name=name,
@@ -127,7 +131,7 @@ def setting(recorded: Recorded, name: str, who: Who, *, cost: PerRequest | None 
         changed=int((who != recorded.chosen).sum()),
         accuracy=point.accuracy,
         estimated_cost=estimated,
-        observed_cost=float(recorded.observed[same].sum()),
+        observed_cost=float(recorded.observed[same].sum()) if same.any() else math.nan,
         observed=int(same.sum()),
         moves=recorded.moves(recorded.chosen, who),
     )
@@ -203,7 +207,11 @@ def by_router(
         )
     correctness, cost = _forecasts(part, [prompts[i] for i in part.ids], router, progress)
     again = part.again(
-        correctness=correctness, estimated_cost=cost, scale=router.costs.scale, policy=router.policy
+        correctness=correctness,
+        estimated_cost=cost,
+        priced=not router.costs.is_free,
+        scale=router.costs.scale,
+        policy=router.policy,
     )
     return again, lacking
 

@@ -11,6 +11,7 @@ from prefill_router.gateway.receipts.reading import pages
 from prefill_router.gateway.receipts.rows import named_values
 from prefill_router.gateway.receipts.store import RECEIPTS, Store
 
+_UNKNOWN = "sum(CASE WHEN cost IS NULL AND answered_by IS NOT NULL THEN 1 ELSE 0 END)"
 _SUMS = ("cost", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
@@ -22,7 +23,8 @@ class TargetTotals:
     Attributes:
         requests: That it answered, or was asked first where nobody answered.
         outcomes: How many of them ended how.
-        cost: Observed, US dollars; requests of unknown cost count as nothing.
+        cost: Observed, US dollars, where it is known; None where it is of no answered request.
+        unknown: Answered requests whose cost isn't known.
         input_tokens: Cached ones included; so are reasoning ones in `output_tokens`.
         cached_tokens: As reported.
         output_tokens: As reported, or estimated.
@@ -32,7 +34,8 @@ class TargetTotals:
 
     requests: int
     outcomes: Mapping[str, int]
-    cost: float
+    cost: float | None
+    unknown: int
     input_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -79,13 +82,15 @@ class ReceiptsSummary:
 
     Attributes:
         requests: How many.
-        cost: What they cost, as observed, US dollars.
+        cost: What they cost, as observed, US dollars, where it is known; None where it is of none.
+        unknown: Answered requests whose cost isn't known.
         by_target: What each target took, the dearest first.
         instead: What one target alone would have cost.
     """
 
     requests: int
-    cost: float
+    cost: float | None
+    unknown: int
     by_target: Mapping[str, TargetTotals]
     instead: Instead
 
@@ -105,10 +110,13 @@ def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
     with closing(open_store(url, create=False)) as store:
         by_target = _totals(store, since)
         instead = _instead(store, since, most)
-    dearest_first = sorted(by_target, key=lambda name: (-by_target[name].cost, name))
+    costs = {name: total.cost for name, total in by_target.items()}
+    dearest_first = sorted(by_target, key=lambda name: (-(costs[name] or 0.0), name))
+    known = [cost for cost in costs.values() if cost is not None]
     return ReceiptsSummary(
         requests=sum(t.requests for t in by_target.values()),
-        cost=math.fsum(t.cost for t in by_target.values()),
+        cost=math.fsum(known) if known or not costs else None,
+        unknown=sum(t.unknown for t in by_target.values()),
         by_target={name: by_target[name] for name in dearest_first},
         instead=instead,
     )
@@ -118,7 +126,8 @@ def _totals(store: Store, since: float) -> dict[str, TargetTotals]:
     # as floats, since providers may report counts whose sum no integer holds
     sums = ", ".join(f"sum(CAST({name} AS DOUBLE PRECISION))" for name in _SUMS)
     rows = store.select(
-        f"SELECT target, outcome, count(*), {sums}, sum(probability), count(probability) "
+        f"SELECT target, outcome, count(*), {sums}, sum(probability), count(probability), "
+        f"count(cost), {_UNKNOWN} "
         f"FROM {RECEIPTS} WHERE at >= ? GROUP BY target, outcome ORDER BY target, outcome",
         [since],
     )
@@ -130,13 +139,14 @@ def _totals(store: Store, since: float) -> dict[str, TargetTotals]:
 
 def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
     """The totals of a target's rows, one for each outcome."""
-    requests, cost, given, cached, written, reasoning, probability, known = (
+    requests, cost, given, cached, written, reasoning, probability, known, priced, unknown = (
         sum(column or 0 for column in columns) for columns in list(zip(*rows, strict=True))[1:]
     )
     return TargetTotals(
         requests=requests,
         outcomes={row[0]: row[1] for row in rows},
-        cost=float(cost),
+        cost=None if unknown and not priced else float(cost),
+        unknown=int(unknown),
         input_tokens=int(given),
         cached_tokens=int(cached),
         output_tokens=int(written),

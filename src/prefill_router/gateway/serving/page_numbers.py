@@ -160,6 +160,7 @@ def _window(since: float, found: ReceiptsSummary) -> SpendWindow:
         since=since,
         requests=found.requests,
         cost=found.cost,
+        unknown=found.unknown,
         by_target=page_rows.spends(found),
         compared=found.instead.requests,
         compared_cost=found.instead.spent,

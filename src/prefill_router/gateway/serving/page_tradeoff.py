@@ -16,7 +16,7 @@ def curve(recorded: Recorded, receipts: Sequence[Receipt]) -> Curve:
     return Curve(
         since=min((r.at for r in receipts), default=None) if len(recorded) else None,
         requests=len(recorded),
-        points=[CurvePoint(lam=lam, accuracy=p, cost=_THOUSAND * c) for lam, p, c in points],
+        points=[CurvePoint(lam=lam, accuracy=p, cost=_of_thousand(c)) for lam, p, c in points],
         singles=[
             Single(target=name, accuracy=point.accuracy, cost=_THOUSAND * point.cost)
             for name, point in recorded.singles().items()
@@ -43,5 +43,9 @@ def _point(recorded: Recorded, lam: float) -> CurvePoint:
     return CurvePoint(
         lam=lam,
         accuracy=point.accuracy if known else 0.0,
-        cost=_THOUSAND * point.cost if known else 0.0,
+        cost=_of_thousand(point.cost),
     )
+
+
+def _of_thousand(cost: float) -> float | None:
+    return _THOUSAND * cost if math.isfinite(cost) else None

@@ -5,10 +5,11 @@ from typing import Annotated, Literal, final
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from prefill_router.gateway.words import Scored
+from prefill_router.yaml_files import Number, WholeNumber
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Seconds = Annotated[Number, Field(gt=0, le=86_400)]
+Count = Annotated[WholeNumber, Field(ge=1, le=10_000_000)]
 
 
 class Part(BaseModel):
@@ -28,7 +29,7 @@ class Listen(Part):
     """
 
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    port: Annotated[WholeNumber, Field(ge=0, le=65_535)] = 8080
     hosts: tuple[str, ...] = ()
 
 
@@ -57,8 +58,8 @@ class Routing(Part):
     deadline_seconds: Seconds = 1.0
     max_queue: Count = 256
     max_batch: Count = 32
-    cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 4096
-    reuse_bytes: Annotated[int, Field(ge=0, le=2**40)] = 2**28
+    cache_entries: Annotated[WholeNumber, Field(ge=0, le=10_000_000)] = 4096
+    reuse_bytes: Annotated[WholeNumber, Field(ge=0, le=2**40)] = 2**28
     fallback: str = "prior"
     novelty: Share = 1.0
 
@@ -79,7 +80,7 @@ class Sessions(Part):
     known_by: Literal["conversation", "header", "none"] = "conversation"
     seconds: Seconds = 3600.0
     cache_seconds: Seconds = 300.0
-    margin: Annotated[float, Field(ge=0, le=2)] = 0.0
+    margin: Annotated[Number, Field(ge=0, le=2)] = 0.0
     most: Count = 100_000
 
 
@@ -99,9 +100,9 @@ class Failures(Part):
         breaker_seconds: So long it stays open, before one request tries again.
     """
 
-    retries: Annotated[int, Field(ge=0, le=10)] = 1
-    targets: Annotated[int, Field(ge=1, le=100)] = 3
-    backoff_seconds: Annotated[float, Field(ge=0, le=60)] = 0.2
+    retries: Annotated[WholeNumber, Field(ge=0, le=10)] = 1
+    targets: Annotated[WholeNumber, Field(ge=1, le=100)] = 3
+    backoff_seconds: Annotated[Number, Field(ge=0, le=60)] = 0.2
     connect_seconds: Seconds | None = None
     first_token_seconds: Seconds | None = None
     silence_seconds: Seconds | None = None
@@ -122,10 +123,10 @@ class Budget(Part):
         stop: Whether requests are refused once all is spent; else the cheapest target answers.
     """
 
-    dollars: Annotated[float, Field(gt=0)]
+    dollars: Annotated[Number, Field(gt=0)]
     per: Literal["hour", "day"]
     key: str | None = None
-    soften_from: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    soften_from: Annotated[Number, Field(ge=0, lt=1)] = 0.5
     stop: bool = False
 
 
@@ -162,8 +163,8 @@ class Receipts(Part):
 
     url: str = "sqlite:///receipts.sqlite"
     prompts: bool = False
-    keep_days: Annotated[int, Field(le=36_500)] | None = None
-    wait_seconds: Annotated[float, Field(ge=0, le=60)] = 2.0
+    keep_days: Annotated[WholeNumber, Field(le=36_500)] | None = None
+    wait_seconds: Annotated[Number, Field(ge=0, le=60)] = 2.0
     max_queue: Count = 10_000
 
     @field_validator("url")
@@ -199,11 +200,11 @@ class Limits(Part):
     """
 
     body_bytes: Count = 10_000_000
-    header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
+    header_bytes: Annotated[WholeNumber, Field(ge=1024, le=1_000_000)] = 32_768
     connections: Count = 4096
     requests: Count = 2048
     streams: Count = 2048
-    held_bytes: Annotated[int, Field(ge=1, le=2**40)] = 2**30
+    held_bytes: Annotated[WholeNumber, Field(ge=1, le=2**40)] = 2**30
 
     @model_validator(mode="after")
     def _has_room_for_one(self) -> "Limits":

@@ -11,7 +11,7 @@ from typing import Any
 
 from prefill_router import files
 from prefill_router.activations.lock import only_writer
-from prefill_router.data import write_dataset
+from prefill_router.data import Origin, write_dataset
 from prefill_router.data.storage import check_replaceable
 from prefill_router.errors import ConfigError
 from prefill_router.harness.answer import Answer
@@ -37,6 +37,7 @@ def grade_run(
     out: Path | str,
     *,
     settings: Settings | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> GradingReport:
     """Grade a run's answers and write the dataset, whole or not at all.
@@ -47,22 +48,24 @@ def grade_run(
 
     Args:
         run: The run.
-        out: The dataset's folder; one that is there is replaced.
+        out: The dataset's folder; what an earlier grading of the run wrote there is replaced.
         settings: How to grade.
+        overwrite: Replace a dataset of another origin, too.
         progress: Shows how far it is.
 
     Raises:
         ConfigError: A grader lacks something, such as a judge or a package, or there is none of a
             name.
         SandboxError: Programs are to be graded, and there is no sandbox.
-        DataError: The run has no answers, or `out` holds something else than a dataset.
+        DataError: The run has no answers, or `out` holds something else than its dataset.
         CorruptError: The run isn't what was written.
     """
     out = Path(out)
     settings = settings or Settings()
     for name in settings.skip:
         grader_named(name)
-    check_replaceable(out)
+    origin = Origin.of("grade", run.folder)
+    check_replaceable(out, origin=origin, overwrite=overwrite)
     shelf = Shelf(run)
     sheet = Sheet(shelf, run.pool)
     graders = Graders(settings, run.folder)
@@ -85,7 +88,7 @@ def grade_run(
         sheet.write(folder)
         files.write_json(folder / SUMMARY, report.to_dict())
 
-    write_dataset(sheet.dataset(), out, also=also)
+    write_dataset(sheet.dataset(), out, also=also, origin=origin)
     return report
 
 

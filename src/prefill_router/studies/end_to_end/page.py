@@ -7,7 +7,7 @@ from typing import Any
 
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.document import facts, paragraph, plain_cell, table, wide
-from prefill_router.evaluation.wording import NOTHING, dollars
+from prefill_router.evaluation.wording import NOTHING, UNKNOWN, dollars
 from prefill_router.studies.end_to_end.drawing import draw, rows as drawn_rows
 from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEnd
 from prefill_router.studies.end_to_end.words import number, said
@@ -175,7 +175,9 @@ def _use_cell(name: str, one: Estimate) -> str:
 
 def _cell(one: Estimate, word: Any) -> str:
     ends = [word(end) for end in (one.lower, one.upper)]
-    return plain_cell(word(one.value), note="" if NOTHING in ends else " to ".join(ends))
+    return plain_cell(
+        word(one.value), note="" if {NOTHING, UNKNOWN} & set(ends) else " to ".join(ends)
+    )
 
 
 def _scaled(one: Estimate, by: int) -> Estimate:
@@ -183,7 +185,7 @@ def _scaled(one: Estimate, by: int) -> Estimate:
 
 
 def _money(value: float) -> str:
-    return dollars(value) if math.isfinite(value) else NOTHING
+    return dollars(value) if math.isfinite(value) else UNKNOWN
 
 
 def _percent(value: float) -> str:

@@ -3,7 +3,7 @@
 import math
 
 from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.wording import NOTHING, dollars, worded
+from prefill_router.evaluation.wording import NOTHING, UNKNOWN, dollars, worded
 from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEnd, Point, alone
 
 _SMALL = 5e-4
@@ -107,7 +107,7 @@ def _order(result: EndToEnd) -> list[str]:
 def number(name: str, estimate: Estimate) -> str:
     """A number of a use, in its unit."""
     if not math.isfinite(estimate.value):
-        return NOTHING
+        return UNKNOWN if NUMBERS[name][1] == "usd" else NOTHING
     match NUMBERS[name][1]:
         case "share":
             digits = 1 if name == "accuracy" else 2

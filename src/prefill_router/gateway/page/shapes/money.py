@@ -4,11 +4,11 @@ from typing import Literal, TypedDict
 
 
 class TargetSpend(TypedDict):
-    """What one target took."""
+    """What one target took; its cost is None where it isn't known of any answered request."""
 
     target: str
     requests: int
-    cost: float
+    cost: float | None
 
 
 class Instead(TypedDict):
@@ -24,7 +24,8 @@ class SpendWindow(TypedDict):
     Attributes:
         since: From when on.
         requests: How many came.
-        cost: What all of them cost, as observed.
+        cost: What they cost, as observed, where it is known; None where it is of none.
+        unknown: Answered requests whose cost isn't known.
         by_target: Those that took anything, the dearest first.
         compared: How many answered requests `at_best` and `at_dearest` hold: the latest of those
             that know every present target's cost.
@@ -36,7 +37,8 @@ class SpendWindow(TypedDict):
 
     since: float
     requests: int
-    cost: float
+    cost: float | None
+    unknown: int
     by_target: list[TargetSpend]
     compared: int
     compared_cost: float
@@ -80,12 +82,12 @@ class CurvePoint(TypedDict):
     Attributes:
         lam: The trade-off.
         accuracy: Mean probability of the chosen targets.
-        cost: Expected dollars per 1,000 requests.
+        cost: Expected dollars per 1,000 requests; None where prices are unknown.
     """
 
     lam: float
     accuracy: float
-    cost: float
+    cost: float | None
 
 
 class Single(TypedDict):

@@ -1,4 +1,4 @@
-// Numbers as people read them. What isn't known is a dash.
+// Numbers as people read them. What isn't known is a dash; of a cost, a question mark.
 
 export const NONE = "–";
 
@@ -14,7 +14,7 @@ export function count(value) {
 
 /** US dollars: cents from one dollar on, two significant digits below. */
 export function dollars(value) {
-  if (!known(value)) return NONE;
+  if (!known(value)) return "?";
   if (value === 0) return "$0";
   const size = Math.abs(value);
   if (size < LEAST) return `<\u00a0$${LEAST.toFixed(7)}`;

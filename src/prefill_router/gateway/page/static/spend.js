@@ -59,8 +59,13 @@ function figures(spent) {
     return figure(name, against(share), `than ${other.target}, estimated`);
   };
   return el("dl", { class: "figures" },
-    figure("Spent", dollars(spent.cost), `${count(spent.requests)} requests since ${clock(spent.since)}`),
+    figure("Spent", dollars(spent.cost), `${count(spent.requests)} requests since ${clock(spent.since)}${unknown(spent)}`),
     others(spent).map(([what, other]) => beside(`Against the ${what}`, other)));
+}
+
+/** Answers whose cost isn't known are in no sum. */
+function unknown(spent) {
+  return spent.unknown > 0 ? `, ${count(spent.unknown)} of them at a cost that isn't known` : "";
 }
 
 /** A share of less than nothing is more; more than twice as much is told as a multiple. */
@@ -78,7 +83,7 @@ function compared({ requests, compared: some, compared_cost: cost }) {
 
 function drawAlone(spent, width) {
   const cost = spent.compared > 0 ? spent.compared_cost : spent.cost;
-  const rows = [{ label: "as routed", value: cost, text: dollars(cost), kind: "" }];
+  const rows = [{ label: "as routed", value: cost ?? 0, text: dollars(cost), kind: "" }];
   const told = [["as routed", dollars(cost), "observed"]];
   for (const [what, other] of others(spent)) {
     rows.push({ label: `all ${other.target}`, value: other.cost, text: `≈ ${dollars(other.cost)}`, kind: "soft" });
@@ -89,9 +94,9 @@ function drawAlone(spent, width) {
 }
 
 function drawTargets(spent, width) {
-  const rows = spent.by_target.map((each) => ({ label: each.target, value: each.cost, text: dollars(each.cost) }));
+  const rows = spent.by_target.map((each) => ({ label: each.target, value: each.cost ?? 0, text: dollars(each.cost) }));
   const told = spent.by_target.map((each) => [
-    each.target, count(each.requests), dollars(each.cost), spent.cost > 0 ? percent(each.cost / spent.cost) : "–",
+    each.target, count(each.requests), dollars(each.cost), spent.cost > 0 && each.cost !== null ? percent(each.cost / spent.cost) : "–",
   ]);
   const desc = rows.map((row) => `${row.label}: ${row.text}`).join("; ");
   return { ...bars(rows, width, Math.max(0, ...rows.map((row) => row.value))), desc, columns: BY_TARGET, rows: told };

@@ -49,7 +49,10 @@ export class TradeOff {
   draw() {
     if (this.#curve === null || this.#set === null) return;
     if (!this.#empty.isConnected) byId("curve").append(this.#empty, this.#chart.node);
-    const some = this.#curve.points.length > 0;
+    const { points } = this.#curve;
+    const some = points.length > 0 && points[0].cost !== null;
+    this.#empty.textContent = points.length > 0 ? "Without prices there is no cost to set against accuracy."
+      : "No request with a forecast is on record yet.";
     this.#empty.hidden = some;
     this.#chart.node.hidden = !some;
     if (!some) return;

@@ -1,0 +1,149 @@
+"""Nothing of another origin is replaced unless that is asked for; the same command may go again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commands import Job, refused, succeeded
+from gateway import receipts_made
+from harness import graded_runs
+from prefill_router.data import read_dataset, write_dataset
+from prefill_router.testing import make_routing_dataset
+
+REFUSED = "say --overwrite"
+TABLE = "prompt,target,correct\np,a,1\np,b,0\n"
+
+
+def content(place: Path) -> dict[str, bytes]:
+    files = [place] if place.is_file() else sorted(place.rglob("*"))
+    return {str(path): path.read_bytes() for path in files}
+
+
+def test_import(tmp_path: Path) -> None:
+    for name in ("one.csv", "two.csv"):
+        (tmp_path / name).write_text(TABLE)
+    out = tmp_path / "out"
+    succeeded("import", "long", tmp_path / "one.csv", "--out", out)
+    (tmp_path / "one.csv").write_text(TABLE + "q,a,1\n")
+    succeeded("import", "long", tmp_path / "one.csv", "--out", out)
+    assert len(read_dataset(out)) == 2
+    before = content(out)
+    refused(REFUSED, "import", "long", tmp_path / "two.csv", "--out", out)
+    assert content(out) == before
+    succeeded("import", "long", tmp_path / "two.csv", "--out", out, "--overwrite")
+    assert len(read_dataset(out)) == 1
+
+
+def test_a_dataset_of_unknown_origin(tmp_path: Path) -> None:
+    write_dataset(make_routing_dataset(queries=5), tmp_path / "out")
+    (tmp_path / "t.csv").write_text(TABLE)
+    refused("of an unknown origin", "import", "long", tmp_path / "t.csv", "--out", tmp_path / "out")
+
+
+def test_what_is_no_dataset_stays_whatever_is_said(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TABLE)
+    imported = ("import", "long", tmp_path / "t.csv", "--out", tmp_path, "--overwrite")
+    refused("exists and isn't a dataset", *imported)
+
+
+def test_export(tmp_path: Path) -> None:
+    receipts_made.write_traffic(tmp_path / "one.sqlite", make_routing_dataset(queries=9))
+    shutil.copy(tmp_path / "one.sqlite", tmp_path / "two.sqlite")
+    out = tmp_path / "out"
+    succeeded("export", tmp_path / "one.sqlite", "--out", out)
+    succeeded("export", f"sqlite:///{tmp_path / 'one.sqlite'}", "--out", out)
+    before = content(out)
+    refused(REFUSED, "export", tmp_path / "two.sqlite", "--out", out)
+    assert content(out) == before
+    succeeded("export", tmp_path / "two.sqlite", "--out", out, "--overwrite")
+
+
+def test_grade(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        graded_runs.every_kind(tmp_path / name)
+    skip = [part for name in ("python", "judge") for part in ("--skip", name)]
+    out = ("--out", tmp_path / "out", *skip)
+    for _ in range(2):
+        succeeded("grade", tmp_path / "one", *out)
+    refused(REFUSED, "grade", tmp_path / "two", *out)
+
+
+def test_split(job: Job, tmp_path: Path) -> None:
+    out = tmp_path / "split.json"
+    for _ in range(2):
+        succeeded("split", job.answers, "--out", out)
+    before = content(out)
+    refused(REFUSED, "split", job.answers, "--seed", 1, "--out", out)
+    assert content(out) == before
+    succeeded("split", job.answers, "--seed", 1, "--out", out, "--overwrite")
+    assert json.loads(out.read_text())["seed"] == 1
+    (tmp_path / "notes.json").write_text("{}")
+    refused(REFUSED, "split", job.answers, "--out", tmp_path / "notes.json")
+
+
+def test_fit(copy: Job, tmp_path: Path) -> None:
+    fit = ("fit", copy.answers, "--store", copy.states, "--dim", 8, "--out", copy.router)
+    same = (*fit, "--split", copy.split)
+    succeeded(*same)
+    before = content(copy.router)
+    refused(REFUSED, *fit, "--seed", 1)
+    refused(REFUSED, *same, "--dim", 4)
+    write_dataset(make_routing_dataset(queries=80, missing=0.1), tmp_path / "other")
+    refused(REFUSED, same[0], tmp_path / "other", *same[2:])
+    assert content(copy.router) == before
+    prices = ("--prices", copy.answers / "pool.yaml", "--date", "2027-01-01")
+    succeeded("reprice", copy.router, *prices)
+    refused("repriced since", *same)
+    succeeded(*same, "--overwrite")
+    assert json.loads(succeeded("show", copy.router, "--json"))["notes"] == []
+
+
+def test_a_router_that_can_not_be_read_is_replaced_only_where_that_is_said(copy: Job) -> None:
+    (copy.router / "router.json").write_text("{}")
+    fit = ("fit", copy.answers, "--store", copy.states, "--dim", 8, "--out", copy.router)
+    refused("can't be read; .* --overwrite", *fit, "--split", copy.split)
+
+
+def test_reprice(copy: Job, tmp_path: Path) -> None:
+    reprice = ("reprice", copy.router, "--prices", copy.answers / "pool.yaml", "--out")
+    for _ in range(2):
+        succeeded(*reprice, tmp_path / "new")
+    fit = ("fit", copy.answers, "--store", copy.states, "--dim", 4)
+    succeeded(*fit, "--out", tmp_path / "other")
+    refused(f"isn't this router.*{REFUSED}", *reprice, tmp_path / "other")
+    succeeded(*reprice, tmp_path / "other", "--overwrite")
+
+
+PRICES = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "date", "reason"),
+    [
+        (
+            "target-1,1,1\ntarget1,1,1\n",
+            (),
+            r"unknown targets \['target1'\] \(did you mean 'target-",
+        ),
+        ("somebody,1,1\n", (), r"prices\.csv: unknown targets \['somebody'\]; the pool has"),
+        ("target-1,1,1\n", ("--date", "2026-13-45"), "'2026-13-45', which is none"),
+        ("target-1,1,1\n", ("--date", "tomorrow"), "write it as 2026-11-20"),
+        ("target-1,200000,1\n", (), "has the price 200000"),
+    ],
+)
+def test_reprice_takes_no_names_of_others_and_no_days_that_are_none(
+    copy: Job, tmp_path: Path, rows: str, date: tuple[str, ...], reason: str
+) -> None:
+    (tmp_path / "prices.csv").write_text(PRICES + rows)
+    before = content(copy.router)
+    refused(reason, "reprice", copy.router, "--prices", tmp_path / "prices.csv", *date)
+    assert content(copy.router) == before
+
+
+def test_a_dataset_of_one_target_leaves_nothing_to_route(job: Job, tmp_path: Path) -> None:
+    dataset = read_dataset(job.answers)
+    write_dataset(dataset.select(targets=["target-1"]), tmp_path / "one")
+    fit = ("fit", tmp_path / "one", "--store", job.states, "--out", tmp_path / "router")
+    refused("nothing to route: the dataset has one target, 'target-1'.*merge", *fit)
