@@ -126,15 +126,15 @@ def predictions(draw: Draw, place: Path | None) -> Mapping[str, Array]:
     times.append(time.process_time())
     found = out_of_fold(config, examples, train, seed=0)
     times.append(time.process_time())
-    made = {
+    made: dict[str, Array] = {
         "judged": predictor.correctness(last),
         "out_of_fold": found.correctness,
-        "folds": found.folds,
+        "folds": found.folds.astype(np.float64),
         "seconds": np.diff(times),
     }
     if place is not None:
         with files.replacing_file(place) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, **made)
+            np.savez(stream, allow_pickle=False, **made)
     return made
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 from prefill_router.errors import ConfigError
 from prefill_router.predictors.fitted import PredictorConfig
@@ -50,7 +49,7 @@ class NetworkConfig(PredictorConfig):
         require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
         check_disagreement_weight(self.disagreement_weight)
 
-    def lighter(self) -> Self:
+    def lighter(self) -> "NetworkConfig":
         """The same with two networks at most."""
         return replace(self, seeds=min(self.seeds, 2))
 
