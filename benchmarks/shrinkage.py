@@ -126,15 +126,15 @@ def predictions(draw: Draw, place: Path | None) -> Mapping[str, Array]:
     times.append(time.process_time())
     found = out_of_fold(config, examples, train, seed=0)
     times.append(time.process_time())
-    made = {
+    made: dict[str, Array] = {
         "judged": predictor.correctness(last),
         "out_of_fold": found.correctness,
-        "folds": found.folds,
+        "folds": found.folds.astype(np.float64),
         "seconds": np.diff(times),
     }
     if place is not None:
         with files.replacing_file(place) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, **made)
+            np.savez(stream, allow_pickle=False, **made)
     return made
 
 
@@ -242,9 +242,10 @@ def main() -> None:
     if options.data and options.store:
         data, states = read_dataset(options.data), ActivationStore.open(options.store)
         pools = {options.data.name: partial(real, data, states), **pools}
-    rows = []
-    for pool, of in pools.items():
-        for queries in (count for count in DRAWS if count <= options.most):
+    rows: list[dict[str, Any]] = []
+    result = {"what": "points above the best fixed mix", "lams": LAMS, "rows": rows}
+    for queries in (count for count in DRAWS if count <= options.most):
+        for pool, of in pools.items():
             tables = []
             for number in range(DRAWS[queries]):
                 draw, name = of(queries, number), f"{pool} {queries} {number}.npz"
@@ -252,8 +253,7 @@ def main() -> None:
                 tables.append(one(draw, predictions(draw, place)))
             rows.append(summary(pool, queries, tables))
             print(json.dumps(rows[-1]), flush=True)
-    result = {"what": "points above the best fixed mix", "lams": LAMS, "rows": rows}
-    files.write_json(options.out, {**result, "machine": machine()})
+            files.write_json(options.out, {**result, "machine": machine()})
     for row in rows:
         assert row["shrunk"]["gain"] > -LOSS, row
         lost = row["as predicted"]["auc"] - row["shrunk"]["auc"]

@@ -215,7 +215,8 @@ def test_planted_difficulty_is_learned_and_shuffled_labels_are_not(
     noise = dataclasses.replace(data, correct=shuffled(data).correct)
     nothing = studied(noise, states, split(noise)).curves["one"]
     assert nothing.verdict == "more labels won't help"
-    assert nothing.full.numbers["auc_mean"].lower < 0.5
+    # All of it is shrunk away, so that the AUC is a half and has no spread.
+    assert nothing.full.numbers["auc_mean"].lower <= 0.5
     assert not nothing.trends["auc_mean"].per_doubling.lower > 0
 
 
