@@ -27,9 +27,8 @@ from prefill_router.evaluation.metrics import (
 )
 from prefill_router.evaluation.pareto import Among, Reading
 from prefill_router.evaluation.reliability import calibration_error, chance_error, decomposition
-from prefill_router.evaluation.repeats import held_out_oracle
 from prefill_router.evaluation.strong_weak import StrongWeak
-from prefill_router.evaluation.trial import PerQuery, Trial
+from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import PerResample, Weights, divide, known_mean, mean_over
 
 Headline = Literal[
@@ -122,7 +121,6 @@ class Scorer:
         bins: Its predictions, in bins of equal width.
         max_cost: Where AIQ ends, US dollars per query; None for the largest cost compared.
         pair: The changes between a strong and a weak target; None where there aren't two.
-        held_out: The oracle's labels without the luck of single runs; NaN where runs aren't known.
     """
 
     trial: Trial
@@ -133,7 +131,6 @@ class Scorer:
     bins: Bins
     max_cost: float | None = None
     pair: StrongWeak | None = None
-    held_out: PerQuery | None = None
 
     @classmethod
     def of(
@@ -159,8 +156,7 @@ class Scorer:
             raise ConfigError(f"max_cost is {max_cost}; it must be US dollars per query, above 0")
         sweep, pair = Sweep.of(trial), StrongWeak.of(trial)
         kept = sweep.retained(step)
-        bins, held_out = Bins.of(trial), held_out_oracle(trial)
-        return cls(trial, sweep, rankings(trial), kept, axis, bins, max_cost, pair, held_out)
+        return cls(trial, sweep, rankings(trial), kept, axis, Bins.of(trial), max_cost, pair)
 
     def read(self, weights: Weights) -> Reading:
         """The retained operating points in each resample."""
@@ -199,7 +195,7 @@ class Scorer:
             **_reliability(self.bins, weights),
             **end,
             "routed_to_accuracy": routed_to_accuracy(routing),
-            "oracle_held_out": self._held_out(weights),
+            "oracle_held_out": mean_over(weights, trial.held_out_label),
             **_best_point(own.points, targets["accuracy"], anchors),
             **plane(own.rising, singles, anchors, axis=self.axis),
             **selection(trial, weights),
@@ -208,11 +204,6 @@ class Scorer:
         }
         ordered = {name: headline[name] for name in get_args(Headline)}
         return Scores(ordered, targets, by_regime(trial, weights), anchors, own.points, singles)
-
-    def _held_out(self, weights: Weights) -> PerResample:
-        if self.held_out is None:
-            return np.full(len(weights), np.nan)
-        return mean_over(weights, self.held_out)
 
     def _strong_weak(self, weights: Weights) -> dict[str, PerResample]:
         if self.pair is None:
