@@ -22,9 +22,10 @@ from prefill_router.evaluation import (
     write_report,
 )
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET
-from prefill_router.evaluation.figures import draw, drawing, svg
+from prefill_router.evaluation.figures import draw, drawing
 from prefill_router.evaluation.labels import place_labels
 from prefill_router.evaluation.page import verdict
+from prefill_router.evaluation.rendering import svg
 from prefill_router.evaluation.wording import dollars, interval, worded
 from prefill_router.targets import Pool, Target
 

@@ -11,7 +11,6 @@ from trials import random_system
 from prefill_router.data import mean_of_runs, read_dataset, write_dataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Trial, evaluate
-from prefill_router.evaluation.repeats import held_out_oracle
 
 Runs = np.ndarray
 
@@ -38,21 +37,21 @@ def plain(outcomes: Runs) -> float:
 @pytest.mark.parametrize("shape", [(2, 6, 3), (3, 6, 4), (4, 4, 2)])
 def test_it_is_the_mean_over_all_ways_to_leave_one_run_out(shape: tuple[int, ...]) -> None:
     outcomes = np.random.default_rng(sum(shape)).integers(0, 2, shape).astype(np.float64)
-    got = held_out_oracle(repeated(outcomes))
+    got = repeated(outcomes).held_out_label
     assert got == pytest.approx([plain(outcomes[:, q]) for q in range(shape[1])])
 
 
 def test_of_pure_luck_nothing_is_left() -> None:
     outcomes = np.random.default_rng(0).integers(0, 2, (3, 2000, 6)).astype(np.float64)
     made = repeated(outcomes)
-    assert np.nanmean(held_out_oracle(made)) == pytest.approx(0.5, abs=0.03)
+    assert np.nanmean(made.held_out_label) == pytest.approx(0.5, abs=0.03)
     assert outcomes[0].max(axis=1).mean() > 0.97  # the plain oracle of one run
 
 
 def test_of_certain_knowledge_all_is_kept() -> None:
     sure = np.random.default_rng(0).integers(0, 2, (200, 4)).astype(np.float64)
     made = repeated(np.stack([sure, sure, sure]))
-    assert held_out_oracle(made) == pytest.approx(sure.max(axis=1))
+    assert made.held_out_label == pytest.approx(sure.max(axis=1))
 
 
 def test_queries_without_repeats_are_left_out_and_missing_targets_never_chosen() -> None:
@@ -60,12 +59,12 @@ def test_queries_without_repeats_are_left_out_and_missing_targets_never_chosen()
     outcomes[:, 0, 1] = np.nan  # never asked
     outcomes[1:, 1, 0] = np.nan  # asked once
     made = repeated(outcomes)
-    got = held_out_oracle(made)
+    got = made.held_out_label
     assert got[0] == pytest.approx(plain(outcomes[:, 0][:, [0, 2]]))
     assert np.isnan(got[1])
     assert np.isfinite(got[2:]).all()
     scored = dataclasses.replace(made, correct=np.full((40, 3), 0.37))  # no share of three runs
-    assert np.isnan(held_out_oracle(scored)).all()
+    assert np.isnan(scored.held_out_label).all()
 
 
 def test_runs_reach_the_evaluation_through_a_folder(tmp_path: Path) -> None:

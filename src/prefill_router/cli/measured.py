@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.cli.app import err
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 
@@ -39,3 +40,27 @@ def measured_seconds(folder: Path, dataset: RoutingDataset) -> PerCell:
             "dataset was graded from"
         )
     return seconds
+
+
+def answers_seconds(
+    judged: RoutingDataset, speeds: Path | None, run: Path | None
+) -> tuple[PerCell, str]:
+    """How long each answer takes, by speeds or as measured in a run, and where that comes from."""
+    from prefill_router.studies.end_to_end import answer_seconds, read_speeds
+
+    seconds = np.full(judged.correct.shape, np.nan)
+    sources = []
+    if speeds is not None:
+        given = read_speeds(speeds)
+        if run is None and (lacking := sorted(set(judged.pool.names) - set(given))):
+            raise DataError(f"{speeds} lacks the targets {lacking}; name the speed of each")
+        seconds = answer_seconds(judged, given)
+        sources.append(f"TTFT and output tokens at the speeds in {speeds.name}")
+    if run is not None:
+        timed = measured_seconds(run, judged)
+        seconds = np.where(np.isnan(timed), seconds, timed)
+        share = float(np.mean(~np.isnan(timed)))
+        sources.insert(0, f"measured in {run} ({100 * share:.0f} % of the answers)")
+    if not sources:
+        err.print("note: no --speeds and no --run, so the time of the answers is unknown")
+    return seconds, "; else ".join(sources)

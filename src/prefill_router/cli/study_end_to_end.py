@@ -88,6 +88,7 @@ def end_to_end(
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
     from prefill_router.activations import ActivationStore
+    from prefill_router.cli.measured import answers_seconds
     from prefill_router.studies.end_to_end import LAMS, Charge, study_end_to_end
     from prefill_router.studies.end_to_end.page import NAME, sheet
     from prefill_router.studies.end_to_end.result import ROUTER
@@ -107,7 +108,7 @@ def end_to_end(
         sample=sample,
         seed=seed,
     )
-    seconds, timing = _answers(stage.judged, speeds, run)
+    seconds, timing = answers_seconds(stage.judged, speeds, run)
     single = best or stage.best
     mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": part})
     routers, asked = {ROUTER: stage.router}, {ROUTER: charge}
@@ -255,33 +256,6 @@ def _route(name: str, router: "Router") -> Callable[[Prompt], object]:
             ) from None
 
     return route
-
-
-def _answers(
-    judged: RoutingDataset, speeds: Path | None, run: Path | None
-) -> "tuple[PerCell, str]":
-    """How long each answer takes, and where that comes from."""
-    import numpy as np
-
-    from prefill_router.cli.measured import measured_seconds
-    from prefill_router.studies.end_to_end import answer_seconds, read_speeds
-
-    seconds = np.full(judged.correct.shape, np.nan)
-    sources = []
-    if speeds is not None:
-        given = read_speeds(speeds)
-        if run is None and (lacking := sorted(set(judged.pool.names) - set(given))):
-            raise DataError(f"{speeds} lacks the targets {lacking}; name the speed of each")
-        seconds = answer_seconds(judged, given)
-        sources.append(f"TTFT and output tokens at the speeds in {speeds.name}")
-    if run is not None:
-        timed = measured_seconds(run, judged)
-        seconds = np.where(np.isnan(timed), seconds, timed)
-        share = float(np.mean(~np.isnan(timed)))
-        sources.insert(0, f"measured in {run} ({100 * share:.0f} % of the answers)")
-    if not sources:
-        err.print("note: no --speeds and no --run, so the time of the answers is unknown")
-    return seconds, "; else ".join(sources)
 
 
 def _table(found: "EndToEnd") -> "Table":

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from prefill_router import files
 from prefill_router.evaluation.diagram import Diagram, Reliability
-from prefill_router.evaluation.figures import INK, png, svg
 from prefill_router.evaluation.labels import any_script
+from prefill_router.evaluation.rendering import INK, png, svg
 
 _POINT, _MASS, _EVEN = "#0072B2", "#999999", "#D55E00"  # told apart with any colour vision
 _ACROSS = 5

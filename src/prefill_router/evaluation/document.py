@@ -117,5 +117,5 @@ def estimate_cell(estimate: Estimate, unit: Unit, *, signed: bool = False, held:
 
 
 def figure(svg: str, caption: str) -> str:
-    """A figure, an SVG element (`figures.inline_svg`), with plain text under it."""
+    """A figure, an SVG element (`rendering.inline_svg`), with plain text under it."""
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"

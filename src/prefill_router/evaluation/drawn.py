@@ -8,7 +8,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from prefill_router import files
-from prefill_router.evaluation.figures import png, svg
+from prefill_router.evaluation.rendering import png, svg
 
 
 def write_figure(figure: Figure, path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:

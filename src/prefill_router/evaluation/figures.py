@@ -1,10 +1,8 @@
-"""The accuracy-cost figures of a report, as objects; writing them is the report's business."""
+"""The accuracy-cost figures of a report, as objects."""
 
-import io
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -15,7 +13,8 @@ from numpy.typing import NDArray
 from prefill_router.evaluation.area import Anchors, Axis
 from prefill_router.evaluation.bands import Band
 from prefill_router.evaluation.evaluation import Evaluation
-from prefill_router.evaluation.labels import any_script, place_labels
+from prefill_router.evaluation.labels import place_labels
+from prefill_router.evaluation.rendering import INK
 from prefill_router.evaluation.wording import PER
 
 View = Literal["raw", "normalised"]
@@ -24,8 +23,6 @@ Mixes = Float[NDArray[np.float64], " mixture"]
 Singles = Float[NDArray[np.float64], " target"]
 # Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
 _ROUTER, _SINGLE, _ORACLE, _MARK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-INK = "#010203"
-"""Black for the eye; `inline_svg` makes it the page's text colour."""
 _PER_MIX = 40
 """Points drawn between two targets of the best mix: a straight line only where cost is linear."""
 _MOST = 4000
@@ -174,32 +171,6 @@ def name_targets(axes: Axes, *drawn: Drawing) -> None:
         lines += [pair for pair in pairs if np.isfinite(pair).all()]
     names = [first.names[i] for i in keep]
     place_labels(axes, [at[i] for i in keep], names, avoid=lines, colour=INK)
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as a bitmap on white."""
-    buffer = io.BytesIO()
-    with any_script():
-        figure.savefig(buffer, format="png", dpi=160, facecolor="white")
-    return buffer.getvalue()
-
-
-def svg(figure: Figure, *, background: str = "white") -> str:
-    """The figure as SVG with real text; the same figure gives the same bytes."""
-    buffer = io.StringIO()
-    with (
-        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "prefill-router"}),
-        any_script(),
-    ):
-        figure.savefig(buffer, format="svg", facecolor=background, metadata={"Date": None})
-    return buffer.getvalue()
-
-
-def inline_svg(figure: Figure, *, label: str) -> str:
-    """The figure as an element of a page, in the page's text colour, on its background."""
-    text = svg(figure, background="none")
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
-    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
 def _row(

@@ -7,32 +7,36 @@ endless runs, so the truth lies between it and the plain one, and nearer the mor
 """
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.trial import PerCell, PerQuery, Trial
-
+PerCell = Float[NDArray[np.float64], "query target"]
+PerQuery = Float[NDArray[np.float64], " query"]
 _WHOLE = 1e-6
 """A mean of right and wrong runs, times their number, is this near a whole number."""
 
 
-def held_out_oracle(trial: Trial) -> PerQuery:
+def held_out_oracle(correct: PerCell, runs: PerCell | None) -> PerQuery:
     """The mean label of an oracle that sees all runs of every target but the one it is judged by.
 
     Over all ways to leave one run of each target out; of targets that did equally well in the
     others each is chosen as often. NaN for queries that have a label which isn't known to be the
     mean of two or more runs, each right or wrong.
+
+    Args:
+        correct: The labels; NaN where missing.
+        runs: Of how many runs each is the mean; NaN or None where that isn't known.
     """
-    found = np.full(len(trial), np.nan)
-    if trial.runs is None:
+    found = np.full(len(correct), np.nan)
+    if runs is None:
         return found
-    known = ~np.isnan(trial.correct)
-    right: PerCell = np.rint(np.where(known, trial.correct * trial.runs, 0.0))
-    counted = (trial.runs >= 2) & (np.abs(trial.correct * trial.runs - right) < _WHOLE)
+    known = ~np.isnan(correct)
+    right: PerCell = np.rint(np.where(known, correct * runs, 0.0))
+    counted = (runs >= 2) & (np.abs(correct * runs - right) < _WHOLE)
     rows = known.any(axis=1) & (counted | ~known).all(axis=1)
     if rows.any():
-        runs: PerCell = np.where(known, trial.runs, 2.0)
-        found[rows] = _expected(right[rows], runs[rows], known[rows])
+        often: PerCell = np.where(known, runs, 2.0)
+        found[rows] = _expected(right[rows], often[rows], known[rows])
     return found
 
 

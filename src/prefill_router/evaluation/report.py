@@ -106,7 +106,7 @@ def _write_figures(
     evaluation: Evaluation, folder: Path, title: str, facts: Mapping[str, str]
 ) -> None:
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.evaluation import figures, page
+    from prefill_router.evaluation import figures, page, rendering
 
     (folder / "figures").mkdir()
     inline = {}
@@ -114,10 +114,10 @@ def _write_figures(
         what = figures.drawing(evaluation, "raw" if view == "raw" else "normalised")
         figure = figures.draw(what)
         path = folder / "figures" / name
-        path.with_suffix(".png").write_bytes(figures.png(figure))
-        path.with_suffix(".svg").write_text(figures.svg(figure), encoding="utf-8")
+        path.with_suffix(".png").write_bytes(rendering.png(figure))
+        path.with_suffix(".svg").write_text(rendering.svg(figure), encoding="utf-8")
         rows = pl.DataFrame(what.rows(), infer_schema_length=None).fill_nan(None)
         path.with_suffix(".csv").write_text(rows.write_csv(), encoding="utf-8")
-        inline[view] = figures.inline_svg(figure, label=what.title)
+        inline[view] = rendering.inline_svg(figure, label=what.title)
     text = page.render(evaluation, title=title, facts=facts, figures=inline)
     (folder / PAGE).write_text(text, encoding="utf-8")

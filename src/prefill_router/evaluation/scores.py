@@ -33,9 +33,8 @@ from prefill_router.evaluation.metrics import (
 from prefill_router.evaluation.operating_points import OperatingPoints, chosen_numbers
 from prefill_router.evaluation.pareto import Among, Reading
 from prefill_router.evaluation.reliability import calibration_error, chance_error, decomposition
-from prefill_router.evaluation.repeats import held_out_oracle
 from prefill_router.evaluation.strong_weak import StrongWeak
-from prefill_router.evaluation.trial import PerQuery, Trial
+from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import PerResample, Weights, divide, known_mean, mean_over
 
 Headline = Literal[
@@ -137,7 +136,6 @@ class Scorer:
         max_cost: Where AIQ ends, US dollars per query; None for the largest cost compared.
         pair: The changes between a strong and a weak target; None where there aren't two.
         chosen: The settings that were chosen on train rows; None if there are none.
-        held_out: The oracle's labels without the luck of single runs; NaN where runs aren't known.
     """
 
     trial: Trial
@@ -150,7 +148,6 @@ class Scorer:
     max_cost: float | None = None
     pair: StrongWeak | None = None
     chosen: OperatingPoints | None = None
-    held_out: PerQuery | None = None
 
     @classmethod
     def of(
@@ -188,7 +185,6 @@ class Scorer:
             max_cost,
             StrongWeak.of(trial),
             chosen,
-            held_out_oracle(trial),
         )
 
     def read(self, weights: Weights) -> Reading:
@@ -229,7 +225,7 @@ class Scorer:
             **_reliability(self.bins, weights),
             **end,
             **chosen_numbers(trial, self.chosen, same, anchors.ceiling),
-            "oracle_held_out": self._held_out(same),
+            "oracle_held_out": mean_over(same, trial.held_out_label),
             **_best_point(own.points, targets["accuracy"], anchors),
             **plane(own.rising, singles, anchors, axis=self.axis),
             **selection(trial, same),
@@ -238,11 +234,6 @@ class Scorer:
         }
         ordered = {name: headline[name] for name in get_args(Headline)}
         return Scores(ordered, targets, by_regime(trial, same), anchors, own.points, singles)
-
-    def _held_out(self, weights: Weights) -> PerResample:
-        if self.held_out is None:
-            return np.full(len(weights), np.nan)
-        return mean_over(weights, self.held_out)
 
     def _strong_weak(self, weights: Weights) -> dict[str, PerResample]:
         if self.pair is None:

@@ -11,14 +11,8 @@ from matplotlib.figure import Figure
 from prefill_router.errors import DataError
 from prefill_router.evaluation.drawn import write_figure
 from prefill_router.evaluation.evaluation import Evaluation
-from prefill_router.evaluation.figures import (
-    INK,
-    Drawing,
-    draw_singles,
-    drawing,
-    frame,
-    name_targets,
-)
+from prefill_router.evaluation.figures import Drawing, draw_singles, drawing, frame, name_targets
+from prefill_router.evaluation.rendering import INK
 
 # Okabe and Ito's colours that the targets and the oracle leave free; the strokes differ as well.
 _STROKES = (("#0072B2", "-"), ("#CC79A7", "--"), (INK, "-."), ("#56B4E9", ":"))

@@ -13,6 +13,7 @@ from prefill_router.data import RoutingDataset, binary
 from prefill_router.errors import DataError
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.quality import QualityCheck
+from prefill_router.evaluation.repeats import held_out_oracle
 from prefill_router.policy import Lambda, LambdaPath, Policy
 
 PerCell = Float[NDArray[np.float64], "query target"]
@@ -161,6 +162,11 @@ class Trial:
         """The oracle: each query's highest label over the targets measured; NaN without any."""
         label: PerQuery = np.fmax.reduce(self.correct, axis=1)
         return label
+
+    @cached_property
+    def held_out_label(self) -> PerQuery:
+        """The oracle's without the luck of single runs; NaN where labels are of single ones."""
+        return held_out_oracle(self.correct, self.runs)
 
     @cached_property
     def best_cost(self) -> PerQuery:

@@ -5,7 +5,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.rendering import INK
 
 # Okabe and Ito's colours, told apart by readers with any colour vision, with strokes and markers
 # beside them for print without colour.

@@ -101,7 +101,7 @@ def write(sheet: Sheet, folder: Path) -> None:
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.evaluation.drawn import write_figure
-    from prefill_router.evaluation.figures import inline_svg
+    from prefill_router.evaluation.rendering import inline_svg
 
     folder.mkdir(parents=True, exist_ok=True)
     if sheet.figures:

@@ -15,7 +15,7 @@ from prefill_router.evaluation.document import (
     table,
     wide,
 )
-from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.rendering import INK
 from prefill_router.evaluation.wording import interval, worded
 from prefill_router.studies.drawing import QUIET, legend_below, new_figure, stroke, style
 from prefill_router.studies.output import Drawn, Sheet

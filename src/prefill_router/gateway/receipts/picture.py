@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from prefill_router.errors import DataError
 from prefill_router.evaluation.drawn import write_figure
-from prefill_router.evaluation.figures import INK
 from prefill_router.evaluation.labels import place_labels
+from prefill_router.evaluation.rendering import INK
 from prefill_router.gateway.receipts.replay import Replay
 from prefill_router.studies.drawing import QUIET, legend_below, new_figure, stroke, style
 

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.figures import INK, draw_singles, drawing, frame, name_targets
+from prefill_router.evaluation.figures import draw_singles, drawing, frame, name_targets
+from prefill_router.evaluation.rendering import INK
 from prefill_router.reports.compare.run import Judged, Result
 
 # Okabe and Ito's colours that the targets and the oracle leave free, and strokes beside them.

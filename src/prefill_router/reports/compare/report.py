@@ -36,7 +36,7 @@ def write(result: Result, folder: Path, *, title: str, known: Mapping[str, str])
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.evaluation.drawn import write_figure
-    from prefill_router.evaluation.figures import inline_svg
+    from prefill_router.evaluation.rendering import inline_svg
     from prefill_router.reports.compare import drawing, page
 
     figures = {

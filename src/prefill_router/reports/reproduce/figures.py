@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.figures import INK, draw_singles, drawing, frame, name_targets
+from prefill_router.evaluation.figures import draw_singles, drawing, frame, name_targets
+from prefill_router.evaluation.rendering import INK
 from prefill_router.reports.reproduce.run import SYSTEMS, TRUNK, Run
 
 # Okabe and Ito's colours that the targets and the oracle leave free, and strokes beside them.

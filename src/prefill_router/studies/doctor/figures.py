@@ -10,9 +10,10 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.curve import Sweep
-from prefill_router.evaluation.figures import INK, draw_mix
+from prefill_router.evaluation.figures import draw_mix
 from prefill_router.evaluation.fixed import FixedChoice
 from prefill_router.evaluation.labels import place_labels
+from prefill_router.evaluation.rendering import INK
 from prefill_router.evaluation.weighted import known_mean, mean_over, ones
 from prefill_router.evaluation.wording import PER
 from prefill_router.studies.doctor.checkup import Checkup

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.rendering import INK
 from prefill_router.evaluation.wording import PER
 from prefill_router.studies.end_to_end.result import EndToEnd
 

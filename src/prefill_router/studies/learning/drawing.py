@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.rendering import INK
 from prefill_router.studies.learning.numbers import NUMBERS, Number, better
 from prefill_router.studies.learning.result import Curve, Learning, SizePoint
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.figures import INK
+from prefill_router.evaluation.rendering import INK
 from prefill_router.studies.search.bench import WORDS
 from prefill_router.studies.search.trials import Ranked, Trial
 from prefill_router.studies.search.verdict import Verdict

@@ -95,7 +95,7 @@ def write(
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.evaluation.drawn import write_figure
-    from prefill_router.evaluation.figures import inline_svg
+    from prefill_router.evaluation.rendering import inline_svg
     from prefill_router.studies.search import drawing, page
 
     figures = {
