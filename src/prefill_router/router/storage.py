@@ -156,7 +156,7 @@ def _to_dict(router: "Router") -> dict[str, Any]:
     }
     return {
         "format": FORMAT,
-        "pool": router.pool.to_dict(),
+        "pool": router.pool.public().to_dict(),
         "costs": costs,
         "features": router.features.to_dict(),
         "predictor": router.predictor.to_dict(),
