@@ -10,7 +10,6 @@ no locks, what hasn't changed for an hour is taken for left.
 import ctypes
 import errno
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -21,9 +20,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.locks import is_still, take_lock
 
 _ABANDONED_SECONDS = 3600
 _LONGEST_NAME = 240  # bytes; with what a temporary name adds, no more than file systems take
@@ -31,10 +31,7 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 CHECKSUMS = "SHA256SUMS"
 _LOOK = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_HAS_LOCKS = importlib.util.find_spec("fcntl") is not None  # on Unix
 _MOUNTS = Path("/proc/self/mountinfo")
-
-LockState = Literal["held", "busy", "unsupported"]
 
 
 @contextmanager
@@ -267,29 +264,6 @@ def _temporary(path: Path, suffix: str, *, is_folder: bool) -> tuple[Path, int]:
         if is_still(made, descriptor):
             return made, descriptor
         os.close(descriptor)  # taken for left before it was locked
-
-
-def take_lock(descriptor: int, *, wait: bool) -> LockState:
-    """Lock an open file or folder, until its descriptor is closed or the process ends."""
-    if not _HAS_LOCKS:
-        return "unsupported"
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return "busy"
-    except OSError:
-        return "unsupported"
-    return "held"
-
-
-def is_still(path: Path, descriptor: int) -> bool:
-    """Whether an open file or folder still has this name."""
-    try:
-        return path.stat().st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False
 
 
 def _sync(path: Path) -> None:

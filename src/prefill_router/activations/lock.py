@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from prefill_router.files import LockState, is_still, take_lock
+from prefill_router.locks import LockState, is_still, take_lock
 
 
 @contextmanager

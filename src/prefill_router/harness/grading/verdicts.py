@@ -40,8 +40,8 @@ def read_verdict(reply: str, *, soft: bool) -> Verdict | None:
 
     The JSON object that the reply ends on counts, fenced or not, and with its keys in any case. No
     other object does, neither within it nor before it: a judge may quote one from the answer that
-    it grades. Where a reply ends on none, lines such as `correct: yes` count, if they agree. A reply
-    in which that takes too long to tell can't be read.
+    it grades. Where a reply ends on none, lines such as `correct: yes` count, if they agree. What
+    would take too long to tell can't be read.
     """
     wanted = "score" if soft else "correct"
     try:
