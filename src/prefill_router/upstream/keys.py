@@ -42,8 +42,8 @@ def provider_keys(
         raise ConfigError(f"the environment variable {shown} holds what can't be a key; set it")
     for provider, name in named.items():
         if name is not None:
-            theirs = f"the key of provider {provider.name!r}"
-            check_encrypted(provider.base_url, environment, whose=theirs)
+            the_key = f"the key of provider {provider.name!r}"
+            check_encrypted(provider.base_url, environment, whose=the_key)
     return keys
 
 
