@@ -1,6 +1,7 @@
 """Files and folders are found whole, whatever happens to the process that writes them."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from prefill_router import files
-from prefill_router.errors import CorruptError
+from prefill_router import files, locks
+from prefill_router.errors import ConfigError, CorruptError
 
 HERE = Path(__file__).parent
 KINDS = {"file": ("file",), "folder": ("folder/one", "folder/two", "folder/deep/three")}
@@ -158,3 +159,104 @@ def test_what_is_missing_or_cut_or_longer_is_named(sealed: Path) -> None:
     (sealed / files.CHECKSUMS).unlink()
     with pytest.raises(CorruptError, match="lacks the file SHA256SUMS"):
         files.verify_checksums(sealed, ["a"])
+
+
+LEFT_FILE = """
+import os, sys
+from pathlib import Path
+from prefill_router import files
+with files.replacing_file(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+LEFT_FOLDER = LEFT_FILE.replace("replacing_file", "replacing_folder").replace(
+    "temporary.write", '(temporary / "x").write'
+)
+
+
+def left_by_a_killed_run(path: Path, program: str) -> Path:
+    killed = subprocess.run([sys.executable, "-c", program, path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = path.parent.glob(f".{path.name}.*.tmp")
+    return left
+
+
+@pytest.mark.parametrize("program", [LEFT_FILE, LEFT_FOLDER])
+@pytest.mark.parametrize("after", ["check", "write"])
+def test_what_a_killed_run_left_goes_with_the_next(
+    program: str, after: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    left = left_by_a_killed_run(out, program)
+    others = [tmp_path / f".{name}.abcdefgh.tmp" for name in ("outer", "ou", "out.json")]
+    others.append(tmp_path / ".out.mine.tmp")
+    for other in others:
+        other.touch()
+    if after == "check":
+        files.check_place(out)
+    else:
+        files.write_text(out, "new")
+    assert not left.exists()
+    assert all(other.exists() for other in others)
+
+
+@pytest.mark.parametrize("program", [LEFT_FILE, LEFT_FOLDER])
+def test_what_a_live_writer_writes_stays(program: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    slow = program.replace("os.kill(os.getpid(), 9)", "print('half', flush=True); input()")
+    line = [sys.executable, "-c", slow, out]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"half\n"
+        files.check_place(out)
+        with files.replacing_file(tmp_path / "out") as mine:  # a second one, of this process
+            files.remove_abandoned(out)
+            assert mine.exists()
+            mine.write_text("mine")
+        writer.communicate(b"\n")
+    found = out if out.is_file() else out / "x"
+    assert found.read_text() == "half"
+
+
+def test_without_locks_only_what_is_old_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = left_by_a_killed_run(tmp_path / "out", LEFT_FILE)
+    monkeypatch.setattr(locks, "_HAS_LOCKS", False)
+    files.check_place(tmp_path / "out")
+    assert left.exists()
+    os.utime(left, (time.time() - 7200,) * 2)
+    files.check_place(tmp_path / "out")
+    assert not left.exists()
+
+
+def test_what_was_put_aside_stays_until_something_is_in_its_place(tmp_path: Path) -> None:
+    aside = tmp_path / ".out.abcdefgh.old"
+    (aside / "old").mkdir(parents=True)
+    files.remove_abandoned(tmp_path / "out")
+    assert aside.exists()
+    files.write_text(tmp_path / "out", "new")
+    files.remove_abandoned(tmp_path / "out")
+    assert not aside.exists()
+
+
+def test_a_mount_point_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of the same file system, or with a space in its name, which `ismount` misses."""
+    (tmp_path / "my out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "my out")
+    mounts = tmp_path / "mountinfo"
+    there = str(tmp_path / "my out").replace(" ", "\\040")
+    mounts.write_text(f"36 35 98:0 /x {there} rw,noatime master:1 - ext4 /dev/root rw\n")
+    monkeypatch.setattr(files, "_MOUNTS", mounts)
+    for path in (tmp_path / "my out", tmp_path / "link"):
+        with pytest.raises(ConfigError, match=r"is a mount point.* such as .*my out/new"):
+            files.check_place(path)
+    files.check_place(tmp_path / "my out", replaced=False)
+    files.check_place(tmp_path / "my out" / "new")
+
+
+def test_the_mount_points_of_this_machine_are_known() -> None:
+    with pytest.raises(ConfigError, match="/proc is a mount point"):
+        files.check_place(Path("/proc"))

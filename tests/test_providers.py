@@ -109,3 +109,35 @@ def test_providers_in_files_that_can_not_be(text: str, words: str, tmp_path: Pat
     with pytest.raises(FormatError, match=words) as caught:
         read_pool(path)
     assert "sk-1" not in str(caught.value)
+
+
+HUSH = "sk-hush-0123456789"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"https://me:{HUSH}@lab.example/v1",
+        f"https://{HUSH}@lab.example/v1",
+        f"htps://me:{HUSH}@lab.example/v1",
+        f"https://me:{HUSH}@lab.example:99999/v1",
+        f"https://me:a?{HUSH}@lab.example/v1",
+        f"lab.example/v1?key={HUSH}",
+    ],
+)
+def test_keys_in_addresses_that_can_not_be_are_not_quoted(url: str) -> None:
+    for make in (lambda: Provider(name="p", base_url=url), lambda: Target(name="a", base_url=url)):
+        with pytest.raises(ConfigError, match="base_url") as told:
+            make()
+        assert HUSH not in str(told.value)
+
+
+def test_what_is_shown_of_a_pool_has_no_query() -> None:
+    lab = Provider(name="lab", base_url=f"https://lab.example/v1?key={HUSH}#{HUSH}")
+    alone = Target(name="b", base_url=f"http://h:8/v1?code={HUSH}&api-version=2026-11-22")
+    pool = Pool((Target(name="a", provider="lab"), alone), providers=(lab,))
+    assert HUSH not in str(pool.public().to_dict())
+    assert pool.public().provider_of("a").base_url == "https://lab.example/v1"
+    assert pool.provider_of("b").name == pool.public()["b"].base_url == "http://h:8/v1"
+    assert pool.provider_of("b").secrets == (HUSH,)
+    assert pool.provider_of("a").base_url == lab.base_url  # whom it is asked of

@@ -77,7 +77,7 @@ TARGETS = st.fixed_dictionaries(
     {
         "name": WORDS.filter(str.strip),
         "prices": st.none() | st.tuples(PRICES, PRICES),
-        "base_url": st.none() | WORDS,
+        "base_url": st.none() | WORDS.map("http://x/{}".format),
         "api_key_env": st.none() | st.from_regex("[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True),
         "model": st.none() | WORDS,
         "accepts": st.lists(st.sampled_from(ABILITIES), unique=True).map(tuple),

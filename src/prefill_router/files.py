@@ -2,8 +2,9 @@
 
 Everything is written under a temporary name in the same folder, flushed to the disk and renamed, so
 that a reader, and a process that is killed at any moment, finds the old content or the new. What
-killed processes left, named `.NAME.xxxxxxxx.tmp`, is never read and may be removed by hand; folders
-are removed by the next write of the same name, once nothing in them has changed for an hour.
+killed processes left, named `.NAME.xxxxxxxx.tmp`, is never read, and goes when the same place is
+next checked or written to. Its writer held a lock, which ended with it; where the file system has
+no locks, what hasn't changed for an hour is taken for left.
 """
 
 import ctypes
@@ -22,12 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.locks import is_still, take_lock
 
 _ABANDONED_SECONDS = 3600
 _LONGEST_NAME = 240  # bytes; with what a temporary name adds, no more than file systems take
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 CHECKSUMS = "SHA256SUMS"
+_LOOK = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_MOUNTS = Path("/proc/self/mountinfo")
 
 
 @contextmanager
@@ -37,9 +41,8 @@ def replacing_file(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
     The file gets the permissions `mode`, less those that the umask takes away.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(descriptor)
-    temporary = Path(name)
+    remove_abandoned(path)
+    temporary, descriptor = _temporary(path, ".tmp", is_folder=False)
     try:
         yield temporary
         _sync(temporary)
@@ -48,6 +51,7 @@ def replacing_file(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 @contextmanager
@@ -58,7 +62,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    remove_abandoned(path)
+    temporary, descriptor = _temporary(path, ".tmp", is_folder=True)
     try:
         yield temporary
         temporary.chmod(0o777 & ~_umask())
@@ -67,19 +72,33 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             _sync(entry)
         _exchange_or_rename(temporary, path)
         _sync(path.parent)
-        _remove_abandoned(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        os.close(descriptor)
 
 
-def check_place(path: Path) -> None:
+def check_place(path: Path, *, replaced: bool = True) -> None:
     """Check that a file or folder can be made here; worth doing before long work.
 
+    What killed writers of the same name left is removed.
+
+    Args:
+        path: The file or folder. Of a link to a folder, that folder is looked at.
+        replaced: Whether it will be written as a whole, in the place of what stands there.
+
     Raises:
-        ConfigError: A part of the path is no folder or may not be written to, or the name is long.
+        ConfigError: A part of the path is no folder or may not be written to, the name is long, or
+            it is a mount point, which nothing can take the place of.
     """
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
         raise ConfigError(f"{path} can't be made: its name is too long; name it otherwise")
+    if path.is_dir():
+        path = Path(os.path.realpath(path))
+    if replaced and _is_mount(path):
+        raise ConfigError(
+            f"{path} is a mount point, which nothing else can take the place of, so it can't be "
+            f"written as a whole; name something in it, such as {path / 'new'}, or another place"
+        )
     parent = path.absolute().parent
     while not parent.exists():
         parent = parent.parent
@@ -87,6 +106,23 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"{path} can't be made: {parent} is a file; name another place")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(f"{path} can't be made: {parent} may not be written to; name another")
+    if path.parent.is_dir():
+        remove_abandoned(path)
+
+
+def _is_mount(path: Path) -> bool:
+    """Whether something is mounted here; also a file, or a folder of the same file system."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:  # not on Linux
+        return os.path.ismount(path)
+    places = (line.split(" ")[4] for line in lines)
+    there = str(path.absolute())
+    return any(there == re.sub(r"\\(\d{3})", _of_octal, place) for place in places)
+
+
+def _of_octal(found: "re.Match[str]") -> str:
+    return chr(int(found[1], 8))
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
@@ -176,10 +212,11 @@ def _exchange_or_rename(new: Path, path: Path) -> None:
     if not path.exists():
         new.rename(path)
     elif not _exchange(new, path):
-        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+        aside, descriptor = _temporary(path, ".old", is_folder=True)
         path.rename(aside / "old")
         new.rename(path)
         shutil.rmtree(aside)
+        os.close(descriptor)
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -198,24 +235,59 @@ def _exchange(first: Path, second: Path) -> bool:
     raise OSError(code, os.strerror(code), str(second))
 
 
-def _remove_abandoned(path: Path) -> None:
+def remove_abandoned(path: Path) -> None:
     """Remove what killed writers of the same name left.
 
-    A writer that lives touches its files far more often than each hour; one that was suspended
-    for longer fails, and leaves the old content or another's new one, whole.
+    Content that was put aside stays while nothing has come in its place.
     """
     pattern = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}\.(tmp|old)")
-    for left in path.parent.iterdir():
-        if pattern.fullmatch(left.name) and _is_abandoned(left):
-            shutil.rmtree(left, ignore_errors=True)
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:  # it may be written to, and not looked into
+        return
+    for found in filter(None, map(pattern.fullmatch, names)):
+        if found[1] == "tmp" or path.exists():
+            _remove_if_left(path.parent / found[0])
 
 
-def _is_abandoned(left: Path) -> bool:
+def _remove_if_left(left: Path) -> None:
+    try:
+        descriptor = os.open(left, _LOOK)
+    except OSError:  # its writer lives and is done, or it is somebody else's
+        return
+    try:
+        state = take_lock(descriptor, wait=False)
+        if state == "held" or (state == "unsupported" and _is_old(left)):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _is_old(left: Path) -> bool:
     try:
         newest = max(entry.lstat().st_mtime for entry in (left, *left.rglob("*")))
     except FileNotFoundError:  # its writer lives
         return False
     return newest < time.time() - _ABANDONED_SECONDS
+
+
+def _temporary(path: Path, suffix: str, *, is_folder: bool) -> tuple[Path, int]:
+    """A temporary name beside a path, and the open descriptor that holds its lock."""
+    prefix, folder = f".{path.name}.", path.parent
+    while True:
+        if is_folder:
+            made = Path(tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=folder))
+            descriptor = os.open(made, os.O_RDONLY)
+        else:
+            descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=folder)
+            made = Path(name)
+        take_lock(descriptor, wait=True)
+        if is_still(made, descriptor):
+            return made, descriptor
+        os.close(descriptor)  # taken for left before it was locked
 
 
 def _sync(path: Path) -> None:

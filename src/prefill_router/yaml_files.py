@@ -10,6 +10,10 @@ from pydantic_core import PydanticCustomError
 
 from prefill_router.errors import ConfigError
 
+_MOST_REPEATED = 200_000
+"""So much may aliases repeat, in characters and values together."""
+_LONGEST_NUMBER = 1000
+
 
 def _no_boolean(value: Any) -> Any:
     """YAML reads yes and on as true, which would else be taken for 1."""
@@ -25,7 +29,22 @@ WholeNumber = Annotated[int, BeforeValidator(_no_boolean)]
 
 
 class DistinctLoader(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice, of which YAML would silently keep the last."""
+    """Refuses a mapping that names a key twice, of which YAML would silently keep the last.
+
+    And aliases by which a few lines would become gigabytes, or a value a part of itself.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The document.
+
+        Raises:
+            NotYamlError: Its aliases repeat too much.
+        """
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            sizes: dict[int, int] = {}
+            _expanded(node, sizes, [0])
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping, its keys checked as they are written: `1` and `"1"` are the same name.
@@ -45,6 +64,17 @@ class DistinctLoader(yaml.SafeLoader):
         return node
 
 
+def _number(loader: DistinctLoader, node: yaml.ScalarNode) -> int | float:
+    if len(node.value) > _LONGEST_NUMBER:  # one to the base of 60 takes the square of its length
+        raise ValueError("a number of so many digits")
+    is_whole = node.tag.endswith(":int")
+    return loader.construct_yaml_int(node) if is_whole else loader.construct_yaml_float(node)
+
+
+for _tag in ("int", "float"):
+    DistinctLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _number)
+
+
 @final
 class NotYamlError(ConfigError):
     """Text that can't be read as YAML. It isn't quoted, since it may hold keys.
@@ -57,6 +87,33 @@ class NotYamlError(ConfigError):
     def __init__(self, why: str, *, line: int | None = None) -> None:
         super().__init__(f"{'' if line is None else f'line {line}: '}not YAML: {why}")
         self.line, self.why = line, why
+
+
+def _expanded(node: yaml.Node, sizes: dict[int, int], repeated: list[int]) -> int:
+    """The size of a node with its aliases written out.
+
+    Args:
+        node: The node.
+        sizes: Of those that were met, by identity; 0 of those that aren't finished.
+        repeated: The sum of what aliases repeat.
+
+    Raises:
+        NotYamlError: That is too much, or the node is a part of itself.
+    """
+    size = sizes.get(id(node))
+    if size is None:
+        sizes[id(node)] = 0
+        below = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = isinstance(node, yaml.MappingNode)
+        parts = [part for pair in below for part in pair] if pairs else below
+        own = 1 if isinstance(node, yaml.CollectionNode) else 1 + len(node.value)
+        sizes[id(node)] = own + sum(_expanded(part, sizes, repeated) for part in parts)
+        return sizes[id(node)]
+    repeated[0] += size
+    if not size or repeated[0] > _MOST_REPEATED:
+        line = node.start_mark.line + 1
+        raise NotYamlError("its aliases repeat too much; write out what is meant", line=line)
+    return size
 
 
 def parse_yaml(text: str, loader: type[DistinctLoader]) -> Any:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from commands import Done, Job
+from commands import Done, Job, refused, succeeded
+from prefill_router import files
 from prefill_router.data import read_dataset
 from prefill_router.minipool.server import Faults, Rule, ScriptedModel, Server, serve
+from prefill_router.router.storage import CHECKED
 from prefill_router.targets import Pool, Target, write_pool
 
 Route = Callable[..., Done]
@@ -60,7 +62,7 @@ def test_a_rate_limit_is_waited_for(route: Route, pool: Path, server: Server) ->
     assert len(server.log) == before + 2
 
 
-def test_a_target_that_fails_or_has_no_endpoint(route: Route, pool: Path) -> None:
+def test_a_target_that_fails(route: Route, pool: Path) -> None:
     failed = route("break it", "--answer", "--pool", pool)
     assert failed.code == 1
     assert failed.err.startswith("error: ")
@@ -69,6 +71,26 @@ def test_a_target_that_fails_or_has_no_endpoint(route: Route, pool: Path) -> Non
     told = route("break it", "--answer", "--pool", pool, "--json")
     assert told.code == 1
     assert json.loads(told.out)["reply"] is None
-    nowhere = route("Hello", "--answer")
-    assert nowhere.code == 1
-    assert "has no endpoint; give it a base_url" in nowhere.err
+
+
+def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
+    copy: Job, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a router of somebody else, neither address nor variable is used; both are shown."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG")
+    crafted = json.loads((copy.router / "router.json").read_text())
+    for row in crafted["pool"]["targets"]:
+        row |= {"base_url": server.base_url, "api_key_env": "AWS_SECRET_ACCESS_KEY"}
+    files.write_json(copy.router / "router.json", crafted)
+    files.write_checksums(copy.router, list(CHECKED))
+    before = len(server.log)
+    line = (copy.router, "Hello", "--answer", "--encoder-folder", copy.tiny)
+    assert "--pool pool.yaml" in refused("may not name", "route", *line)
+    assert "--pool pool.yaml" in refused("never asked", "serve", copy.router, "--check")
+    assert len(server.log) == before
+    shown = succeeded("show", copy.router)
+    assert server.base_url in shown
+    assert "AWS_SECRET_ACCESS_KEY" in shown
+    assert "None is asked unless you name it yourself" in shown
+    told = json.loads(succeeded("show", copy.router, "--json"))
+    assert told["pool"]["targets"][0]["base_url"] == server.base_url

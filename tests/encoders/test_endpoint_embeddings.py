@@ -13,7 +13,7 @@ from commands import refused, succeeded
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import OWN, default_sites, encode_dataset, load_encoder
-from prefill_router.encoders.address import Address
+from prefill_router.encoders.address import URL, Address
 from prefill_router.encoders.embeddings_api import EmbeddingsApi
 from prefill_router.encoders.load import load_encoder_for, recorded_name
 from prefill_router.errors import ConfigError, PromptError, ProvenanceError, UpstreamError
@@ -175,19 +175,31 @@ def test_empty_prompts_are_refused(endpoint: EmbeddingEndpoint) -> None:
         encoder.encode([Query("q", "")], [OWN])
 
 
-def test_a_store_is_made_and_gone_on_with(endpoint: EmbeddingEndpoint, tmp_path: Path) -> None:
+def test_a_store_is_made_and_gone_on_with(
+    endpoint: EmbeddingEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = load_encoder(endpoint.name)
     encode_dataset(DATASET.queries[:8], encoder, tmp_path, sites=[OWN])
     texts = sum(len(body["input"]) for body in endpoint.seen)
     store = encode_dataset(DATASET, encoder, tmp_path, sites=[OWN])
     assert sum(len(body["input"]) for body in endpoint.seen) == texts + 12
-    again = load_encoder_for(store.provenance, layers=[1])
     asked = len(endpoint.seen)
+    for elsewhere in (None, "http://elsewhere.example/v1"):
+        if elsewhere is not None:
+            monkeypatch.setenv(URL, elsewhere)
+        with pytest.raises(ConfigError, match=f"only where you name .* set {URL}=") as told:
+            load_encoder_for(store.provenance, layers=[1])
+        assert SECRET not in str(told.value)
+    assert load_encoder_for(store.provenance, layers=[1], source=endpoint.name)  # named here
+    assert len(endpoint.seen) == asked
+    monkeypatch.setenv(URL, f"http://elsewhere.example/v1 {endpoint.base_url}/?api-version=7")
+    again = load_encoder_for(store.provenance, layers=[1])
     states = again.encode(DATASET.queries[:3], [OWN])
     np.testing.assert_array_equal(
         states.read(OWN, states.keys), store.read(OWN, DATASET.prompt_keys[:3])
     )
     assert len(endpoint.seen) == asked + 1  # without a probe
+    assert endpoint.paths[-1] == "/v1/embeddings?api-version=7"
 
 
 def test_by_the_command(endpoint: EmbeddingEndpoint, tmp_path: Path) -> None:
@@ -273,6 +285,11 @@ def test_a_key_that_is_none(endpoint: EmbeddingEndpoint, monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match="can't be a key") as told:
         load_encoder(endpoint.name)
     assert SECRET not in str(told.value)
+
+
+def test_a_key_is_no_models_name(endpoint: EmbeddingEndpoint) -> None:
+    endpoint.change = lambda answer: answer | {"model": f"m-{SECRET}"}
+    assert load_encoder(endpoint.name).provenance.revision == "served:unnamed"
 
 
 def test_redirects_are_not_followed(endpoint: EmbeddingEndpoint) -> None:

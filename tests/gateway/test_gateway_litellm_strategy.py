@@ -321,8 +321,16 @@ def test_a_strategy_may_replace_another(lite: StandIn, running: Running) -> None
 
 def test_the_key_goes_to_the_gateway(lite: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUTING_KEY", "pr-secret")
-    chosen = PrefillRouterStrategy(lite, gateway="http://x", api_key_env="ROUTING_KEY")
+    chosen = PrefillRouterStrategy(lite, gateway="http://localhost", api_key_env="ROUTING_KEY")
     assert chosen._decides._headers["authorization"] == "Bearer pr-secret"
+
+
+def test_the_key_does_not_go_unencrypted(lite: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUTING_KEY", "pr-secret")
+    with pytest.raises(ConfigError, match=r"plain http to gateway\.example"):
+        PrefillRouterStrategy(lite, gateway="http://gateway.example", api_key_env="ROUTING_KEY")
+    monkeypatch.setenv("PREFILL_ROUTER_PLAIN_HTTP", "other, gateway.example")
+    PrefillRouterStrategy(lite, gateway="http://gateway.example", api_key_env="ROUTING_KEY")
 
 
 class Answer(BaseModel):

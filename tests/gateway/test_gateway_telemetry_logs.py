@@ -18,7 +18,6 @@ from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.settings import Logs
 from prefill_router.gateway.telemetry import (
     Metrics,
-    Redaction,
     Traces,
     log_request,
     logging_to,
@@ -26,7 +25,7 @@ from prefill_router.gateway.telemetry import (
     with_fields,
 )
 from prefill_router.gateway.telemetry.lines import FIELDS
-from prefill_router.gateway.telemetry.redaction import REDACTED
+from prefill_router.upstream.redaction import REDACTED, Redaction
 
 SECRET = 'sé"cret/+key'
 log = logging.getLogger("prefill_router.gateway.test")

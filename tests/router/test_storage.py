@@ -104,6 +104,26 @@ def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("kind", "shape", "size", "why"),
+    [
+        ("BF16", [1], 2, "of the type BF16"),
+        ("F8_E4M3", [1], 1, "of the type F8_E4M3"),
+        ("F32", [0, 2**62], 0, "of the shape"),
+    ],
+)
+def test_crafted_weights_are_refused_with_the_reason(
+    saved: Path, kind: str, shape: list[int], size: int, why: str
+) -> None:
+    row = {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
+    header = json.dumps({"features.a": row}).encode()
+    start = len(header).to_bytes(8, "little")
+    (saved / "weights.safetensors").write_bytes(start + header + bytes(size))
+    reseal(saved)
+    with pytest.raises(CorruptError, match=why):
+        Router.load(saved)
+
+
+@pytest.mark.parametrize(
     ("place", "value"),
     [
         (("format",), 5),

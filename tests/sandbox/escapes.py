@@ -89,6 +89,19 @@ ESCAPES = [
         "starts a program beside itself",
         'import subprocess\nsubprocess.run(["/usr/bin/true"], check=True)',
     ),
+    Escape(
+        "has the kernel keep an attribute",
+        "number = {'x86_64': 190, 'aarch64': 7}[os.uname().machine]\n"
+        "try: call(number, -1, b'user.x', b'x', 1, 0)\n"
+        "except OSError as error: return error.errno != 1",  # EPERM: it isn't even looked at
+    ),
+    Escape(
+        "fills a folder's attributes",
+        "number = {'x86_64': 188, 'aarch64': 5}[os.uname().machine]\n"
+        "try: call(number, b'/tmp', b'user.x', b'x', 1, 0)\n"
+        "except OSError as error: return error.errno != 1",
+    ),
+    Escape("watches files", "call({'x86_64': 294, 'aarch64': 26}[os.uname().machine], 0)"),
     Escape("makes a file in memory", 'os.memfd_create("x")'),
     Escape(
         "makes a segment of shared memory",

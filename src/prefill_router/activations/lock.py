@@ -4,16 +4,12 @@ The lock goes with the process that holds it, however that ends. Where the file 
 there is none, and each process must be given a part of its own.
 """
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
-_HAS_LOCKS = importlib.util.find_spec("fcntl") is not None  # on Unix
-
-_State = Literal["held", "busy", "unsupported"]
+from prefill_router.locks import LockState, is_still, take_lock
 
 
 @contextmanager
@@ -50,32 +46,11 @@ def _remove_unfinished(folder: Path, name: str) -> None:
         left.unlink(missing_ok=True)
 
 
-def _lock(path: Path, *, wait: bool) -> tuple[int, _State]:
+def _lock(path: Path, *, wait: bool) -> tuple[int, LockState]:
     """An open descriptor of the lock's file, and whether it holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        state = _take(descriptor, wait=wait)
-        if state != "held" or _is_still(path, descriptor):
+        state = take_lock(descriptor, wait=wait)
+        if state != "held" or is_still(path, descriptor):
             return descriptor, state
         os.close(descriptor)  # its holder has removed it meanwhile
-
-
-def _take(descriptor: int, *, wait: bool) -> _State:
-    if not _HAS_LOCKS:
-        return "unsupported"
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return "busy"
-    except OSError:
-        return "unsupported"
-    return "held"
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False

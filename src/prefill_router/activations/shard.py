@@ -212,7 +212,7 @@ def read_shard(sidecar: Path, layout: Layout) -> Shard:
             truncated,
             {Site.parse(name): digest for name, digest in value["tensors"].items()},
         )
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
         raise CorruptError(f"{sidecar} lacks what a shard's file has: {error}") from None
     if set(shard.digests) != set(layout.sites) or len(shard.tokens) != len(shard.keys):
         raise CorruptError(f"{sidecar} doesn't fit the store's manifest; copy the store again")
@@ -228,7 +228,7 @@ def shard_name(keys: Sequence[str]) -> str:
 def _tensors(header: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(header[_LENGTH_BYTES:])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
         return None

@@ -14,6 +14,7 @@ import typer
 from prefill_router.cli.app import err, out, print_json
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
+from prefill_router.upstream import is_loopback
 
 _LOOPBACK = "127.0.0.1"
 _minipool = typer.Typer()
@@ -64,7 +65,7 @@ def serve(
     rules = (*read.rules, *(parse_rule(text) for text in fault or ()))
     wrong = Faults(rules=rules, seed=read.seed, personas=read.personas)
     key = None if api_key_env is None else _key(api_key_env)
-    if host not in (_LOOPBACK, "::1", "localhost"):
+    if not is_loopback(host):
         err.print(f"warning: whoever reaches {host} can use it", style="yellow", soft_wrap=True)
     torch.set_num_threads(threads)
     serving = serve_pool(

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.cli.options import Lam
+from prefill_router.cli.usage import UsageError
 from prefill_router.data import Prompt
 from prefill_router.errors import FormatError, UpstreamError
-from prefill_router.targets import read_pool
+from prefill_router.targets import Pool, read_pool
 
 if TYPE_CHECKING:
     from prefill_router.router import Decision
@@ -43,7 +44,7 @@ def route(
     ] = False,
     pool: Annotated[
         Path | None,
-        typer.Option(help="For --answer: where the targets are now; else as at the fit."),
+        typer.Option(help="For --answer: who serves the targets, and their keys' variables."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON.")] = False,
 ) -> None:
@@ -55,15 +56,15 @@ def route(
     from prefill_router.router import Router
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one prompt: threads that wait only burn
+    places = _places(pool) if answer else None
     text = _standard_input() if prompt == "-" else prompt
     asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
     router = Router.load(folder, sources=sources(encoder_folder))
-    places = router.pool if pool is None else read_pool(pool)
     decision = router.route(asked, lam=lam, only=names)
     if not as_json:
         _show(decision)
-    if answer:
+    if places is not None:
         from prefill_router.upstream import ask_once
 
         try:
@@ -78,6 +79,16 @@ def route(
         print_json(decision.to_dict() | {"reply": _plain(reply)})
     elif as_json:
         print_json(decision.to_dict())
+
+
+def _places(pool: Path | None) -> Pool:
+    """Who is asked; never as a router's folder says, which may be somebody else's."""
+    if pool is None:
+        raise UsageError(
+            "--answer sends the request and a key to the endpoint of a target, which a router's "
+            "folder may not name; give the pool file as well: --pool pool.yaml"
+        )
+    return read_pool(pool)
 
 
 def _plain(reply: "Reply") -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def serve(
     router: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
     pool: Annotated[
-        Path | None, typer.Option(help="Who serves the targets; else as at the fit.")
+        Path | None, typer.Option(help="The pool file: who serves the targets. Always needed.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
     host: Annotated[

@@ -80,7 +80,7 @@ def write_dataset(
     with files.replacing_folder(folder) as temporary:
         _write_parquet(_queries_frame(dataset), temporary / QUERIES)
         _write_parquet(_outcomes_frame(dataset), temporary / OUTCOMES)
-        write_pool(dataset.pool, temporary / POOL_FILES[0])
+        write_pool(dataset.pool.public(), temporary / POOL_FILES[0])
         files.write_checksums(temporary, [QUERIES, OUTCOMES, POOL_FILES[0]])
         if origin is not None:
             origin.write(temporary)

@@ -1,12 +1,15 @@
 """Which model of which endpoint: `MODEL@BASE_URL`."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 from prefill_router.errors import ConfigError
 
+URL = "PREFILL_ROUTER_EMBEDDINGS_URL"
+"""The variable that names the endpoints which a router or a store of somebody else may ask."""
 _PLACE = re.compile(r"(\S+)@(https?://\S+)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -63,6 +66,27 @@ class Address:
         parts = urlsplit(self.base_url)
         host = parts.hostname or ""
         return parts.scheme == "https" and (host == "openai.com" or host.endswith(".openai.com"))
+
+
+def trusted(place: str, environment: Mapping[str, str]) -> str:
+    """An endpoint that was read somewhere, as the environment names it, its query included.
+
+    Args:
+        place: `MODEL@BASE_URL`.
+        environment: Where `URL` names endpoints, between spaces.
+
+    Raises:
+        ConfigError: The environment doesn't name it: nobody here has said that it may be asked.
+    """
+    address = Address.parse(place)
+    for url in environment.get(URL, "").split():
+        named = f"{address.model}@{url}"
+        if Address.parse(named).base_url == address.base_url:
+            return named
+    raise ConfigError(
+        f"{address.name} is asked only where you name its address yourself, since it gets every "
+        f"prompt and the key of embeddings; if you trust it, set {URL}={address.base_url}"
+    )
 
 
 def _parts(url: str) -> SplitResult | None:

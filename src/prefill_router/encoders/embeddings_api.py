@@ -8,7 +8,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 import httpx2
 import numpy as np
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from prefill_router.encoders.address import Address
 from prefill_router.encoders.own import estimated_tokens
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
+from prefill_router.upstream.connecting import direct
 from prefill_router.upstream.failures import RETRIABLE, ErrorBody, kind_of, read_error
+from prefill_router.upstream.plain_http import check_encrypted
 
 KEY, OPENAI_KEY = "PREFILL_ROUTER_EMBEDDINGS_KEY", "OPENAI_API_KEY"
 _NO_KEY = "none"  # servers without keys want some word
@@ -56,7 +58,7 @@ class EmbeddingsApi:
         tokens: Read so far, as the endpoint counts them, or estimated where it doesn't say.
 
     Raises:
-        ConfigError: The key can't be one.
+        ConfigError: The key can't be one, or would go over plain http to another machine.
     """
 
     def __init__(self, address: Address, *, environment: Mapping[str, str] | None = None) -> None:
@@ -86,7 +88,12 @@ class EmbeddingsApi:
         rows, said = self._read(content, len(texts))
         self.tokens += _usage(said) or sum(map(estimated_tokens, texts))
         model = said.get("model")
-        return rows, model if isinstance(model, str) and _A_MODEL.fullmatch(model) else "unnamed"
+        return rows, model if self._is_name(model) else "unnamed"
+
+    def _is_name(self, model: object) -> TypeGuard[str]:
+        """Whether this may be kept as a model's name; what quotes the key may not."""
+        named = isinstance(model, str) and _A_MODEL.fullmatch(model) is not None
+        return named and (self._key == _NO_KEY or self._key not in str(model))
 
     def _ask(self, texts: list[str]) -> bytes:
         with openai.OpenAI(
@@ -95,7 +102,7 @@ class EmbeddingsApi:
             max_retries=_ATTEMPTS,
             timeout=httpx2.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
             default_query=dict(self._address.query),
-            http_client=_http_client(self._certificates),
+            http_client=_http_client(self._address.base_url, self._certificates),
         ) as client:
             if not self._address.is_openai:  # else sent to whoever the endpoint is
                 client.organization = client.project = None
@@ -164,6 +171,8 @@ def _key(address: Address, environment: Mapping[str, str]) -> str:
             f"the environment variable {KEY} can't be a key: it has spaces or letters that no "
             "header takes"
         )
+    if key != _NO_KEY:
+        check_encrypted(address.base_url, environment, whose="the key of embeddings")
     return key
 
 
@@ -178,10 +187,10 @@ def _certificates() -> ssl.SSLContext:
         ) from None
 
 
-def _http_client(certificates: ssl.SSLContext) -> httpx2.Client:
+def _http_client(base_url: str, certificates: ssl.SSLContext) -> httpx2.Client:
     """A client that never follows redirects, since they'd take the key elsewhere."""
     try:
-        return httpx2.Client(follow_redirects=False, verify=certificates)
+        return httpx2.Client(follow_redirects=False, verify=certificates, mounts=direct(base_url))
     except (ImportError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
         raise ConfigError(
             "no endpoint can be asked by way of the proxies that the environment names; check "

@@ -1,12 +1,14 @@
 """Loading an encoder by name, and loading the very one that made some states."""
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from prefill_router.activations import Provenance
+from prefill_router.encoders.address import Address, trusted
 from prefill_router.encoders.base import Encoder
 from prefill_router.encoders.named import EncoderName
 from prefill_router.encoders.request import Request
@@ -86,14 +88,15 @@ def load_encoder_for(
     Args:
         provenance: What made the states.
         layers: The layers that will be read.
-        source: Where a local encoder lies now, if not in the working folder under its old name.
+        source: Where a local encoder lies now, if not in the working folder under its old name; or
+            the name of an endpoint, if the environment doesn't name it (see `encoders.address`).
         device: Where to run it.
         batch_tokens: At most so many tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
 
     Raises:
         ProvenanceError: It is another one; the message names each difference.
-        ConfigError: It isn't found.
+        ConfigError: It isn't found, or is an endpoint that nobody here has named.
     """
     name = EncoderName.parse(provenance.encoder)
     is_local = provenance.revision.startswith(("sha256:", "sampled:"))
@@ -107,6 +110,8 @@ def load_encoder_for(
             f"the states were made by the local encoder {name.place!r} ({provenance.revision}), "
             "and there is no folder of that name here; say where it lies now"
         )
+    if name.scheme == "endpoint" and source is None:
+        source = str(replace(name, place=trusted(name.place, os.environ)))
     is_hub = not is_local and name.scheme != "endpoint"
     return _load(
         provenance.encoder if source is None else _moved(name, source),
@@ -191,8 +196,6 @@ def recorded_name(name_or_path: str | Path) -> str:
     if asked.place in _PACKAGED:
         return str(asked)
     if asked.scheme == "endpoint":
-        from prefill_router.encoders.address import Address
-
         return Address.parse(asked.place).name
     place = name_or_path if asked.scheme is None else asked.place
     return str(replace(asked, place=_find(place, _marks(asked))[0]))

@@ -40,7 +40,8 @@ def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, 
     pool = Pool(
         tuple(listed[t.name] if t.name in names else t for t in dataset.pool), listed.prices_date
     )
-    unknown = [name for name in listed.names if name not in dataset.pool.names]
+    known = set(dataset.pool.names)
+    unknown = [name for name in listed.names if name not in known]
     lacking = [target.name for target in pool if not target.has_price]
     notes = []
     if unknown:

@@ -41,8 +41,9 @@ def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
 
 def _targets(present: Sequence[str], path: Path) -> tuple[str, ...]:
     """The targets: columns with a cost or a response beside them; failing that, all the others."""
+    there = frozenset(present)
     names = [c for c in present if "|" not in c and c not in _ABOUT]
-    beside = [c for c in names if f"{c}{_COST}" in present or f"{c}{_RESPONSE}" in present]
+    beside = [c for c in names if f"{c}{_COST}" in there or f"{c}{_RESPONSE}" in there]
     if not names:
         raise FormatError(f"has no column of a target; it has {list(present)}", file=path, line=1)
     return tuple(beside or names)

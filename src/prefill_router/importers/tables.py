@@ -6,6 +6,7 @@ a Parquet file only the columns asked for are read.
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from prefill_router.importers.base import Collector, Place
 
 MAX_LINE = 64 * 2**20
 """Longest line, or CSV record, in characters; a file with a longer one isn't taken for a table."""
+MAX_COLUMNS = 10_000
+"""Most columns of a CSV or Parquet file: each row is held with all of their names."""
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
 _PICKLES = (".pkl", ".pickle")
 Record = Mapping[str, object]
@@ -145,7 +148,8 @@ def _header(reader: Any, path: Path) -> list[str]:
         raise FormatError(f"isn't CSV: {error}", file=path, line=1) from None
     if any("\udc80" <= letter <= "\udcff" for name in header for letter in name):
         raise FormatError("isn't UTF-8; save it as UTF-8", file=path, line=1)
-    repeated = sorted({name for name in header if header.count(name) > 1 and name})
+    _check_count(header, path)
+    repeated = sorted(name for name, times in Counter(header).items() if times > 1 and name)
     if repeated:
         raise FormatError(f"names the columns {repeated} more than once", file=path, line=1)
     return header
@@ -177,7 +181,8 @@ def _parquet(
 ) -> Iterator[tuple[Place, Record]]:
     columns = _schema(path)
     _require(columns, needs, path)
-    chosen = [column for column in columns if column in {*needs, *wants}]
+    wanted = {*needs, *wants}
+    chosen = [column for column in columns if column in wanted]
     try:
         with path.open("rb") as file:  # a name would be read as a pattern
             frame = pl.read_parquet(file, columns=chosen)
@@ -190,16 +195,24 @@ def _parquet(
 def _schema(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
-            return list(pl.read_parquet_schema(file))
+            columns = list(pl.read_parquet_schema(file))
     except (PolarsError, PanicException, OSError, ValueError) as error:
         raise FormatError(f"isn't readable Parquet: {_first_line(error)}", file=path) from None
+    _check_count(columns, path)
+    return columns
+
+
+def _check_count(columns: Sequence[str], path: Path) -> None:
+    if len(columns) > MAX_COLUMNS:
+        told = f"has {len(columns):,} columns; tables of up to {MAX_COLUMNS:,} are read"
+        raise FormatError(told, file=path, line=1)
 
 
 def _require(columns: Iterable[str], needs: Sequence[str], path: Path) -> None:
-    present = list(columns)
+    present = dict.fromkeys(columns)
     lacking = [column for column in needs if column not in present]
     if lacking:
-        raise FormatError(f"lacks the columns {lacking}; it has {present}", file=path, line=1)
+        raise FormatError(f"lacks the columns {lacking}; it has {list(present)}", file=path, line=1)
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from prefill_router import files, policy
 from prefill_router.calibration import Shrinkage, load_calibrator
@@ -31,6 +30,7 @@ from prefill_router.router.card import card
 from prefill_router.router.record import Record
 from prefill_router.router.reference import Reference
 from prefill_router.targets import pool_from_dict
+from prefill_router.tensors import read_tensors
 
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
@@ -158,7 +158,7 @@ def _to_dict(router: "Router") -> dict[str, Any]:
     }
     return {
         "format": FORMAT,
-        "pool": router.pool.to_dict(),
+        "pool": router.pool.public().to_dict(),
         "costs": costs,
         "features": router.features.to_dict(),
         "predictor": router.predictor.to_dict(),
@@ -239,10 +239,7 @@ def _json(path: Path) -> Any:
 
 
 def _read_tensors(path: Path) -> dict[str, np.ndarray]:
-    try:
-        tensors: dict[str, np.ndarray] = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CorruptError(f"{path} isn't safetensors: {error}; copy the folder again") from None
+    tensors = read_tensors(path).tensors
     broken = [name for name, value in tensors.items() if not np.isfinite(value).all()]
     if broken:
         raise CorruptError(f"{path} holds numbers that aren't finite in {broken}")

@@ -64,6 +64,13 @@ REFUSED: Mapping[str, Mapping[str, Numbers]] = {
         "msgget": (68, 186),
         "mq_open": (240, 180),
         "setsockopt": (54, 208),  # buffers of megabytes, for each of its sockets
+        "setxattr": (188, 5),  # attributes of a file in memory: 64 KiB each, as many as it likes
+        "lsetxattr": (189, 6),
+        "fsetxattr": (190, 7),
+        "inotify_init": (253, None),  # a million watches, a kilobyte each
+        "inotify_init1": (294, 26),
+        "inotify_add_watch": (254, 27),
+        "io_setup": (206, 0),  # rings that all users share
     },
     "the machine itself": {
         "kexec_load": (246, 104),

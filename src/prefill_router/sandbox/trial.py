@@ -63,6 +63,8 @@ out = {
     "has capabilities": any(int(status(n), 16) for n in ("CapPrm", "CapEff", "CapBnd", "CapAmb")),
     "can gain privileges": status("NoNewPrivs") != "1",
     "is filtered by nothing": status("Seccomp") != "2",
+    "sets attributes of a folder": succeeds(lambda: os.setxattr("/tmp", "user.trial", b"x")),
+    "watches files": succeeds(call, "inotify_init1", 0),
     "is root": 0 in os.getresuid() or 0 in os.getresgid(),
     "has no limit on processes": resource.getrlimit(resource.RLIMIT_NPROC)[1] != given["threads"],
     "has no limit on memory": resource.getrlimit(resource.RLIMIT_AS)[1] != given["memory"],

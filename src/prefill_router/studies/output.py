@@ -83,7 +83,7 @@ def check_place(folder: Path, name: str) -> None:
         raise ConfigError(
             f"{folder} exists and is no study {name!r}; name another folder, or remove it"
         )
-    files.check_place(folder)
+    files.check_place(folder, replaced=False)
 
 
 def mark(folder: Path, name: str, asked: Mapping[str, Any]) -> None:

@@ -1,14 +1,15 @@
 """A pool: the targets of a router, in their order, and who serves them."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date as day
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, nearest
 from prefill_router.targets.ability import Endpoint
-from prefill_router.targets.provider import SERVED, Provider
+from prefill_router.targets.provider import SERVED, Provider, public_address
 from prefill_router.targets.target import Target
 
 
@@ -31,16 +32,16 @@ class Pool:
     def __post_init__(self) -> None:
         if not self.targets:
             raise ConfigError("the pool has no targets; name at least one")
-        repeated = sorted({n for n in self.names if self.names.count(n) > 1})
+        repeated = sorted(n for n, times in Counter(self.names).items() if times > 1)
         if repeated:
             raise ConfigError(f"the pool names {repeated} more than once; keep one of each")
-        known = [provider.name for provider in self.providers]
-        twice = sorted({name for name in known if known.count(name) > 1})
+        known = Counter(provider.name for provider in self.providers)
+        twice = sorted(name for name, times in known.items() if times > 1)
         if twice:
             raise ConfigError(f"the pool has the providers {twice} twice; keep one of each")
         unknown = sorted({t.provider for t in self.targets if t.provider} - set(known))
         if unknown:
-            raise ConfigError(f"no such providers as {unknown}; the pool has {known}")
+            raise ConfigError(f"no such providers as {unknown}; the pool has {list(known)}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,7 +94,9 @@ class Pool:
                 "file"
             )
         return Provider(
-            name=target.base_url, base_url=target.base_url, api_key_env=target.api_key_env
+            name=public_address(target.base_url),
+            base_url=target.base_url,
+            api_key_env=target.api_key_env,
         )
 
     def serves(self, name: str) -> tuple[Endpoint, ...]:
@@ -122,6 +125,14 @@ class Pool:
         )
         return replace(self, targets=targets, prices_date=None if date is None else _day(date))
 
+    def public(self) -> "Pool":
+        """The same pool as it may be shown and kept: addresses without what may be a key."""
+        return replace(
+            self,
+            targets=tuple(map(_public, self.targets)),
+            providers=tuple(map(_public, self.providers)),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of plain values, without what isn't known."""
         date = {} if self.prices_date is None else {"prices_date": self.prices_date}
@@ -136,6 +147,14 @@ def _day(text: str) -> str:
         raise ConfigError(
             f"the day of the prices is {text!r}, which is none; write it as 2026-11-20"
         ) from None
+
+
+_Served = TypeVar("_Served", Target, Provider)
+
+
+def _public(served: _Served) -> _Served:
+    address = served.base_url
+    return served if address is None else replace(served, base_url=public_address(address))
 
 
 def _known(provider: Provider) -> dict[str, Any]:

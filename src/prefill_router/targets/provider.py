@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 from typing import Literal, final, get_args
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from prefill_router.errors import ConfigError
 from prefill_router.targets.ability import Endpoint
@@ -27,6 +27,7 @@ SERVED: dict[Dialect, tuple[Endpoint, ...]] = {
 }
 """The calls that endpoints of each dialect serve, where a target doesn't say."""
 
+_SECRET = re.compile("key|token|secret|sig|pass|auth|code", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -65,7 +66,7 @@ class Provider:
         if not self.name.strip():
             raise ConfigError("a provider has an empty name; give it one")
         check_variable(self.api_key_env, f"provider {self.name!r}")
-        self._check_address()
+        check_address(self.base_url, f"provider {self.name!r}")
         if self.concurrency < 1:
             raise ConfigError(
                 f"provider {self.name!r} has concurrency {self.concurrency}; at least 1 is needed"
@@ -75,23 +76,10 @@ class Provider:
         for limit in ("connect", "first_token", "answer", "silence"):
             self._check_positive(f"{limit}_seconds", getattr(self, f"{limit}_seconds"))
 
-    def _check_address(self) -> None:
-        try:
-            parts = urlsplit(self.base_url)
-            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            good = False
-        else:
-            if parts.username or parts.password:
-                raise ConfigError(
-                    f"provider {self.name!r} has a password in its base_url; take it out, and name "
-                    "the variable of its key as api_key_env"
-                )
-        if not good:
-            raise ConfigError(
-                f"provider {self.name!r} has the base_url {self.base_url!r}; it begins with "
-                "http:// or https://, then a host, such as http://127.0.0.1:8000/v1"
-            )
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What in its base_url may be a key: values in the query whose names say so."""
+        return tuple(v for n, v in parse_qsl(urlsplit(self.base_url).query) if _SECRET.search(n))
 
     def _check_positive(self, what: str, value: float | None) -> None:
         if value is not None and not (math.isfinite(value) and value > 0):
@@ -111,3 +99,38 @@ def check_variable(name: str | None, whose: str) -> None:
             f"{whose} has an api_key_env that can't be the name of a variable; it names the "
             "environment variable that holds the key, such as LAB_KEY, and never is the key"
         )
+
+
+def check_address(base_url: str, whose: str) -> None:
+    """Check that a base_url is one, without a name or a password in it.
+
+    Raises:
+        ConfigError: It isn't. It is quoted only where it can't hold a key.
+    """
+    try:
+        parts = urlsplit(base_url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    else:
+        if parts.username or parts.password:
+            raise ConfigError(
+                f"{whose} has a password in its base_url; take it out, and name the variable of "
+                "its key as api_key_env"
+            )
+    if not good:
+        shown = (
+            "that isn't quoted here, since it may hold a key"
+            if set("@?#") & set(base_url)
+            else repr(base_url)
+        )
+        raise ConfigError(
+            f"{whose} has the base_url {shown}; it begins with http:// or https://, then a host, "
+            "such as http://127.0.0.1:8000/v1"
+        )
+
+
+def public_address(base_url: str) -> str:
+    """A base_url as it may be shown and kept: without its query, which may hold a key."""
+    parts = urlsplit(base_url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

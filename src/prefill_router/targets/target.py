@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 from prefill_router.errors import ConfigError
 from prefill_router.targets.ability import ABILITIES, ENDPOINTS, Ability, Endpoint
-from prefill_router.targets.provider import check_variable
+from prefill_router.targets.provider import check_address, check_variable
 from prefill_router.targets.request import RequestOptions
 
 MOST_PRICE: Final = 1e5
@@ -53,6 +53,8 @@ class Target:
         if not self.name.strip():
             raise ConfigError("a target has an empty name; give it one")
         check_variable(self.api_key_env, f"target {self.name!r}")
+        if self.base_url is not None:
+            check_address(self.base_url, f"target {self.name!r}")
         special = (self.cached_input_price, self.reasoning_price)
         for price in (self.input_price, self.output_price, *special):
             if price is not None and not (math.isfinite(price) and price >= 0):

@@ -8,6 +8,7 @@ from prefill_router.upstream.client import Upstream, ask_once
 from prefill_router.upstream.dialects import identity_parameters, request_parameters
 from prefill_router.upstream.failures import RETRIABLE, ErrorBody, kind_of, read_error
 from prefill_router.upstream.keys import NO_KEY, provider_keys
+from prefill_router.upstream.plain_http import PLAIN_HTTP, check_encrypted, is_loopback
 from prefill_router.upstream.pricing import (
     Bound,
     bound,
@@ -22,6 +23,7 @@ from prefill_router.upstream.usage import read_usage
 
 __all__ = [
     "NO_KEY",
+    "PLAIN_HTTP",
     "RETRIABLE",
     "Bound",
     "ErrorBody",
@@ -30,9 +32,11 @@ __all__ = [
     "Usage",
     "ask_once",
     "bound",
+    "check_encrypted",
     "cost_of",
     "estimated_usage",
     "identity_parameters",
+    "is_loopback",
     "kind_of",
     "plausible",
     "provider_keys",

@@ -8,16 +8,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, cast, final
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 import openai
 
 from prefill_router.errors import FailureKind, UpstreamError
 from prefill_router.targets import Provider
+from prefill_router.targets.provider import public_address
 from prefill_router.upstream.connecting import LEAVING, http_client
 from prefill_router.upstream.events import EventReader, MalformedError, parse_object
 from prefill_router.upstream.failures import ErrorBody, failed, kind_of, read_error
 from prefill_router.upstream.reading import ErrorEventError, Reading
+from prefill_router.upstream.redaction import Redaction
 from prefill_router.upstream.reply import Reply
 from prefill_router.upstream.retrying import retry_after
 
@@ -57,13 +60,15 @@ class Caller:
     Args:
         provider: Whom.
         key: Its key.
+        redaction: Takes keys out of what it answers.
     """
 
-    def __init__(self, provider: Provider, key: str) -> None:
-        self._provider, self._key = provider, key
+    def __init__(self, provider: Provider, key: str, redaction: Redaction) -> None:
+        self._provider, self._key, self._redaction = provider, key, redaction
         self._client = openai.AsyncOpenAI(
             api_key=key,
-            base_url=provider.base_url,
+            base_url=public_address(provider.base_url),
+            default_query=dict(parse_qsl(urlsplit(provider.base_url).query)),
             max_retries=0,
             http_client=http_client(provider),
             timeout=httpx2.Timeout(None, connect=provider.connect_seconds),
@@ -81,7 +86,13 @@ class Caller:
         Raises:
             UpstreamError: There is none, or only a part of one.
         """
-        return await _Call(self._client, self._provider, self._key, question, reading).run()
+        call = _Call(self._client, self._provider, self._key, question, reading)
+        try:
+            return self._redaction.reply(await call.run())
+        except UpstreamError as error:
+            if error.partial is not None:
+                error.partial = self._redaction.reply(error.partial)
+            raise
 
 
 @final

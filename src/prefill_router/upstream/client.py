@@ -14,6 +14,7 @@ from prefill_router.upstream.dialects import request_messages, request_parameter
 from prefill_router.upstream.failures import failed
 from prefill_router.upstream.keys import provider_keys
 from prefill_router.upstream.reading import Reading
+from prefill_router.upstream.redaction import Redaction
 from prefill_router.upstream.reply import Reply
 
 if TYPE_CHECKING:
@@ -46,14 +47,16 @@ class Upstream:
         }
         known = os.environ if environment is None else environment
         self._keys = provider_keys(self._providers.values(), known)
+        self._secrets = [*self._keys.values(), *(s for p in self._keys for s in p.secrets)]
         self._callers: dict[Provider, Caller] = {}
         self._gates: dict[Provider, asyncio.Semaphore] = {}
 
     async def __aenter__(self) -> "Upstream":
         from prefill_router.upstream.calling import Caller
 
+        redaction = Redaction.of_keys(self._secrets)
         for provider, key in self._keys.items():
-            self._callers[provider] = Caller(provider, key)
+            self._callers[provider] = Caller(provider, key, redaction)
             self._gates[provider] = asyncio.Semaphore(provider.concurrency)
         return self
 

@@ -7,6 +7,7 @@ import httpx2
 
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Provider
+from prefill_router.upstream.plain_http import is_loopback
 
 _IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
 
@@ -44,6 +45,7 @@ def http_client(provider: Provider) -> httpx2.AsyncClient:
             headers={"Accept-Encoding": "identity"},
             timeout=None,
             event_hooks={"request": [_leave]},
+            mounts=direct(provider.base_url),
         )
     except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
         raise ConfigError(
@@ -51,6 +53,16 @@ def http_client(provider: Provider) -> httpx2.AsyncClient:
             "the environment names; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) "
             "and SSL_CERT_FILE"
         ) from None
+
+
+def direct(base_url: str) -> dict[str, None]:
+    """That no proxy comes between neighbours, as the mounts of a client.
+
+    A proxy elsewhere would read, unencrypted, what is meant for this machine.
+    """
+    host = httpx2.URL(base_url).host
+    name = f"[{host}]" if ":" in host else host
+    return {f"all://{name}": None} if is_loopback(host) else {}
 
 
 async def _leave(request: httpx2.Request) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, Provider
+from prefill_router.upstream.plain_http import check_encrypted
 
 NO_KEY = "none"
 """Stands for the key of a provider that needs none: some servers want a word all the same."""
@@ -22,7 +23,8 @@ def provider_keys(
         environment: Where the keys are.
 
     Raises:
-        ConfigError: A key isn't set or is none, or a target of the pool has no endpoint.
+        ConfigError: A key isn't set or is none, would go over plain http to another machine, or a
+            target of the pool has no endpoint.
     """
     whose = _serving(providers) if isinstance(providers, Pool) else set(providers)
     named = {p: p.api_key_env for p in whose}
@@ -38,6 +40,10 @@ def provider_keys(
     if odd:
         shown = ", ".join(map(_shown, odd))
         raise ConfigError(f"the environment variable {shown} holds what can't be a key; set it")
+    for provider, name in named.items():
+        if name is not None:
+            the_key = f"the key of provider {provider.name!r}"
+            check_encrypted(provider.base_url, environment, whose=the_key)
     return keys
 
 

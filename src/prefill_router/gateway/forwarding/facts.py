@@ -30,6 +30,10 @@ _PENDING = ("queued", "in_progress")
 class Facts:
     """What is known of one answer so far.
 
+    Args:
+        endpoint: What was asked.
+        secret: The target's key; an id that quotes it isn't remembered.
+
     Attributes:
         response_id: Its id.
         error: The error that it holds.
@@ -38,8 +42,8 @@ class Facts:
         output_bytes: Roughly, those of its texts.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, *, secret: str | None = None) -> None:
+        self._endpoint, self._secret = endpoint, secret
         self._texts = _TEXTS.get(endpoint)
         self._reported: dict[str, Any] = {}
         self._is_pending = False
@@ -173,7 +177,7 @@ class Facts:
 
     def _identify(self, value: Mapping[str, Any]) -> None:
         found = value.get("id")
-        if self.response_id is None and _is_id(found):
+        if self.response_id is None and self._is_id(found):
             self.response_id = found
 
     def _report(self, usage: object) -> bool:
@@ -184,8 +188,12 @@ class Facts:
 
     def _call(self, ids: Iterable[object]) -> None:
         for found in ids:
-            if _is_id(found) and len(self._tool_calls) < _MOST_CALLS:
+            if self._is_id(found) and len(self._tool_calls) < _MOST_CALLS:
                 self._tool_calls[found] = None
+
+    def _is_id(self, found: object) -> TypeGuard[str]:
+        fits = isinstance(found, str) and 0 < len(found) <= _LONGEST_ID
+        return fits and (self._secret is None or self._secret not in str(found))
 
 
 def parsed(data: bytes) -> dict[str, Any] | None:
@@ -195,10 +203,6 @@ def parsed(data: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _is_id(found: object) -> TypeGuard[str]:
-    return isinstance(found, str) and 0 < len(found) <= _LONGEST_ID
 
 
 def _objects(value: object) -> Iterator[Mapping[str, Any]]:

@@ -88,8 +88,8 @@ async def _read(call: Call, arrival: Arrival, key: str | None) -> Opened:
     if call.is_plain:
         return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
     if b"event-stream" in kind:
-        return await _open_stream(call, arrival)
-    return await _read_whole(call, arrival)
+        return await _open_stream(call, arrival, key)
+    return await _read_whole(call, arrival, key)
 
 
 async def _open_plain(call: Call, arrival: Arrival, key: str | None, *, stream: bool) -> Opened:
@@ -97,7 +97,7 @@ async def _open_plain(call: Call, arrival: Arrival, key: str | None, *, stream: 
 
     Since it may be an error, it may quote the target's key: then it isn't passed on.
     """
-    facts, secret = Facts(call.endpoint), None if key is None else key.encode()
+    facts, secret = Facts(call.endpoint, secret=key), None if key is None else key.encode()
     if stream:
         return Opened(
             status=arrival.status,
@@ -114,8 +114,8 @@ async def _open_plain(call: Call, arrival: Arrival, key: str | None, *, stream: 
     return Opened(status=arrival.status, headers=arrival.headers, facts=facts, body=body)
 
 
-async def _open_stream(call: Call, arrival: Arrival) -> Opened:
-    watch = Watch(call.endpoint, leave_out_usage=call.usage_added)
+async def _open_stream(call: Call, arrival: Arrival, key: str | None) -> Opened:
+    watch = Watch(call.endpoint, leave_out_usage=call.usage_added, secret=key)
     facts, held, length = watch.facts, list[bytes](), 0
     while not watch.is_open:
         piece = await arrival.piece()
@@ -138,9 +138,9 @@ async def _open_stream(call: Call, arrival: Arrival) -> Opened:
     )
 
 
-async def _read_whole(call: Call, arrival: Arrival) -> Opened:
+async def _read_whole(call: Call, arrival: Arrival, key: str | None) -> Opened:
     body = await _read_all(arrival)
-    facts = Facts(call.endpoint)
+    facts = Facts(call.endpoint, secret=key)
     if len(body) > _LONGEST_PARSED:
         if not (body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"):
             raise FailedError("malformed", status=arrival.status)

@@ -12,12 +12,18 @@ from prefill_router.errors import ConfigError
 from prefill_router.gateway.forwarding.arrival import Arrival, Header
 from prefill_router.gateway.forwarding.client import Client
 from prefill_router.gateway.outcome import AttemptEnd
+from prefill_router.upstream import is_loopback
 
 _IDLE_SECONDS = 3.0  # as in `connections`
 
 
 def wants_proxy(url: httpx2.URL) -> bool:
-    """Whether the environment names a proxy for this URL (`HTTPS_PROXY`, `NO_PROXY`, ...)."""
+    """Whether the environment names a proxy for this URL (`HTTPS_PROXY`, `NO_PROXY`, ...).
+
+    What this machine serves is never asked by way of one, which would read what is meant for it.
+    """
+    if is_loopback(url.host):
+        return False
     named = urllib.request.getproxies()
     if not (named.get(url.scheme) or named.get("all")):
         return False

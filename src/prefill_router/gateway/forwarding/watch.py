@@ -38,6 +38,7 @@ class Watch:
     Args:
         endpoint: What was asked.
         leave_out_usage: Whether the event that only tells token counts isn't handed on.
+        secret: The target's key.
 
     Attributes:
         facts: What was seen.
@@ -45,8 +46,10 @@ class Watch:
         is_malformed: Whether the first event was none that can be read.
     """
 
-    def __init__(self, endpoint: Endpoint, *, leave_out_usage: bool) -> None:
-        self.facts = Facts(endpoint)
+    def __init__(
+        self, endpoint: Endpoint, *, leave_out_usage: bool, secret: str | None = None
+    ) -> None:
+        self.facts = Facts(endpoint, secret=secret)
         self.is_open = self.is_malformed = False
         self._telling = _TELLING.get(endpoint, _CHUNKS)
         self._leaves_out = leave_out_usage

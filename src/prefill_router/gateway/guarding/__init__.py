@@ -1,6 +1,6 @@
 """Guarding: keys of clients, their limits, and what no request may do."""
 
-from prefill_router.gateway.guarding.address import Hosts, check_listen, is_loopback
+from prefill_router.gateway.guarding.address import Hosts, check_listen
 from prefill_router.gateway.guarding.guard import FREE_BODY, KEY, Guard
 from prefill_router.gateway.guarding.key_file import read_keys
 from prefill_router.gateway.guarding.keys import ClientKey, ClientKeys
@@ -21,7 +21,6 @@ __all__ = [
     "Slots",
     "check_listen",
     "error_handlers",
-    "is_loopback",
     "key_budgets",
     "read_keys",
     "send_refusal",

@@ -1,11 +1,12 @@
 """Where the gateway may listen, and the names that it may be called by."""
 
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import final
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.guarding.keys import ClientKeys
 from prefill_router.gateway.settings import Listen
+from prefill_router.upstream import is_loopback
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MOST_KNOWN = 64
@@ -29,19 +30,6 @@ def check_listen(listen: Listen, keys: ClientKeys | None) -> None:
         raise ConfigError(
             f"listen.hosts has {wrong}; name hosts as clients call them, such as gateway.example"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
 
 
 @final

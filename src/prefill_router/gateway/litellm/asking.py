@@ -11,9 +11,9 @@ import httpx2
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.litellm.request import Asked
 from prefill_router.gateway.words import HEADER, SESSION_HEADER
+from prefill_router.upstream import check_encrypted, is_loopback
 
 _TOO_MANY = 429
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @final
@@ -45,7 +45,8 @@ class AskedGateway:
         seconds: A decision that takes longer isn't waited for.
 
     Raises:
-        ConfigError: The address can't be one, or the variable isn't set.
+        ConfigError: The address can't be one, the variable isn't set, or its key would go over
+            plain http to another machine.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class AskedGateway:
             self._headers[HEADER + "lam"] = f"{lam:g}"
         if api_key_env is not None:
             self._headers["authorization"] = f"Bearer {_key(api_key_env)}"
+            check_encrypted(self._url, os.environ, whose="the gateway's key")
         self._options: dict[str, Any] = {
             "timeout": seconds,
             # a proxy of the environment has no business between neighbours
-            "trust_env": httpx2.URL(self._url).host not in _LOOPBACK,
+            "trust_env": not is_loopback(httpx2.URL(self._url).host),
         }
         self._client: httpx2.Client | None = None
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = (

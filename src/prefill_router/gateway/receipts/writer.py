@@ -13,6 +13,7 @@ from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import Row, to_row
 from prefill_router.gateway.receipts.store import DownError, RowError, Store
+from prefill_router.upstream.redaction import Redaction
 
 _TOGETHER = 512
 """So many rows at most go into one transaction."""
@@ -64,6 +65,9 @@ class Writer:
         wait_seconds: How long `keep` waits at most.
         max_queue: At most so many wait to be written.
         keep_days: Receipts that are older are deleted, between writes; None for none.
+
+    Attributes:
+        redaction: Takes the targets' keys out of what is written.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Writer:
         keep_days: int | None = None,
     ) -> None:
         self._store, self._wait, self._most = store, wait_seconds, max_queue
+        self.redaction = Redaction()
         self._retention = Retention(store, keep_days)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._stop = Event()
@@ -187,7 +192,7 @@ class Writer:
 
     def _write(self, batch: Sequence[_Item]) -> None:
         """Write a batch, however long the database is down."""
-        rows = [_row(item.kept) for item in batch]
+        rows = [_row(item.kept, self.redaction) for item in batch]
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             try:
@@ -235,10 +240,11 @@ def _characters(kept: Kept) -> int:
     return sum(len(turn["content"]) for turn in prompt)
 
 
-def _row(kept: Kept) -> Row | None:
+def _row(kept: Kept, redaction: Redaction) -> Row | None:
     """The row of what is kept; None where it can't be written as one."""
     try:
-        return to_row(kept) if isinstance(kept, Receipt) else kept.row()
+        row = to_row(kept) if isinstance(kept, Receipt) else kept.row()
+        return tuple(redaction.known(v) if isinstance(v, str) else v for v in row)
     except (TypeError, ValueError, RecursionError, OverflowError):
         return None
 

@@ -43,7 +43,7 @@ class Running:
 def serving_gateway(
     router: Path | str,
     *,
-    pool: Path | str | None = None,
+    pool: Path | str,
     config: Path | str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Running]:
@@ -51,7 +51,7 @@ def serving_gateway(
 
     Args:
         router: The router's folder.
-        pool: The pool file; the pool in the router if not given.
+        pool: The pool file: who is asked, and the variables of their keys.
         config: The settings' file.
         settings: Settings that come before it, by part: `{"routing": {"lam": 0.7}}`. Without a
             port a free one is taken.
@@ -65,7 +65,7 @@ def serving_gateway(
     given["listen"] = {"port": 0, **given.get("listen", {})}
     places = Places(
         router=Path(router),
-        pool=None if pool is None else Path(pool),
+        pool=Path(pool),
         config=None if config is None else Path(config),
         overrides=given,
     )

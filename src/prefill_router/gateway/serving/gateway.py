@@ -30,6 +30,8 @@ from prefill_router.gateway.serving.restoring import restore
 from prefill_router.gateway.settings import Budget, Settings
 from prefill_router.gateway.telemetry import DriftWatch, Metrics, Pulse, Traces, log_request
 from prefill_router.router import EncoderSources
+from prefill_router.upstream import provider_keys
+from prefill_router.upstream.redaction import Redaction
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class Gateway:
         self.room = Room(settings.limits.held_bytes)
         self.recent = Recent()
         self._writer: Writer | None = None
+        self._secrets: set[str] = set()  # those of before too: their answers may still come
         self._live: Live | None = None
         self._old: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
@@ -227,6 +230,9 @@ class Gateway:
             passing=lambda headers: to_client(headers, reframed=True),
             environment=self._environment,
         )
+        keys = provider_keys(loaded.pool, self._environment)
+        self._secrets |= {*keys.values(), *(secret for p in keys for secret in p.secrets)}
+        self.writer.redaction = Redaction.of_keys(self._secrets)
         return Live(
             loaded,
             forecaster=await self._forecaster(loaded, before),

@@ -15,10 +15,15 @@ from prefill_router.gateway.words import FALLBACKS
 from prefill_router.router.decision import refuse_cascade
 from prefill_router.router.light import LightRouter, read_light
 from prefill_router.targets import Pool, Target, read_pool
-from prefill_router.upstream import provider_keys
+from prefill_router.upstream import PLAIN_HTTP, provider_keys
 
 _T = TypeVar("_T")
-_OTHER_VARIABLES = ("PREFILL_ROUTER_CACHE", "PREFILL_ROUTER_EMBEDDINGS_KEY")
+_OTHER_VARIABLES = (
+    "PREFILL_ROUTER_CACHE",
+    "PREFILL_ROUTER_EMBEDDINGS_KEY",
+    "PREFILL_ROUTER_EMBEDDINGS_URL",
+    PLAIN_HTTP,
+)
 """What else of this package is set in the environment."""
 
 
@@ -56,11 +61,7 @@ def load(places: Places, *, environment: Mapping[str, str] | None = None) -> Loa
     found: list[str] = []
     settings = _tried(places.settings, found)
     light = _tried(partial(read_light, places.router), found)
-    pool = None
-    if places.pool is not None:
-        pool = _tried(partial(read_pool, places.pool), found)
-    elif light is not None:
-        pool = light.pool
+    pool = _tried(partial(_pool, places), found)
     named = places.keys if settings is None else settings.keys
     keys = None if named is None else _tried(partial(read_keys, named), found)
     asked = None if pool is None else _askable(pool, found)
@@ -69,11 +70,21 @@ def load(places: Places, *, environment: Mapping[str, str] | None = None) -> Loa
         _tried(partial(provider_keys, asked, known), found)
     for check in _checks(settings, asked, light, keys):
         _tried(check, found)
-    if found or settings is None or light is None or asked is None:
+    if found or settings is None or light is None or pool is None or asked is None:
         raise ConfigError(*found)
-    merged = light.with_pool(_merged(light.pool, light.pool if pool is None else pool))
+    merged = light.with_pool(_merged(light.pool, pool))
     warnings = tuple(_warnings(asked, merged, settings))
     return Loaded(settings=settings, light=merged, pool=asked, keys=keys, warnings=warnings)
+
+
+def _pool(places: Places) -> Pool:
+    """Who is asked; never as a router's folder says, which may be somebody else's."""
+    if places.pool is None:
+        raise ConfigError(
+            "no pool file is named, and the endpoints in a router's folder are never asked; give "
+            "it with --pool pool.yaml"
+        )
+    return read_pool(places.pool)
 
 
 def _tried(read: Callable[[], _T], found: list[str]) -> _T | None:

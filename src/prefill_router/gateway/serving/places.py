@@ -15,7 +15,7 @@ class Places:
 
     Attributes:
         router: The router's folder.
-        pool: The pool file; None for the pool in the router.
+        pool: The pool file; None where none is named, so that nothing can be asked.
         config: The settings' file; None for defaults and the environment's.
         overrides: Settings that come before both, by part: `{"routing": {"lam": 0.7}}`.
         keys: The file of clients' keys, in place of the settings'; None for theirs.

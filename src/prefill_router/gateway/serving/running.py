@@ -43,9 +43,10 @@ def run(places: Places, loaded: Loaded, *, told: Callable[[str], None]) -> None:
         ConfigError: The address can't be listened on, or the encoder can't be started.
         StoreError: The receipts can't be opened.
     """
-    keys = provider_keys(loaded.pool, os.environ).values()
+    keys = provider_keys(loaded.pool, os.environ)
+    theirs = {key for key in keys.values() if key != NO_KEY}.union(*(p.secrets for p in keys))
     with (
-        logging_to(loaded.settings.logs, secrets=[key for key in keys if key != NO_KEY]),
+        logging_to(loaded.settings.logs, secrets=theirs),
         listening(loaded.settings.listen) as place,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):

@@ -15,7 +15,6 @@ from prefill_router.gateway.telemetry.health import (
 from prefill_router.gateway.telemetry.logs import Log, log_request, logging_to, with_fields
 from prefill_router.gateway.telemetry.metrics import Metrics
 from prefill_router.gateway.telemetry.readings import BudgetLeft, Readings
-from prefill_router.gateway.telemetry.redaction import Redaction
 from prefill_router.gateway.telemetry.traces import Trace, Traces
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "Metrics",
     "Pulse",
     "Readings",
-    "Redaction",
     "Report",
     "Trace",
     "Traces",

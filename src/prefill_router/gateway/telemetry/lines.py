@@ -8,7 +8,7 @@ from typing import Any, final
 
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.telemetry.redaction import Redaction
+from prefill_router.upstream.redaction import Redaction
 
 FIELDS = "prefill_router_fields"
 """The attribute of a log record that holds further fields: plain values, or a `Receipt`."""

@@ -13,7 +13,7 @@ from typing import Any, final
 from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.settings import Logs
 from prefill_router.gateway.telemetry.lines import FIELDS, JsonLines, TextLines
-from prefill_router.gateway.telemetry.redaction import Redaction
+from prefill_router.upstream.redaction import Redaction
 
 _MOST_WAITING = 10_000  # lines; what comes then is lost, and counted
 _PATIENCE = 5.0  # seconds, for what still waits at the end

@@ -6,6 +6,7 @@ from typing import Any
 from prefill_router.harness.answer import Answer, CostSource
 from prefill_router.harness.collecting.schedule import Question
 from prefill_router.targets import Provider, Target
+from prefill_router.targets.provider import public_address
 from prefill_router.upstream import Reply
 from prefill_router.upstream.dialects import request_parameters
 
@@ -41,7 +42,7 @@ def request_of(target: Target, provider: Provider) -> Mapping[str, Any]:
     """Whom a target is asked of, and with what beside the prompt; without keys."""
     return {
         "provider": provider.name,
-        "base_url": provider.base_url,
+        "base_url": public_address(provider.base_url),
         "dialect": provider.dialect,
         "body": request_parameters(target, provider.dialect),
     }

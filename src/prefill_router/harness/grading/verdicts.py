@@ -11,6 +11,8 @@ _FIELDS = frozenset({"correct", "score", "extracted", "confidence"})
 _COLON = re.compile("[:=]")
 _AROUND = " \t*_\"'"
 """What may stand around a field's name and its value, outside of JSON."""
+_MOST_WORK = 50_000_000
+"""Characters that are looked at for objects which prove to be none, all attempts together."""
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
 _YES = {"yes": 1.0, "true": 1.0, "correct": 1.0, "no": 0.0, "false": 0.0, "incorrect": 0.0}
 
@@ -38,24 +40,36 @@ def read_verdict(reply: str, *, soft: bool) -> Verdict | None:
 
     The JSON object that the reply ends on counts, fenced or not, and with its keys in any case. No
     other object does, neither within it nor before it: a judge may quote one from the answer that
-    it grades. Where a reply ends on none, lines such as `correct: yes` count, if they agree.
+    it grades. Where a reply ends on none, lines such as `correct: yes` count, if they agree. What
+    would take too long to tell can't be read.
     """
     wanted = "score" if soft else "correct"
-    found = _last_object(reply)
+    try:
+        found = _last_object(reply)
+    except ValueError:
+        return None
     return _verdict(_lines(reply, wanted) if found is None else found, wanted)
 
 
 def _last_object(reply: str) -> Mapping[str, Any] | None:
-    """The JSON object that a reply ends on; None where it ends otherwise."""
+    """The JSON object that a reply ends on; None where it ends otherwise.
+
+    Raises:
+        ValueError: It has too many braces that begin no object.
+    """
     text = reply.rstrip().removesuffix("```").rstrip()
-    at = text.find("{")
+    if not text.endswith("}"):
+        return None
+    at, odd = text.find("{"), 0
     while at >= 0:
         try:
             value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
-            value, end = None, at + 1
+            value, end, odd = None, at + 1, odd + 1
         if value is not None and end == len(text):
             return {str(key).strip().lower(): item for key, item in value.items()}
+        if odd * len(text) > _MOST_WORK:  # each costs up to the whole text
+            raise ValueError("too many braces")
         at = text.find("{", end)
     return None
 

@@ -29,7 +29,7 @@ def write_manifest(folder: Path, pool: Pool, options: Mapping[str, Any], *, crea
         "package": __version__,
         "created": created,
         "options": dict(options),
-        "pool": pool.to_dict(),
+        "pool": pool.public().to_dict(),
     }
     files.write_json(folder / MANIFEST, manifest)
 
@@ -68,7 +68,7 @@ def check_place(folder: Path) -> None:
     Raises:
         ConfigError: The folder holds something else, or can't be made.
     """
-    files.check_place(folder)
+    files.check_place(folder, replaced=False)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder for the run")
     ours = (schema.DATABASE, f".{LOCK}.", MANIFEST)  # of a process that was killed at the start

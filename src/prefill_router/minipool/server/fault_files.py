@@ -16,11 +16,11 @@ One rule as text is its kind and its fields: `rate_limit,share=0.1,retry_after=0
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.minipool.server.faults import Faults, Rule
+from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
 
 
 def read_faults(path: Path) -> Faults:
@@ -30,11 +30,11 @@ def read_faults(path: Path) -> Faults:
         FormatError: It is missing, no YAML, or holds a field or a value that isn't known.
     """
     try:
-        value: Any = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        value = parse_yaml(path.read_text(encoding="utf-8-sig"), DistinctLoader)
         return TypeAdapter(Faults).validate_python({} if value is None else value)
     except FileNotFoundError:
         raise FormatError("no such file; faults are a YAML file with rules", file=path) from None
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
+    except (UnicodeDecodeError, NotYamlError):
         raise FormatError("not YAML; faults are a YAML file with rules", file=path) from None
     except ValidationError as error:
         raise FormatError(_told(error, "faults"), file=path) from None

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from prefill_router import __version__, files
 from prefill_router.activations import Activations
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, Split
-from prefill_router.errors import DataError
+from prefill_router.errors import CorruptError, DataError
 from prefill_router.evaluation import Predictions
 from prefill_router.fitting import FitConfig
 from prefill_router.studies.learning.thinning import Size
+from prefill_router.tensors import read_tensors
 
 _TABLES = ("correctness", "estimated_cost")
 
@@ -46,14 +46,14 @@ def key_of(
 def held(path: Path, ids: tuple[str, ...], targets: tuple[str, ...]) -> Predictions | None:
     """The predictions that were kept, if they are there and whole."""
     try:
-        with safe_open(path, framework="np") as file:
-            tables: Mapping[str, Any] = {name: file.get_tensor(name) for name in _TABLES}
-            low, high, digest = json.loads(file.metadata()["made"])
+        found = read_tensors(path)
+        tables: Mapping[str, Any] = {name: found.tensors[name] for name in _TABLES}
+        low, high, digest = json.loads(found.metadata["made"])
         if digest != _digest(tables):
             return None
         scale = CostScale(float(low), float(high))
         return Predictions(query_ids=ids, targets=targets, scale=scale, **tables)
-    except (OSError, SafetensorError, DataError, ValueError, KeyError, TypeError):
+    except (CorruptError, DataError, ValueError, KeyError, TypeError):
         return None
 
 

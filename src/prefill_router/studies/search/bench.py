@@ -10,8 +10,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from prefill_router import files
 from prefill_router.activations import Activations
@@ -19,6 +18,7 @@ from prefill_router.calibration import CalibratorKind, fit_calibrator
 from prefill_router.cost import CostEstimator
 from prefill_router.data import RoutingDataset, prompt_text
 from prefill_router.data.splits import split, stratified_folds
+from prefill_router.errors import CorruptError
 from prefill_router.evaluation import Predictions
 from prefill_router.evaluation.auc import Ranking
 from prefill_router.evaluation.bootstrap import plain
@@ -31,6 +31,7 @@ from prefill_router.features.registry import kind_of
 from prefill_router.fitting import Recipe
 from prefill_router.predictors import Examples
 from prefill_router.studies.search.sealed import CALIBRATION, TrainOnly
+from prefill_router.tensors import read_tensors
 
 Objective = Literal["auc", "brier", "headroom"]
 WORDS: Mapping[Objective, str] = {
@@ -233,8 +234,8 @@ def _keep(place: Path, parts: list[Part]) -> None:
 def _read(place: Path, rows: Rows) -> list[Part] | None:
     """The columns that were kept; None where there are none, or they can't be those."""
     try:
-        held = load_file(place)
-    except (OSError, SafetensorError):
+        held = read_tensors(place).tensors
+    except CorruptError:
         return None
     sizes = dict(zip(_PARTS, (len(rows.fit), len(rows.held), len(rows.judged)), strict=True))
     if set(held) != set(_PARTS) or any(len(held[n]) != size for n, size in sizes.items()):

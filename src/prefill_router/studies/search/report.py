@@ -68,7 +68,7 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> None:
                 "same space, data, split and options, or name another folder"
             )
         return
-    files.check_place(folder)
+    files.check_place(folder, replaced=False)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / PLAN, dict(plan))
 

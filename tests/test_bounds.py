@@ -1,0 +1,86 @@
+"""Small files and texts that were made to take much time or memory are refused at once.
+
+No time is measured: each of these took minutes or gigabytes while it was read without a bound.
+"""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router.harness.grading.verdicts import read_verdict
+from prefill_router.importers.tables import MAX_COLUMNS, columns_of
+from prefill_router.targets import read_pool
+from prefill_router.yaml_files import line_of, read_yaml
+
+VERDICT = '{"correct": "yes"}'
+
+
+def billions(start: str, step: str, *, levels: int = 30) -> str:
+    """Each line is ten times the one before."""
+    lines = (step.format(n=n, before=",".join([f"*a{n - 1}"] * 10)) for n in range(1, levels))
+    return "\n".join([start, *lines]) + "\n"
+
+
+BOMBS = {
+    "lists": billions("a0: &a0 [1, 2]", "a{n}: &a{n} [{before}]"),
+    "merged mappings": billions("a0: &a0 {x: 1}", "a{n}: &a{n} {{<<: [{before}]}}"),
+    "a part of itself": "a: &a [*a]\n",
+    "a part of its own key": "? &a {x: *a}\n: 1\n",
+    "a long text": f"a: &a {'x' * 1000}\nb: [{','.join(['*a'] * 1000)}]\n",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_aliases_repeat_a_bounded_amount(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text(BOMBS[name])
+    for read in (read_pool, read_yaml):
+        with pytest.raises((FormatError, ConfigError), match="aliases repeat too much"):
+            read(file)
+    with pytest.raises(ConfigError):
+        line_of(file, ["a"])
+
+
+def test_a_few_aliases_are_what_they_stand_for(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: [*a, *a]}\n")
+    one = {"x": 1}
+    assert read_yaml(tmp_path / "a.yaml") == {"a": one, "b": one, "c": {**one, "y": [one, one]}}
+
+
+@pytest.mark.parametrize("number", ["1" + ":59" * 10**4, "1:0.5" + "0" * 10**4])
+def test_numbers_have_a_bounded_length(number: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"a: {number}\n")
+    with pytest.raises(ConfigError, match="a value is malformed"):
+        read_yaml(tmp_path / "a.yaml")
+
+
+def test_tables_have_a_bounded_number_of_columns(tmp_path: Path) -> None:
+    names = [f"c{n}" for n in range(10**5)]
+    (tmp_path / "wide.csv").write_text(",".join(names) + "\n")
+    with pytest.raises(FormatError, match="has 100,000 columns; tables of up to 10,000"):
+        columns_of(tmp_path / "wide.csv")
+    fewer = {name: [1] for name in names[: MAX_COLUMNS + 1]}
+    pl.DataFrame(fewer).write_parquet(tmp_path / "wide.parquet")
+    with pytest.raises(FormatError, match="has 10,001 columns"):
+        columns_of(tmp_path / "wide.parquet")
+    (tmp_path / "fit.csv").write_text(",".join(names[:MAX_COLUMNS]) + "\n")
+    assert len(columns_of(tmp_path / "fit.csv")) == MAX_COLUMNS
+    (tmp_path / "twice.csv").write_text(",".join([*names[: MAX_COLUMNS - 1], "c7"]) + "\n")
+    with pytest.raises(FormatError, match=r"names the columns \['c7'\] more than once"):
+        columns_of(tmp_path / "twice.csv")
+
+
+@pytest.mark.parametrize(
+    "filler", ["{" * 10**5, '{"a": ' * 10**5, "{ x\n" * 10**5, '{"correct" ' * 10**5]
+)
+def test_braces_that_begin_no_object_are_given_up(filler: str) -> None:
+    assert read_verdict(filler, soft=False) is None
+    assert read_verdict(filler + VERDICT, soft=False) is None
+
+
+def test_a_reply_may_have_braces() -> None:
+    told = read_verdict("{ x; {} }\n" * 500 + VERDICT, soft=False)
+    assert told is not None
+    assert told.score == 1.0

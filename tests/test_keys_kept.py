@@ -1,0 +1,72 @@
+"""Keys that a base_url holds, or that a provider quotes in an answer, are nowhere kept or told."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import run
+from prefill_router.minipool.server import ScriptedModel, Server, serve
+from prefill_router.targets import Pool, Provider, Target, write_pool
+from prefill_router.upstream import Reply, Usage
+from prefill_router.upstream.redaction import REDACTED, Redaction
+
+KEY, QUERY_KEY = "sk-hush-0123456789", "hush-too-9876543210"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    said = f"you said {KEY}, by way of {QUERY_KEY}; the answer is 4"
+    with serve([ScriptedModel("a", lambda _: said), ScriptedModel("b", lambda _: said)]) as running:
+        yield running
+
+
+def _kept(folder: Path) -> bytes:
+    found = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert found
+    return b"".join(found)
+
+
+def test_a_run_and_its_dataset_keep_no_key(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_KEY", KEY)
+    url = f"{server.base_url}?key={QUERY_KEY}"
+    lab = Provider(name="lab", base_url=url, api_key_env="LAB_KEY", dialect="vllm")
+    targets = (Target(name="a", provider="lab"), Target(name="b", base_url=url))
+    write_pool(Pool(targets, providers=(lab,)), tmp_path / "pool.yaml")
+    task = {"id": "q", "prompt": "What is 2 + 2?", "grader": "exact", "answer": ["4"]}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
+    out, answers = tmp_path / "out" / "run", tmp_path / "out" / "answers"
+    asked = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
+    told = [run("collect", *asked, "--out", out), run("grade", out, "--out", answers)]
+    assert [done.code for done in told] == [0, 0], told
+    assert all(key not in done.out + done.err for done in told for key in (KEY, QUERY_KEY))
+    kept = _kept(tmp_path / "out")
+    assert REDACTED.encode() in kept
+    assert b"the answer is 4" in kept
+    assert KEY.encode() not in kept
+    assert QUERY_KEY.encode() not in kept
+
+
+def test_every_part_of_a_reply_is_looked_at() -> None:
+    hidden: Any = {"calls": [{"arguments": json.dumps({"key": KEY}), KEY: 1}], "n": 2.5, "no": None}
+    reply = Reply(
+        text=f"{KEY}!",
+        reasoning=f"it is {KEY}",
+        finish_reason=KEY,
+        served_by=f"m-{KEY}",
+        usage=Usage(output_tokens=3, reported={"of": KEY, "output_tokens": 3}),
+        response=hidden,
+    )
+    clean = Redaction.of_keys([KEY]).reply(reply)
+    assert KEY not in repr(clean)
+    assert (clean.text, clean.usage.output_tokens) == (f"{REDACTED}!", 3)
+    assert clean.response["n"] == 2.5
+
+
+def test_what_is_no_secret_does_not_garble_answers() -> None:
+    reply = Reply(text="The token is none, EMPTY or dummy, sk-abcdefghijklmnopqrstuvwxyz.")
+    assert Redaction.of_keys(["none", "EMPTY", "dummy", "token", "sk-1"]).reply(reply) == reply
