@@ -53,6 +53,12 @@ def plain_weak(p: Table, _: Table, at: float) -> int:
     return 4 if at > 0 and 1 - p[1] >= 1 - at else 1
 
 
+def plain_odds(p: Table, _: Table, at: float) -> int:
+    only = p[4] * (1 - p[1]), p[1] * (1 - p[4])
+    wins = only[0] / sum(only) if sum(only) else 0.5
+    return 4 if at > 0 and wins >= 1 - at else 1
+
+
 def plain_tiers(p: Table, c: Table, at: float) -> int:
     tiers = [sorted(NAMES.index(name) for name in tier) for tier in TIERS]
     return _through(tiers, p, c, at)
@@ -94,6 +100,7 @@ POLICIES: dict[str, tuple[Policy, Plain]] = {
     "tolerance": (Tolerance(), plain_tolerance),
     "threshold": (Threshold(strong="e", weak="b"), plain_threshold),
     "threshold weak": (Threshold(strong="e", weak="b", score="weak"), plain_weak),
+    "threshold odds": (Threshold(strong="e", weak="b", score="odds"), plain_odds),
     "tiers": (Tiered(tiers=TIERS), plain_tiers),
     "quantile tiers": (Tiered(count=3), plain_quantiles),
     "cascade": (Cascade(), plain_cascade),
