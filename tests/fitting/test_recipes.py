@@ -20,9 +20,11 @@ from prefill_router.fitting import (
     read_recipes,
     recipe_from_dict,
 )
+from prefill_router.fitting.cascade import out_of_fold
 from prefill_router.fitting.soft import mixed
-from prefill_router.policy import Threshold, Tolerance
-from prefill_router.predictors import TrunkConfig
+from prefill_router.policy import Cascade, Threshold, Tolerance
+from prefill_router.predictors import Examples, TrunkConfig
+from prefill_router.predictors.knn.majority import KnnMajorityConfig
 from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
 
@@ -282,3 +284,44 @@ def test_soft_labels_find_ids_that_look_like_numbers(tmp_path: Path) -> None:
     found = mixed(numbered, SoftLabels(file=tmp_path / "judge.csv", weight=1.0))
     assert np.argwhere(found != numbered.correct).tolist() == [[7, 0]]
     assert found[7, 0] == 0.5
+
+
+FRUGAL: dict[str, Any] = {"kind": "frugal_cascade", "depth": 2, "folds": 3}
+
+
+def test_a_cascade_is_learned_from_train_rows_alone() -> None:
+    """Other labels and costs of the test part teach the same cascade."""
+    recipe = recipe_from_dict({"features": PREFILL, "predictor": "logistic", "policy": FRUGAL})
+    assert recipe_from_dict(recipe.to_dict()) == recipe
+    config, drawn = FitConfig(recipe=recipe), split(ANSWERS)
+    policy = learn(ANSWERS, [STATES], drawn, config=config).policy
+    assert isinstance(policy, Cascade)
+    assert 1 <= len(policy.targets) <= 2
+    test = np.isin(ANSWERS.query_ids, drawn["test"])[:, None]
+    other = replace(
+        ANSWERS,
+        correct=np.where(test, 1 - ANSWERS.correct, ANSWERS.correct),
+        output_tokens=np.where(test, 9999, ANSWERS.output_tokens),
+    )
+    assert learn(other, [STATES], drawn, config=config).policy == policy
+    turned = replace(ANSWERS, correct=np.where(test, ANSWERS.correct, 1 - ANSWERS.correct))
+    assert learn(turned, [STATES], drawn, config=config).policy != policy  # control
+
+
+def test_rows_are_predicted_by_predictors_that_have_not_seen_them() -> None:
+    random = np.random.default_rng(0)
+    features = random.normal(size=(60, 2)).astype(np.float32)
+    correct = random.integers(2, size=(60, 1)).astype(np.float64)
+    examples = Examples(features, correct, ("a",), ("",) * 60)
+    folds = np.arange(60) % 3
+    memory = KnnMajorityConfig(k=1)
+    assert (memory.fit(examples).predictor.correctness(features) == correct).all()
+    found = out_of_fold(memory, examples, folds, seed=0)
+    assert 0.2 < (found == correct).mean() < 0.8
+
+
+def test_a_policy_that_is_learned_is_none_yet() -> None:
+    recipe = recipe_from_dict({"policy": FRUGAL})
+    with pytest.raises(ConfigError, match="is learned anew with every router"):
+        _ = recipe.fixed_policy
+    assert recipe_from_dict({"policy": "tolerance"}).fixed_policy == Tolerance()

@@ -79,6 +79,17 @@ def plain_named_cascade(p: Table, _: Table, at: float) -> int:
     return next((k for k in turns[:-1] if p[k] >= at), turns[-1])
 
 
+KNOTS = ((0.0, 0.0, 0.0), (0.25, 0.5, 0.0), (0.5, 0.5, 0.25), (1.0, 0.875, 0.75))
+
+
+def plain_stages(p: Table, _: Table, at: float) -> int:
+    knots = np.array(KNOTS)
+    for name, column in (("e", 1), ("b", 2)):
+        if p[NAMES.index(name)] >= np.interp(at, knots[:, 0], knots[:, column]):
+            return NAMES.index(name)
+    return NAMES.index("c")
+
+
 def _through(tiers: list[list[int]], p: Table, c: Table, at: float) -> int:
     for tier in tiers:
         if tier and p[tier].max() >= at:
@@ -104,5 +115,6 @@ POLICIES: dict[str, tuple[Policy, Plain]] = {
     "tiers": (Tiered(tiers=TIERS), plain_tiers),
     "quantile tiers": (Tiered(count=3), plain_quantiles),
     "cascade": (Cascade(), plain_cascade),
+    "stages": (Cascade(targets=("e", "b", "c"), knots=KNOTS), plain_stages),
     "named cascade": (Cascade(targets=("d", "a", "f")), plain_named_cascade),
 }

@@ -11,12 +11,13 @@ from rich.text import Text
 
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.data import Prompt
-from prefill_router.errors import FormatError, UpstreamError
+from prefill_router.errors import ConfigError, FormatError, UpstreamError
 from prefill_router.targets import read_pool
 from prefill_router.upstream import Reply, ask_once
 
 if TYPE_CHECKING:
-    from prefill_router.router import Decision
+    from prefill_router.router import CascadePlan, Decision
+    from prefill_router.targets import Pool
 
 
 @app.command()
@@ -49,13 +50,20 @@ def route(
     Example: prefill-router route router "Prove that 2 is irrational." --lam 0.7
     """
     from prefill_router.cli.sources import sources
-    from prefill_router.router import Router
+    from prefill_router.policy import Cascade
+    from prefill_router.router import Router, plan_cascade
 
     text = _standard_input() if prompt == "-" else prompt
     asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
     router = Router.load(folder, sources=sources(encoder_folder))
     places = router.pool if pool is None else read_pool(pool)
+    if isinstance(router.policy, Cascade):
+        if names is not None:
+            raise ConfigError("a cascade names whom it asks; leave out --only")
+        plan = plan_cascade(router, asked, lam=lam)
+        _cascade(plan, asked, places if answer else None, as_json=as_json)
+        return
     decision = router.route(asked, lam=lam, only=names)
     if not as_json:
         _show(decision)
@@ -72,6 +80,33 @@ def route(
         print_json(decision.to_dict() | {"reply": _plain(reply)})
     elif as_json:
         print_json(decision.to_dict())
+
+
+def _cascade(plan: "CascadePlan", prompt: Prompt, places: "Pool | None", *, as_json: bool) -> None:
+    """Show whom a cascade asks; ask them where places are given."""
+    from prefill_router.cli.route_cascade import show_plan, show_trail
+
+    if not as_json:
+        show_plan(plan)
+    if places is None:
+        if as_json:
+            print_json(plan.to_dict())
+        return
+    try:
+        run = plan.run(
+            lambda name: ask_once(places, name, prompt), lambda reply: reply.usage.output_tokens
+        )
+    except UpstreamError:
+        if as_json:
+            print_json(plan.to_dict() | {"reply": None})
+        raise
+    if as_json:
+        asked = [vars(one) for one in run.trail]
+        told = {"target": run.target, "asked": asked, "reply": _plain(run.answer)}
+        print_json(plan.to_dict() | told)
+        return
+    show_trail(run)
+    _show_reply(run.answer)
 
 
 def _plain(reply: Reply) -> dict[str, Any]:

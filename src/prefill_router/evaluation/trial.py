@@ -31,8 +31,8 @@ class Trial:
         correct: Labels in [0, 1]; NaN where not measured.
         observed_cost: US dollars; NaN where unknown.
         policy: How the choice is made of them.
-        quality: Scores of the answers, for a cascade; the probabilities stand in for them if not
-            given.
+        quality: Scores of the answers, for a cascade; the policy's own scorer or the probabilities
+            stand in for them if not given.
     """
 
     query_ids: tuple[str, ...]
@@ -71,6 +71,7 @@ class Trial:
             raise DataError(
                 f"none of the {len(predictions)} queries has a label; evaluate on scored answers"
             )
+        chosen = policy or Lambda()
         return cls(
             predictions.query_ids,
             predictions.targets,
@@ -78,8 +79,10 @@ class Trial:
             predictions.normalised_cost,
             data.correct,
             data.observed_cost,
-            policy or Lambda(),
-            None if check is None else _scores(check, predictions, data.correct),
+            chosen,
+            _own_scores(chosen, predictions, data)
+            if check is None
+            else _scores(check, predictions, data.correct),
         )
 
     def __len__(self) -> int:
@@ -123,3 +126,11 @@ class Trial:
 def _scores(check: QualityCheck, predictions: Predictions, correct: PerCell) -> PerCell:
     scores = check.scores(predictions.query_ids, predictions.targets, correct)
     return np.where(np.isnan(scores), 1, scores)
+
+
+def _own_scores(policy: Policy, predictions: Predictions, data: RoutingDataset) -> PerCell | None:
+    """What the policy's own scorer says of the answers; None where it has none."""
+    scores = policy.scores(predictions.correctness, data.output_tokens, targets=predictions.targets)
+    if scores is predictions.correctness:
+        return None
+    return np.where(np.isnan(data.correct), 1, scores)

@@ -24,6 +24,7 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.features import FeatureExtractor, Reading
 from prefill_router.features.combined import FeatureSet
+from prefill_router.fitting.cascade import chosen_policy
 from prefill_router.fitting.config import FitConfig
 from prefill_router.fitting.soft import mixed
 from prefill_router.fitting.states import gather
@@ -126,28 +127,30 @@ def learn(
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
     columns = features.read(Reading.of_dataset(train, states))
-    fitted = recipe.predictor.fit(
-        Examples(
-            columns,
-            train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
-            train.pool.names,
-            tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries),
-        ),
-        seed=config.seed,
-        progress=shown,
+    examples = Examples(
+        columns,
+        train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
+        train.pool.names,
+        tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries),
     )
+    fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
     calibrator, said = _calibrated(dataset, states, drawn, features, fitted, recipe.calibration)
-    costs = CostEstimator.fit(
-        train,
-        count_tokens(features, Reading.of_dataset(train, states)),
-        assumed_output_tokens=config.assumed_output_tokens,
+    counts = count_tokens(features, Reading.of_dataset(train, states))
+    costs = CostEstimator.fit(train, counts, assumed_output_tokens=config.assumed_output_tokens)
+    policy, learned = chosen_policy(
+        examples,
+        recipe,
+        train=train,
+        estimated_cost=costs.estimate(counts, input_tokens=train.input_tokens),
+        calibrator=calibrator,
+        seed=config.seed,
     )
-    notes = (*_notes(costs, features), *fitted.notes, *said)
+    notes = (*_notes(costs, features), *fitted.notes, *said, *learned)
     return Router(
         features=features,
         predictor=fitted.predictor,
         calibrator=calibrator,
-        policy=recipe.policy,
+        policy=policy,
         reference=Reference.fit(columns, train.correct),
         costs=costs,
         split=drawn,
