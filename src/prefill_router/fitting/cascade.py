@@ -76,6 +76,7 @@ def out_of_fold(
             features=examples.features[others],
             correct=examples.correct[others],
             groups=tuple(examples.groups[row] for row in others),
+            costs=None if examples.costs is None else examples.costs[others],
         )
         fitted = predictor.fit(part, seed=seed).predictor
         found[held] = fitted.correctness(examples.features[held])

@@ -26,6 +26,7 @@ from prefill_router.features import FeatureExtractor, Reading
 from prefill_router.features.combined import FeatureSet
 from prefill_router.fitting.cascade import chosen_policy
 from prefill_router.fitting.config import FitConfig
+from prefill_router.fitting.descriptions import describe
 from prefill_router.fitting.soft import mixed
 from prefill_router.fitting.states import gather
 from prefill_router.predictors import Examples, PredictorFit
@@ -127,11 +128,15 @@ def learn(
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
     columns = features.read(Reading.of_dataset(train, states))
+    groups = tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries)
+    reader = recipe.predictor.describes_with
     examples = Examples(
         columns,
         train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
         train.pool.names,
-        tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries),
+        groups,
+        costs=train.observed_cost,
+        descriptions=None if reader is None else describe(train.pool, groups, reader),
     )
     fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
     calibrator, said = _calibrated(dataset, states, drawn, features, fitted, recipe.calibration)

@@ -8,6 +8,7 @@ from prefill_router.features import FamilyConfig
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting import Recipe
 from prefill_router.predictors import PredictorConfig
+from prefill_router.predictors.graph import GraphConfig
 from prefill_router.reports.compare import ALL, recipes_of
 from prefill_router.reports.reproduce.run import SYSTEMS, Options
 
@@ -38,6 +39,8 @@ def routers(encoders: Sequence[str], embedding: str, options: Options) -> dict[s
             continue
         features = tuple(_features(one, encoders, embedding) for one in recipe.features)
         predictor = recipe.predictor
+        if isinstance(predictor, GraphConfig):
+            predictor = replace(predictor, text=embedding)
         if options.quick:
             predictor = with_options(predictor, REHEARSAL)
         made[name] = replace(recipe, features=features, predictor=predictor)
