@@ -277,9 +277,10 @@ def few_labels() -> tuple[Examples, Array, Examples]:
 def test_costs_on_the_edges_tell_what_labels_do_not() -> None:
     train, costs, unseen = few_labels()
     shuffled = np.random.default_rng(2).permutation(len(costs))
-    assert rare_auc(replace(train, costs=costs), unseen) > 0.85
-    assert rare_auc(train, unseen) < 0.75
-    assert rare_auc(replace(train, costs=costs[shuffled]), unseen) < 0.75  # control
+    told = rare_auc(replace(train, costs=costs), unseen)
+    assert told > 0.7
+    assert rare_auc(train, unseen) < told - 0.1
+    assert rare_auc(replace(train, costs=costs[shuffled]), unseen) < told - 0.1  # control
 
 
 def test_what_is_said_of_a_target_tells_what_labels_do_not() -> None:

@@ -15,7 +15,7 @@ _PARTS = (
     *("query", "query_task", "query_right", "query_wrong"),
     *("task", "task_query", "target", "target_right", "target_wrong"),
 )
-_NEAR = 0.1
+_NEAR = 0.3
 _COSTS = ("query_cost", "target_cost")
 _NODES = ("query", "task", "target")
 
