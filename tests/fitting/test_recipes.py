@@ -21,7 +21,7 @@ from prefill_router.fitting import (
     recipe_from_dict,
 )
 from prefill_router.fitting.soft import mixed
-from prefill_router.policy import Threshold, Tolerance
+from prefill_router.policy import Cascade, Threshold, Tolerance
 from prefill_router.predictors import TrunkConfig
 from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
@@ -347,3 +347,32 @@ def test_soft_labels_find_ids_that_look_like_numbers(tmp_path: Path) -> None:
     found = mixed(numbered, SoftLabels(file=tmp_path / "judge.csv", weight=1.0))
     assert np.argwhere(found != numbered.correct).tolist() == [[7, 0]]
     assert found[7, 0] == 0.5
+
+
+FRUGAL: dict[str, Any] = {"kind": "frugal_cascade", "depth": 2, "folds": 3}
+
+
+def test_a_cascade_is_learned_from_train_rows_alone() -> None:
+    """Other labels and costs of the test part teach the same cascade."""
+    recipe = recipe_from_dict({"features": PREFILL, "predictor": "logistic", "policy": FRUGAL})
+    assert recipe_from_dict(recipe.to_dict()) == recipe
+    config, drawn = FitConfig(recipe=recipe), split(ANSWERS)
+    policy = learn(ANSWERS, [STATES], drawn, config=config).policy
+    assert isinstance(policy, Cascade)
+    assert 1 <= len(policy.targets) <= 2
+    test = np.isin(ANSWERS.query_ids, drawn["test"])[:, None]
+    other = replace(
+        ANSWERS,
+        correct=np.where(test, 1 - ANSWERS.correct, ANSWERS.correct),
+        output_tokens=np.where(test, 9999, ANSWERS.output_tokens),
+    )
+    assert learn(other, [STATES], drawn, config=config).policy == policy
+    turned = replace(ANSWERS, correct=np.where(test, ANSWERS.correct, 1 - ANSWERS.correct))
+    assert learn(turned, [STATES], drawn, config=config).policy != policy  # control
+
+
+def test_a_policy_that_is_learned_is_none_yet() -> None:
+    recipe = recipe_from_dict({"policy": FRUGAL})
+    with pytest.raises(ConfigError, match="is learned anew with every router"):
+        _ = recipe.fixed_policy
+    assert recipe_from_dict({"policy": "tolerance"}).fixed_policy == Tolerance()

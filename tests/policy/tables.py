@@ -53,6 +53,12 @@ def plain_weak(p: Table, _: Table, at: float) -> int:
     return 4 if at > 0 and 1 - p[1] >= 1 - at else 1
 
 
+def plain_odds(p: Table, _: Table, at: float) -> int:
+    only = p[4] * (1 - p[1]), p[1] * (1 - p[4])
+    wins = only[0] / sum(only) if sum(only) else 0.5
+    return 4 if at > 0 and wins >= 1 - at else 1
+
+
 def plain_tiers(p: Table, c: Table, at: float) -> int:
     tiers = [sorted(NAMES.index(name) for name in tier) for tier in TIERS]
     return _through(tiers, p, c, at)
@@ -71,6 +77,17 @@ def plain_cascade(p: Table, c: Table, at: float) -> int:
 def plain_named_cascade(p: Table, _: Table, at: float) -> int:
     turns = [NAMES.index(name) for name in ("d", "a", "f")]
     return next((k for k in turns[:-1] if p[k] >= at), turns[-1])
+
+
+KNOTS = ((0.0, 0.0, 0.0), (0.25, 0.5, 0.0), (0.5, 0.5, 0.25), (1.0, 0.875, 0.75))
+
+
+def plain_stages(p: Table, _: Table, at: float) -> int:
+    knots = np.array(KNOTS)
+    for name, column in (("e", 1), ("b", 2)):
+        if p[NAMES.index(name)] >= np.interp(at, knots[:, 0], knots[:, column]):
+            return NAMES.index(name)
+    return NAMES.index("c")
 
 
 def _through(tiers: list[list[int]], p: Table, c: Table, at: float) -> int:
@@ -94,8 +111,10 @@ POLICIES: dict[str, tuple[Policy, Plain]] = {
     "tolerance": (Tolerance(), plain_tolerance),
     "threshold": (Threshold(strong="e", weak="b"), plain_threshold),
     "threshold weak": (Threshold(strong="e", weak="b", score="weak"), plain_weak),
+    "threshold odds": (Threshold(strong="e", weak="b", score="odds"), plain_odds),
     "tiers": (Tiered(tiers=TIERS), plain_tiers),
     "quantile tiers": (Tiered(count=3), plain_quantiles),
     "cascade": (Cascade(), plain_cascade),
+    "stages": (Cascade(targets=("e", "b", "c"), knots=KNOTS), plain_stages),
     "named cascade": (Cascade(targets=("d", "a", "f")), plain_named_cascade),
 }

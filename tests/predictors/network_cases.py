@@ -8,6 +8,7 @@ from prefill_router.predictors.networks.factorisation import FactorisationConfig
 from prefill_router.predictors.networks.irt import IRTConfig
 from prefill_router.predictors.networks.mlp import MLPConfig
 from prefill_router.predictors.networks.multitask import TargetMultiTaskConfig
+from prefill_router.predictors.networks.pairwise import PairwiseConfig
 from prefill_router.predictors.networks.unified import UnifiedConfig
 
 QUICK: dict[str, Any] = {
@@ -24,6 +25,7 @@ CASES = {
     "multitask": Case(config=TargetMultiTaskConfig(**QUICK, hidden=(8,))),
     "unified_multitask": Case(config=UnifiedConfig(**QUICK, hidden=(16, 8))),
     "matrix_factorisation": Case(config=FactorisationConfig(**QUICK, dimensions=6)),
+    "pairwise_factorisation": Case(config=PairwiseConfig(**QUICK, dimensions=6)),
     "irt": Case(config=IRTConfig(**QUICK, dimensions=6, hidden=())),
     "irt of one dimension": Case(config=IRTConfig(**QUICK, hidden=(8,))),
 }

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
 from prefill_router.predictors import Examples, load_predictor
+from prefill_router.predictors.fitted import Descriptions
 from prefill_router.predictors.graph import GraphConfig, GraphRouter
 from prefill_router.predictors.graph.graph import Messages, build_graph
 from prefill_router.predictors.graph.network import GraphNetwork
@@ -242,3 +243,74 @@ def test_what_was_changed_on_disk_is_refused() -> None:
     ):
         with pytest.raises(CorruptError):
             load_predictor(config | wrong, tensors)
+
+
+def siblings(*, seed: int, rows: int = 400) -> tuple[Examples, Array]:
+    """Twelve targets, each good at one of two tasks; half of them have hardly a label.
+
+    An answer to a question of the other task is dear. Returns the costs too.
+    """
+    random = np.random.default_rng(seed)
+    task, good_at = random.integers(2, size=rows), np.arange(12) % 2
+    features = random.normal(size=(rows, 3)).astype(np.float32)
+    features[:, 0] += 4 * task
+    suits = task[:, None] == good_at
+    correct = (random.random((rows, 12)) < np.where(suits, 0.9, 0.1)).astype(np.float64)
+    costs = np.where(suits, 1.0, 8.0) * random.lognormal(0, 0.3, (rows, 12))
+    return Examples(features, correct, tuple("abcdefghijkl"), ("",) * rows), costs
+
+
+def rare_auc(train: Examples, unseen: Examples) -> float:
+    """The AUC of the targets that have hardly a label."""
+    found = replace(QUICK, max_epochs=30, patience=30, hidden=24).fit(train).predictor
+    return float(auc_by_target(found.correctness(unseen.features), unseen.correct)[6:].mean())
+
+
+def few_labels() -> tuple[Examples, Array, Examples]:
+    whole, costs = siblings(seed=0)
+    correct = whole.correct.copy()
+    correct[:, 6:] = np.nan
+    correct[:2, 6:] = [[0], [1]]  # one of each, whatever the query
+    return replace(whole, correct=correct), costs, siblings(seed=1)[0]
+
+
+def test_costs_on_the_edges_tell_what_labels_do_not() -> None:
+    train, costs, unseen = few_labels()
+    shuffled = np.random.default_rng(2).permutation(len(costs))
+    told = rare_auc(replace(train, costs=costs), unseen)
+    assert told > 0.7
+    assert rare_auc(train, unseen) < told - 0.1
+    assert rare_auc(replace(train, costs=costs[shuffled]), unseen) < told - 0.1  # control
+
+
+def test_what_is_said_of_a_target_tells_what_labels_do_not() -> None:
+    train, _, unseen = few_labels()
+    kinds = np.eye(2)[np.arange(12) % 2]
+    told = Descriptions(kinds, {"": np.zeros(2)})
+    assert rare_auc(replace(train, descriptions=told), unseen) > 0.85
+    silent = Descriptions(np.zeros((12, 2)), {"": np.zeros(2)})
+    assert rare_auc(replace(train, descriptions=silent), unseen) < 0.75
+
+
+def test_a_cost_is_told_where_it_is_known() -> None:
+    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]])
+    nothing = torch.zeros(3, 2)
+    costs = torch.tensor([[1.0, torch.nan], [-2.0, 0.5], [torch.nan, torch.nan]])
+    graph = build_graph(rows, torch.tensor([0, 0, 0]), rows[:1], nothing, nothing, costs=costs)
+    assert graph.cost is not None
+    assert graph.cost_back is not None
+    messages = Messages()
+    heard = messages.along(graph.cost, rows, nodes=2)
+    np.testing.assert_allclose(heard, [[0.5, -1.0], [0, 0.5]])
+    back = messages.along(graph.cost_back, torch.tensor([[1.0], [10.0]]), nodes=3)
+    np.testing.assert_allclose(back, [[1.0], [1.5], [0]])
+
+
+def test_costs_that_tell_nothing_change_nothing() -> None:
+    train = by_task(120, seed=4)
+    expected = QUICK.fit(train).predictor.correctness(train.features)
+    for costs in (np.full((120, 3), np.nan), np.zeros((120, 3)), np.ones((120, 3))):
+        found = QUICK.fit(replace(train, costs=costs)).predictor
+        assert np.array_equal(found.correctness(train.features), expected)
+    with pytest.raises(FitError, match="give one cost per label"):
+        replace(train, costs=np.ones((120, 3))[:, :2])

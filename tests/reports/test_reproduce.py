@@ -10,10 +10,10 @@ import pytest
 from commands import refused, succeeded
 from planted import shuffled
 from prefill_router.activations import Site
-from prefill_router.data import RoutingDataset, split
+from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import compare, evaluate
-from prefill_router.fitting import Recipe
+from prefill_router.fitting import Recipe, SoftLabels
 from prefill_router.importers import import_dataset
 from prefill_router.probes import auc_by_target
 from prefill_router.reports.compare import Plan, Result
@@ -32,6 +32,8 @@ from prefill_router.reports.reproduce import (
 from prefill_router.reports.reproduce.cells import Table, shown
 from prefill_router.reports.reproduce.parts import Scene, make_parts
 from prefill_router.reports.reproduce.parts.encoders import with_interval
+from prefill_router.reports.reproduce.recipes import JUDGED, TUNED, routers
+from prefill_router.reports.reproduce.run import SYSTEMS, TRUNK, UNIFIED
 from prefill_router.router import EncoderSources
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from reports import published_formats as formats
@@ -85,6 +87,37 @@ def test_every_table_is_there_with_numbers_or_a_reason(tables: dict[int, Table])
         assert paper, table.label
         assert bool(ours) != bool(table.missing), table.label
         assert all(len(row.cells) == len(table.columns) for row in table.rows)
+
+
+def test_semantic_baselines_are_calibrated_on_rows_of_their_own(runs: list[Run]) -> None:
+    """The prefill router learns from all of the 85 %, and all are judged on the same test part."""
+    for name in SYSTEMS:
+        judged = runs[0].system(name)
+        assert judged is not None
+        router = judged.fitted.router
+        assert (router.calibrator is not None) == (name != TRUNK)
+        assert ("calibration" in router.split.parts) == (name != TRUNK)
+        assert router.split["test"] == runs[0].drawn["test"]
+    trunk, unified = (runs[0].system(name) for name in (TRUNK, UNIFIED))
+    assert trunk is not None
+    assert unified is not None
+    parts = unified.fitted.router.split
+    both = {*parts["train"], *parts["calibration"]}
+    assert both == set(trunk.fitted.router.split["train"])
+
+
+def test_what_needs_weights_or_a_judge_is_made_where_they_are() -> None:
+    plain = routers(["minilm"], "minilm", Options())
+    assert TUNED not in plain
+    assert JUDGED not in plain
+    assert "Cascade (FrugalGPT)" in plain
+    assert getattr(plain["Disagreement-weighted"].predictor, "disagreement_weight", 1) == 2
+    judge = Path("judge.csv")
+    more = routers(["minilm"], "minilm", Options(), text_network="deberta", soft_labels=judge)
+    assert set(more) - set(plain) == {TUNED, JUDGED}
+    assert more[JUDGED].soft_labels == SoftLabels(file=judge)
+    [tuned] = more[TUNED].features
+    assert getattr(tuned, "network", "") == "deberta"
 
 
 def test_what_the_data_lack_is_said(tables: dict[int, Table]) -> None:
@@ -153,7 +186,9 @@ def test_papers_numbers_stand_beside_ours(tables: dict[int, Table]) -> None:
 def test_the_seed_plays_no_part_in_knn(tables: dict[int, Table]) -> None:
     assert cell(tables[23], "kNN", "Mean AUC").sd == 0
     assert cell(tables[23], "SharedTrunkNet", "Mean AUC").sd > 0
-    assert any("plays no part in kNN majority" in text for text in tables[23].said)
+    [fits] = [text for text in tables[23].said if "plays no part in" in text]
+    assert "kNN majority" in fits
+    assert "SharedTrunkNet" not in fits
 
 
 def test_it_goes_on_with_what_it_has(runs: list[Run], folder: Path) -> None:
@@ -177,6 +212,7 @@ def test_parts_of_other_answers_are_not_taken(tmp_path: Path) -> None:
     scene = Scene(
         found=find_pools("mmlu-pro", ANSWERS)[0],
         drawn=drawn,
+        calibrated=split(ANSWERS, fractions=WITH_CALIBRATION),
         states=[ENCODER.encode(ANSWERS.queries, SITES, rounding="float32")],
         encoders=("fake",),
         recipes={},

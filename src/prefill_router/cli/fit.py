@@ -1,5 +1,6 @@
 """`prefill-router fit`: scored answers and states become a router."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -29,6 +30,13 @@ def fit(
     recipe: Annotated[
         Path | None,
         typer.Option(help="What it reads and what predicts, as YAML; instead of the options."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Who answers: lambda, argmax, tolerance, tiered, cascade or frugal_cascade, with "
+            "its defaults; instead of the recipe's."
+        ),
     ] = None,
     mode: Annotated[
         str, typer.Option(help="One encoder for all targets (single), per_model, or auto.")
@@ -79,7 +87,7 @@ def fit(
     check_replaceable(to)
     prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
     config = FitConfig(
-        recipe=_recipe(prefill, recipe, store),
+        recipe=_with_policy(_recipe(prefill, recipe, store), policy),
         assumed_output_tokens=assume_output_tokens,
         seed=seed,
     )
@@ -126,6 +134,12 @@ def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | Non
             "options into the recipe"
         )
     return read_recipe(file)
+
+
+def _with_policy(recipe: "Recipe", kind: str | None) -> "Recipe":
+    from prefill_router.fitting.reading import policy_of
+
+    return recipe if kind is None else replace(recipe, policy=policy_of({"kind": kind}))
 
 
 def _prefill(

@@ -53,6 +53,13 @@ def reproduce(
     speeds: Annotated[
         Path | None, typer.Option(help="TTFT and throughput of each target: YAML or CSV.")
     ] = None,
+    text_network: Annotated[
+        str | None,
+        typer.Option(help="What is tuned on the text, as microsoft/deberta-v3-base or its folder."),
+    ] = None,
+    soft_labels: Annotated[
+        Path | None, typer.Option(help="A judge's scores, for a router that learns from them.")
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Training seeds of the seed study; 5, the paper's 10.")
     ] = None,
@@ -95,6 +102,8 @@ def reproduce(
         sources=sources(encoder_folder),
         charge=Charge(per_million_tokens=encoder_price),
         speeds={} if speeds is None else read_speeds(speeds),
+        text_network=text_network,
+        soft_labels=soft_labels,
     )
     dataset = _read(bench, data, prices)
     mark(to, STUDY, {"bench": bench.value, "options": options.to_dict(), "means": means.to_dict()})
@@ -167,8 +176,14 @@ def _known(data: Path, options: "Options", means: "Means", runs: "list[Run]") ->
         "pools": "; ".join(sizes),
         "encoders": ", ".join(means.encoders),
         "embeddings": means.embedding,
-        "split": f"85/15, seed {options.seed}",
+        "split": f"85/15, seed {options.seed}; calibrated routers 75/10/15 with the same test part",
+        "calibration": "Platt scaling for the semantic baselines of the tables; none in the shifts",
         "intervals": f"95 %, {options.resamples:,} bootstrap resamples of the test queries",
+        "fine-tuned on the text": means.text_network or "nothing; name weights by --text-network",
+        "soft labels": str(means.soft_labels or "none; give a judge's scores by --soft-labels"),
+        "not as their papers have them": "GraphRouter predicts each label, with a message for "
+        "labels and for costs; matrix factorisation learns from cells, on pairs a router of its "
+        "own; the cascade's scorer reads an answer's length, not its text",
         "training seeds": f"{options.seeds} in the seed study",
     }
 

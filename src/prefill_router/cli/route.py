@@ -14,11 +14,11 @@ from prefill_router.cli.app import app, out, print_json
 from prefill_router.cli.options import Lam
 from prefill_router.cli.usage import UsageError
 from prefill_router.data import Prompt
-from prefill_router.errors import FormatError, UpstreamError
+from prefill_router.errors import ConfigError, FormatError, UpstreamError
 from prefill_router.targets import Pool, read_pool
 
 if TYPE_CHECKING:
-    from prefill_router.router import Decision
+    from prefill_router.router import CascadePlan, Decision
     from prefill_router.upstream import Reply
 
 
@@ -53,7 +53,8 @@ def route(
     Example: prefill-router route router "Prove that 2 is irrational." --lam 0.7
     """
     from prefill_router.cli.sources import sources
-    from prefill_router.router import Router
+    from prefill_router.policy import Cascade
+    from prefill_router.router import Router, plan_cascade
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one prompt: threads that wait only burn
     places = _places(pool) if answer else None
@@ -61,6 +62,12 @@ def route(
     asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
     router = Router.load(folder, sources=sources(encoder_folder))
+    if isinstance(router.policy, Cascade):
+        if names is not None:
+            raise ConfigError("a cascade names whom it asks; leave out --only")
+        plan = plan_cascade(router, asked, lam=lam)
+        _cascade(plan, asked, places, as_json=as_json)
+        return
     decision = router.route(asked, lam=lam, only=names)
     if not as_json:
         _show(decision)
@@ -89,6 +96,34 @@ def _places(pool: Path | None) -> Pool:
             "folder may not name; give the pool file as well: --pool pool.yaml"
         )
     return read_pool(pool)
+
+
+def _cascade(plan: "CascadePlan", prompt: Prompt, places: "Pool | None", *, as_json: bool) -> None:
+    """Show whom a cascade asks; ask them where places are given."""
+    from prefill_router.cli.route_cascade import show_plan, show_trail
+    from prefill_router.upstream import ask_once
+
+    if not as_json:
+        show_plan(plan)
+    if places is None:
+        if as_json:
+            print_json(plan.to_dict())
+        return
+    try:
+        run = plan.run(
+            lambda name: ask_once(places, name, prompt), lambda reply: reply.usage.output_tokens
+        )
+    except UpstreamError:
+        if as_json:
+            print_json(plan.to_dict() | {"reply": None})
+        raise
+    if as_json:
+        asked = [vars(one) for one in run.trail]
+        told = {"target": run.target, "asked": asked, "reply": _plain(run.answer)}
+        print_json(plan.to_dict() | told)
+        return
+    show_trail(run)
+    _show_reply(run.answer)
 
 
 def _plain(reply: "Reply") -> dict[str, Any]:

@@ -108,7 +108,7 @@ def evaluate(
             step=step,
             axis=axis,
             max_cost=max_cost,
-            policy=trial.policy.to_dict(),
+            policy=trial.policy.told(),
             check=check.description if check is not None else "",
         ),
     )

@@ -43,6 +43,8 @@ class Trial:
         shared: The queries that all systems of a comparison can be compared on; None if there is
             no other system.
         runs: Of how many runs each label is the mean; None where that isn't known.
+        quality: Scores of the answers, for a cascade; the policy's own scorer or the probabilities
+            stand in for them if not given.
     """
 
     query_ids: tuple[str, ...]
@@ -84,6 +86,7 @@ class Trial:
             raise DataError(
                 f"none of the {len(predictions)} queries has a label; evaluate on scored answers"
             )
+        chosen = policy or Lambda()
         return cls(
             predictions.query_ids,
             predictions.targets,
@@ -91,8 +94,10 @@ class Trial:
             predictions.normalised_cost,
             data.correct,
             data.observed_cost,
-            policy or Lambda(),
-            None if check is None else _scores(check, predictions, data.correct),
+            chosen,
+            _own_scores(chosen, predictions, data)
+            if check is None
+            else _scores(check, predictions, data.correct),
             domains=tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in data.queries),
             runs=data.runs,
         )
@@ -184,3 +189,11 @@ class Trial:
 def _scores(check: QualityCheck, predictions: Predictions, correct: PerCell) -> PerCell:
     scores = check.scores(predictions.query_ids, predictions.targets, correct)
     return np.where(np.isnan(scores), 1, scores)
+
+
+def _own_scores(policy: Policy, predictions: Predictions, data: RoutingDataset) -> PerCell | None:
+    """What the policy's own scorer says of the answers; None where it has none."""
+    scores = policy.scores(predictions.correctness, data.output_tokens, targets=predictions.targets)
+    if scores is predictions.correctness:
+        return None
+    return np.where(np.isnan(data.correct), 1, scores)

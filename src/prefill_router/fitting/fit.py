@@ -7,7 +7,7 @@ for the numbers on the card.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
@@ -26,10 +26,14 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, Trial, evaluate
 from prefill_router.features import FeatureExtractor, Reading
 from prefill_router.features.combined import FeatureSet
+from prefill_router.fitting.cascade import learned_cascade
 from prefill_router.fitting.config import FitConfig
-from prefill_router.fitting.out_of_fold import OutOfFold, out_of_fold
+from prefill_router.fitting.descriptions import describe
+from prefill_router.fitting.out_of_fold import FOLDS, OutOfFold, out_of_fold
+from prefill_router.fitting.recipe import Recipe
 from prefill_router.fitting.soft import mixed
 from prefill_router.fitting.states import gather
+from prefill_router.policy import FrugalCascade, Lambda
 from prefill_router.predictors import Examples, PredictorFit
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources, Interval, Record, Router, TrainedOn
@@ -138,19 +142,18 @@ def learn(
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
     columns = features.read(Reading.of_dataset(train, states))
+    groups = tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries)
+    reader = recipe.predictor.describes_with
     examples = Examples(
         columns,
         train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
         train.pool.names,
-        tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries),
+        groups,
+        costs=train.observed_cost,
+        descriptions=None if reader is None else describe(train.pool, groups, reader),
     )
     fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
-    unseen, shrinkage = None, None
-    if recipe.shrinkage:
-        unseen = out_of_fold(recipe.predictor, examples, train, seed=config.seed, progress=shown)
-        shrinkage = Shrinkage.fit(
-            unseen.correctness, examples.correct, unseen.folds, examples.targets
-        )
+    unseen, shrinkage = _shrunk(recipe, examples, train, config.seed, shown)
     calibrator, said = _calibrated(
         dataset, states, drawn, features, fitted, shrinkage, recipe.calibration
     )
@@ -162,26 +165,63 @@ def learn(
         predictor=fitted.predictor,
         shrinkage=shrinkage,
         calibrator=calibrator,
-        policy=recipe.policy,
+        policy=Lambda() if isinstance(recipe.policy, FrugalCascade) else recipe.policy,
         reference=Reference.fit(columns, train.correct),
         costs=costs,
         split=drawn,
         record=_record(dataset, drawn, config, fitted.training, notes),
     )
-    if unseen is None:
-        return router
-    chosen = _operating_points(router, unseen, train, tokens)
-    return router.with_record(router.record.model_copy(update={"chosen": chosen}))
+    return router if unseen is None else _with_choices(router, recipe, unseen, train, tokens)
+
+
+def _shrunk(
+    recipe: Recipe, examples: Examples, train: RoutingDataset, seed: int, progress: Progress
+) -> tuple[OutOfFold | None, Shrinkage | None]:
+    """Predictions of train rows out of fold, where something learns from them; and what does."""
+    cascade = isinstance(recipe.policy, FrugalCascade)
+    if not (recipe.shrinkage or cascade):
+        return None, None
+    count = recipe.policy.folds if isinstance(recipe.policy, FrugalCascade) else FOLDS
+    unseen = out_of_fold(
+        recipe.predictor, examples, train, seed=seed, count=count, progress=progress
+    )
+    if not recipe.shrinkage:
+        return unseen, None
+    folds = unseen.folds
+    return unseen, Shrinkage.fit(unseen.correctness, examples.correct, folds, examples.targets)
+
+
+def _with_choices(
+    router: Router,
+    recipe: Recipe,
+    unseen: OutOfFold,
+    train: RoutingDataset,
+    tokens: NDArray[np.int64],
+) -> Router:
+    """The router with what is learned of its own predictions of train rows, out of fold."""
+    cost = router.costs.estimate(tokens, input_tokens=train.input_tokens)
+    record = router.record
+    if isinstance(recipe.policy, FrugalCascade):
+        policy, learned = learned_cascade(
+            recipe.policy,
+            router.mapped(unseen.correctness),
+            unseen,
+            train=train,
+            estimated_cost=cost,
+        )
+        router = replace(router, policy=policy)
+        record = record.model_copy(update={"notes": (*record.notes, *learned)})
+    chosen = _operating_points(router, unseen, train, cost)
+    return router.with_record(record.model_copy(update={"chosen": chosen}))
 
 
 def _operating_points(
-    router: Router, unseen: OutOfFold, train: RoutingDataset, tokens: NDArray[np.int64]
+    router: Router, unseen: OutOfFold, train: RoutingDataset, cost: NDArray[np.float64]
 ) -> OperatingPoints | None:
     """The settings that are best on train rows, by predictors that weren't fitted on them."""
     kept = ~np.isnan(unseen.correctness).any(axis=1)
     if not kept.any() or np.isnan(train.correct[kept]).all():
         return None
-    cost = router.costs.estimate(tokens, input_tokens=train.input_tokens)
     predictions = Predictions(
         query_ids=tuple(np.array(train.query_ids, dtype=object)[kept].tolist()),
         targets=router.pool.names,

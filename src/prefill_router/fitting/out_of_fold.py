@@ -36,9 +36,10 @@ def out_of_fold(
     train: RoutingDataset,
     *,
     seed: int,
+    count: int = FOLDS,
     progress: Progress | None = None,
 ) -> OutOfFold:
-    """Fit the predictor `FOLDS` times, each time without one fold, and predict that fold.
+    """Fit the predictor several times, each time without one fold, and predict that fold.
 
     The features stay as they were fitted, and networks are averaged over fewer
     (`PredictorConfig.lighter`).
@@ -48,6 +49,7 @@ def out_of_fold(
         examples: What it was fitted on, the rows of `train`.
         train: The train part; folds are stratified, and equal prompts share one.
         seed: Of the folds and the fits.
+        count: How many folds there are.
         progress: Shows how far it is.
 
     Raises:
@@ -55,11 +57,11 @@ def out_of_fold(
     """
     result = np.full(examples.correct.shape, np.nan)
     try:
-        folds = stratified_folds(train, count=FOLDS, seed=seed)
+        folds = stratified_folds(train, count=count, seed=seed)
     except DataError:  # fewer distinct prompts than folds
         return OutOfFold(result, np.zeros(len(train), dtype=np.int64))
-    with (progress or SilentProgress()).task("out of fold", total=float(FOLDS)) as advance:
-        for fold in range(FOLDS):
+    with (progress or SilentProgress()).task("out of fold", total=float(count)) as advance:
+        for fold in range(count):
             result[folds == fold] = _predicted(config, examples, folds, fold, seed)
             advance()
     return OutOfFold(result, folds)
@@ -79,6 +81,7 @@ def _predicted(
             features=examples.features[rest],
             correct=examples.correct[rest],
             groups=tuple(examples.groups[row] for row in rest),
+            costs=None if examples.costs is None else examples.costs[rest],
         )
         fitted = config.lighter().fit(others, seed=seed)
     except FitError:  # such as one whose labels are all the same

@@ -26,6 +26,7 @@ from prefill_router.yaml_files import read_yaml
 _Config = TypeVar("_Config")
 _Read = TypeVar("_Read")
 _PARTS = ("features", "predictor", "shrinkage", "calibration", "policy", "soft_labels")
+FRUGAL = policy.FrugalCascade().kind
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -93,10 +94,24 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
         parts["calibration"] = calibration.find(str(value["calibration"])).kind
     if value.get("policy") is not None:
         kind, options = _kind(value["policy"], "policy")
-        parts["policy"] = policy.from_dict({"kind": kind, **options})
+        parts["policy"] = policy_of({"kind": kind, **options})
     if value.get("soft_labels") is not None:
         parts["soft_labels"] = _soft_labels(_mapping(value["soft_labels"], "soft_labels"), near)
     return Recipe(**parts)
+
+
+def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
+    """The policy of its kind and options, or what says how a cascade is learned.
+
+    Raises:
+        ConfigError: The kind or an option is unknown, or makes no sense.
+    """
+    if value.get("kind") == FRUGAL:
+        return policy.FrugalCascade.from_dict(value)
+    if value.get("kind") not in policy.KINDS:
+        known = [*policy.KINDS, FRUGAL]
+        raise ConfigError(f"there is no policy {value.get('kind')!r}; known are {known}")
+    return policy.from_dict(value)
 
 
 def _family(value: Any) -> FamilyConfig:

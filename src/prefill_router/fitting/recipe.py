@@ -10,7 +10,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.features import FamilyConfig, Need
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.features.registry import kind_of as family_kind
-from prefill_router.policy import Lambda, Policy
+from prefill_router.policy import FrugalCascade, Lambda, Policy
 from prefill_router.predictors import PredictorConfig, TrunkConfig
 from prefill_router.predictors.registry import kind_of as predictor_kind
 
@@ -45,7 +45,7 @@ class Recipe:
         shrinkage: Whether those move towards base rates by as much as predictions of train rows
             that weren't fitted on were wrong (`calibration.Shrinkage`).
         calibration: What maps those to probabilities that hold; fitted on the calibration part.
-        policy: Who answers, given probabilities and costs.
+        policy: Who answers, given probabilities and costs; or a cascade that is learned.
         soft_labels: A judge's scores for the training labels.
     """
 
@@ -53,7 +53,7 @@ class Recipe:
     predictor: PredictorConfig = field(default_factory=TrunkConfig)
     shrinkage: bool = True
     calibration: CalibratorKind = "none"
-    policy: Policy = field(default_factory=Lambda)
+    policy: Policy | FrugalCascade = field(default_factory=Lambda)
     soft_labels: SoftLabels | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +64,20 @@ class Recipe:
     def needs(self) -> tuple[Need, ...]:
         """The states that its features read."""
         return tuple(dict.fromkeys(need for one in self.features for need in one.needs))
+
+    @property
+    def fixed_policy(self) -> Policy:
+        """Who answers, where that isn't learned.
+
+        Raises:
+            ConfigError: It is a cascade that is learned with the router.
+        """
+        if isinstance(self.policy, FrugalCascade):
+            raise ConfigError(
+                f"the policy {self.policy.kind} is learned anew with every router, which can't be "
+                "done here; name another policy"
+            )
+        return self.policy
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, as `recipe_from_dict` takes them."""

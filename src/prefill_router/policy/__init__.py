@@ -7,14 +7,18 @@
     tiered      the best of the cheapest tier that is good enough
     cascade     one after the other, until an answer passes a quality check
 
+`FrugalCascade` learns a cascade's order, thresholds and scorer.
+
 Each has one parameter in [0, 1], from the cheapest or weakest end to the most accurate one.
 """
 
 from prefill_router.policy.base import Policy
 from prefill_router.policy.cascade import Asked, Cascade, Run
 from prefill_router.policy.equation import check_lam, choose, rank, score
+from prefill_router.policy.frugal import FrugalCascade, FrugalFit
 from prefill_router.policy.path import LambdaPath, lambda_path
 from prefill_router.policy.registry import KINDS, from_dict
+from prefill_router.policy.scorer import AnswerScorer
 from prefill_router.policy.threshold import Threshold, WinScore
 from prefill_router.policy.tiered import Tiered
 from prefill_router.policy.tolerance import Tolerance
@@ -22,9 +26,12 @@ from prefill_router.policy.weighing import Argmax, Lambda
 
 __all__ = [
     "KINDS",
+    "AnswerScorer",
     "Argmax",
     "Asked",
     "Cascade",
+    "FrugalCascade",
+    "FrugalFit",
     "Lambda",
     "LambdaPath",
     "Policy",

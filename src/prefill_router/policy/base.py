@@ -65,6 +65,22 @@ class Policy(ABC):
         order: Int[NDArray[np.int64], "query target"] = np.take_along_axis(ranked, place, axis=1)
         return order
 
+    def scores(
+        self,
+        correctness: PerCell,
+        tokens: PerCell,  # noqa: ARG002
+        *,
+        targets: tuple[str, ...] = (),  # noqa: ARG002
+    ) -> PerCell:
+        """What it weighs once answers are there: the predictions, unless it looks at answers.
+
+        Args:
+            correctness: Predicted probabilities.
+            tokens: Output tokens of the answers; NaN where unknown.
+            targets: The names of the columns.
+        """
+        return correctness
+
     def charge(
         self,
         observed: PerCell,
@@ -80,6 +96,10 @@ class Policy(ABC):
             targets: The names of the columns.
         """
         return observed
+
+    def told(self) -> dict[str, Any]:
+        """What reports say of it, for people; all that `to_dict` holds, unless that is much."""
+        return self.to_dict()
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, final
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.brief import brief
-from prefill_router.errors import ConfigError, UpstreamError
+from prefill_router.errors import ConfigError, CorruptError, UpstreamError
 from prefill_router.policy.base import Policy, names, options
 from prefill_router.policy.equation import PerCell, check_lam, check_tables
 from prefill_router.policy.path import LambdaPath
+from prefill_router.policy.scorer import AnswerScorer
 from prefill_router.policy.steps import by_cost, columns, record_path, to_the_end
 
 Answer = TypeVar("Answer")
@@ -57,7 +58,7 @@ class Run(Generic[Answer]):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cascade(Policy):
-    """The answer of the first target whose answer scores at least `at` in a quality check.
+    """The answer of the first target whose answer passes a quality check.
 
     The scores are of *answers*, so they are known only after asking: the table that `path` takes
     as correctness holds them. The last target's answer is taken as it is. At 0 the first target
@@ -65,16 +66,64 @@ class Cascade(Policy):
 
     Attributes:
         targets: Whom to ask, in this order; empty for all, by rising estimated cost of the query.
+        knots: What passes: rows of a setting and a threshold for each target but the last, straight
+            lines between them; settings rise from 0 to 1 and no threshold falls. Empty: a score
+            passes that is at least `at`. Learned by `LearnedCascade`.
+        scorer: Scores answers; without one a quality check does, or the predictions stand in.
 
     Raises:
-        ConfigError: A target is named twice.
+        ConfigError: A target is named twice, or the knots don't suit.
     """
 
     targets: tuple[str, ...] = ()
+    knots: tuple[tuple[float, ...], ...] = ()
+    scorer: AnswerScorer | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.targets)) < len(self.targets):
             raise ConfigError("a cascade asks each target once; a name is repeated")
+        if not self.knots:
+            return
+        if not self.targets or {len(row) for row in self.knots} != {len(self.targets)}:
+            raise ConfigError(
+                "each knot of a cascade holds a setting and a threshold for every target but the "
+                f"last; it names {len(self.targets)} targets and holds {self.knots}"
+            )
+        table = np.array(self.knots)
+        sound = (np.diff(table, axis=0) >= 0).all() and (np.diff(table[:, 0]) > 0).all()
+        if not (sound and table.min() >= 0 and table.max() <= 1 and self._whole(table)):
+            raise ConfigError(
+                "the knots of a cascade are numbers in [0, 1] of which none falls, at settings "
+                f"that rise from 0 to 1, thresholds from 0; not {self.knots}"
+            )
+
+    @staticmethod
+    def _whole(table: NDArray[np.float64]) -> bool:
+        return not table[0].any() and bool(table[-1, 0] == 1)
+
+    def scores(
+        self, correctness: PerCell, tokens: PerCell, *, targets: tuple[str, ...] = ()
+    ) -> PerCell:
+        """Scores of answers by the scorer; the predictions where there is none."""
+        if self.scorer is None:
+            return correctness
+        return self.scorer.scores(correctness, tokens, targets=targets)
+
+    def thresholds(self, at: float, *, stages: int) -> tuple[float, ...]:
+        """The scores that pass at each stage but the last.
+
+        Args:
+            at: The setting.
+            stages: How many targets are asked.
+
+        Raises:
+            ConfigError: `at` is outside [0, 1].
+        """
+        check_lam(at)
+        if not self.knots:
+            return (at,) * (stages - 1)
+        table = np.array(self.knots)
+        return tuple(float(np.interp(at, table[:, 0], column)) for column in table.T[1:])
 
     @property
     def kind(self) -> Literal["cascade"]:
@@ -113,6 +162,9 @@ class Cascade(Policy):
             raise ConfigError("the scores of a cascade's quality check must be in [0, 1]")
         turns = self.turns(cost, targets=targets)
         holds_to = np.take_along_axis(correctness, turns, axis=1)
+        table = np.array(self.knots)
+        for stage in range(holds_to.shape[1] - 1 if self.knots else 0):
+            holds_to[:, stage] = _passes_to(holds_to[:, stage], table[:, 0], table[:, stage + 1])
         holds_to[:, -1] = 1
         return record_path(turns, to_the_end(holds_to))
 
@@ -143,7 +195,7 @@ class Cascade(Policy):
         Args:
             ask: Gives a target's answer.
             check: Scores a target's answer, in [0, 1].
-            at: The score that passes.
+            at: The score that passes; with knots, the setting of the thresholds.
             targets: Whom to ask, from cheap to dear, where the cascade doesn't name them.
 
         Raises:
@@ -154,10 +206,11 @@ class Cascade(Policy):
         turns = self.targets or targets
         if not turns:
             raise ConfigError("the cascade has nobody to ask; name the targets from cheap to dear")
+        enough = (*self.thresholds(at, stages=len(turns)), 0.0)
         trail: list[Asked] = []
         best: tuple[float, str, Answer] | None = None
         failure: UpstreamError | None = None
-        for name in turns:
+        for name, least in zip(turns, enough, strict=True):
             try:
                 answer = ask(name)
             except UpstreamError as error:
@@ -166,7 +219,7 @@ class Cascade(Policy):
                 continue
             score = _checked(check(name, answer), name)
             trail.append(Asked(name, score))
-            if score >= at or name == turns[-1]:
+            if score >= least or name == turns[-1]:
                 return Run(name, answer, tuple(trail))
             if best is None or score > best[0]:
                 best = (score, name, answer)
@@ -174,9 +227,23 @@ class Cascade(Policy):
             raise failure or ConfigError("the cascade asked nobody")
         return Run(best[1], best[2], tuple(trail))
 
+    def told(self) -> dict[str, Any]:
+        """The kind, whom it asks, and what decides, without the numbers of what was learned."""
+        said: dict[str, Any] = {"kind": self.kind, "targets": list(self.targets)}
+        if self.knots:
+            said["thresholds"] = "learned on the train part, one for each stage"
+        if self.scorer is not None:
+            said["scorer"] = "prediction and length of the answer"
+        return said
+
     def to_dict(self) -> dict[str, Any]:
         """The kind and the options."""
-        return {"kind": self.kind, "targets": list(self.targets)}
+        said: dict[str, Any] = {"kind": self.kind, "targets": list(self.targets)}
+        if self.knots:
+            said["knots"] = [list(row) for row in self.knots]
+        if self.scorer is not None:
+            said["scorer"] = self.scorer.to_dict()
+        return said
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Cascade":
@@ -184,10 +251,36 @@ class Cascade(Policy):
 
         Raises:
             CorruptError: An option is unknown or of the wrong type.
-            ConfigError: A target is named twice.
+            ConfigError: A target is named twice, or the knots don't suit.
         """
-        given = options(value, {"targets": list})
-        return cls(targets=names(given.get("targets", []), "targets"))
+        given = options(value, {"targets": list, "knots": list, "scorer": dict})
+        return cls(
+            targets=names(given.get("targets", []), "targets"),
+            knots=_rows(given.get("knots", [])),
+            scorer=AnswerScorer.from_dict(given["scorer"]) if "scorer" in given else None,
+        )
+
+
+def _rows(value: list[Any]) -> tuple[tuple[float, ...], ...]:
+    for row in value:
+        if not isinstance(row, list) or not all(type(one) in (int, float) for one in row):
+            raise CorruptError(f"the knots of a cascade hold {row!r}; they are lists of numbers")
+    return tuple(tuple(map(float, row)) for row in value)
+
+
+def _passes_to(
+    score: Float[NDArray[np.float64], " query"],
+    at: Float[NDArray[np.float64], " knot"],
+    threshold: Float[NDArray[np.float64], " knot"],
+) -> Float[NDArray[np.float64], " query"]:
+    """The highest setting at which each score passes; 1 where it always does."""
+    after = np.searchsorted(threshold, score, side="right")
+    last = np.minimum(after, len(at) - 1)
+    before = last - 1
+    rise = np.maximum(threshold[last] - threshold[before], np.finfo(np.float64).tiny)
+    share = np.minimum((score - threshold[before]) / rise, 1)
+    between = at[before] + share * (at[last] - at[before])
+    return np.where(after == len(at), 1.0, np.minimum(between, np.nextafter(1, 0)))
 
 
 def _checked(score: float, target: str) -> float:

@@ -17,7 +17,7 @@ from prefill_router.policy.equation import PerCell, check_tables
 from prefill_router.policy.path import LambdaPath
 from prefill_router.policy.steps import columns, record_path
 
-WinScore = Literal["difference", "weak"]
+WinScore = Literal["difference", "odds", "weak"]
 
 
 @final
@@ -32,7 +32,9 @@ class Threshold(Policy):
         strong: The name of the strong target.
         weak: The name of the weak one.
         score: How the win score is made of the probabilities: `difference`, (1 + p_strong -
-            p_weak) / 2, or `weak`, 1 - p_weak, which doesn't need to know the strong target.
+            p_weak) / 2; `odds`, the chance that the strong one is right where only one of the two
+            is, 1/2 where neither or both surely are; or `weak`, 1 - p_weak, which doesn't need to
+            know the strong target.
 
     Raises:
         ConfigError: Both are the same target.
@@ -61,6 +63,10 @@ class Threshold(Policy):
         """
         strong, weak = columns((self.strong, self.weak), targets, self.kind)
         p_strong, p_weak = correctness[:, strong], correctness[:, weak]
+        if self.score == "odds":
+            wins, loses = p_strong * (1 - p_weak), p_weak * (1 - p_strong)
+            either = wins + loses
+            return np.where(either > 0, wins / np.where(either > 0, either, 1), 0.5)
         return 1 - p_weak if self.score == "weak" else (1 + p_strong - p_weak) / 2
 
     def path(

@@ -15,6 +15,21 @@ from prefill_router.predictors.base import Features, Predictor
 from prefill_router.progress import Progress
 
 Labels = Float64[NDArray[np.float64], "query target"]
+Vectors = Float64[NDArray[np.float64], "_ dimension"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Descriptions:
+    """Embedded texts about targets and groups.
+
+    Attributes:
+        targets: One row per target.
+        groups: One row of each group's text, by its name.
+    """
+
+    targets: Vectors
+    groups: Mapping[str, Float64[NDArray[np.float64], " dimension"]]
 
 
 @brief
@@ -28,6 +43,9 @@ class Examples:
         correct: Labels in [0, 1], NaN where missing; soft labels train as they are.
         targets: The targets' names.
         groups: The benchmark or domain of each query; empty where unknown.
+        costs: What the answers cost, US dollars, NaN where unknown; for predictors that learn from
+            costs.
+        descriptions: For predictors that read about targets and groups.
 
     Raises:
         FitError: The shapes differ, names repeat, a feature isn't finite, a label is outside
@@ -38,6 +56,8 @@ class Examples:
     correct: Labels
     targets: tuple[str, ...]
     groups: tuple[str, ...]
+    costs: Float64[NDArray[np.float64], "_ _"] | None = None
+    descriptions: Descriptions | None = None
 
     def __post_init__(self) -> None:
         if self.correct.shape != (len(self.features), len(self.targets)):
@@ -50,6 +70,11 @@ class Examples:
         if len(self.groups) != len(self.features):
             raise FitError(
                 f"{len(self.groups)} groups for {len(self.features)} queries; give one each"
+            )
+        if self.costs is not None and self.costs.shape != self.correct.shape:
+            raise FitError(
+                f"the costs are {self.costs.shape} and the labels {self.correct.shape}; give one "
+                "cost per label"
             )
         if not self.features.shape[1]:
             raise FitError("the features have no columns; choose at least one family of features")
@@ -132,6 +157,11 @@ class PredictorFit:
 
 class PredictorConfig(ABC):
     """Options of a predictor; a frozen dataclass whose fields are what a recipe may say of it."""
+
+    @property
+    def describes_with(self) -> str | None:
+        """The encoder that is to read about targets and groups (`Examples.descriptions`)."""
+        return None
 
     @abstractmethod
     def fit(

@@ -24,6 +24,7 @@ _HOME = {
     "multitask": "networks.multitask",
     "unified_multitask": "networks.unified",
     "matrix_factorisation": "networks.factorisation",
+    "pairwise_factorisation": "networks.pairwise",
     "irt": "networks.irt",
     "graph": "graph",
     "given": "given",

@@ -1,5 +1,6 @@
 """The assembled router: save, load, route."""
 
+from prefill_router.router.cascade import CascadePlan, CascadeStage, plan_cascade
 from prefill_router.router.decision import Decision, Segment
 from prefill_router.router.forecast import Forecast
 from prefill_router.router.record import Interval, Record, TrainedOn
@@ -8,6 +9,8 @@ from prefill_router.router.router import Router
 from prefill_router.router.sources import EncoderSources
 
 __all__ = [
+    "CascadePlan",
+    "CascadeStage",
     "Decision",
     "EncoderSources",
     "Forecast",
@@ -18,4 +21,5 @@ __all__ = [
     "Segment",
     "TrainedOn",
     "as_prompt",
+    "plan_cascade",
 ]

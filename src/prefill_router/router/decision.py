@@ -103,7 +103,7 @@ def refuse_cascade(policy: Policy) -> None:
     if isinstance(policy, Cascade):
         raise ConfigError(
             "a cascade decides by the answers that it gets, so there is nothing to choose "
-            "beforehand; ask with policy.Cascade.run"
+            "beforehand; see whom it asks with router.plan_cascade, or with: prefill-router route"
         )
 
 

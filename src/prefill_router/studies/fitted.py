@@ -61,6 +61,7 @@ def fit_all(
     states: Sequence[Activations],
     drawn: Split,
     *,
+    calibrated: Split | None = None,
     config: FitConfig | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
@@ -72,6 +73,7 @@ def fit_all(
         recipes: By name.
         states: What their features read, see `fitting.gather`.
         drawn: The split.
+        calibrated: The split of the recipes with a calibration; `drawn` if not given.
         config: The options beside the recipe.
         folder: Keeps each router as soon as it is fitted, and gives back those that it holds of the
             same recipe, data, prices, states and split; nothing is kept if not given.
@@ -86,7 +88,8 @@ def fit_all(
             wanted = replace(config or FitConfig(), recipe=recipe)
             place = None if folder is None else folder / _file_name(name)
             try:
-                fitted.append(_one(dataset, states, drawn, name, wanted, place))
+                used = drawn if recipe.calibration == "none" else calibrated or drawn
+                fitted.append(_one(dataset, states, used, name, wanted, place))
             except (MissingExtraError, FitError) as error:
                 failed.append(Failed(name, str(error)))
             advance(note=name)

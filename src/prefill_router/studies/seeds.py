@@ -145,6 +145,7 @@ def seed_study(
     states: Sequence[Activations],
     drawn: Split,
     *,
+    calibrated: Split | None = None,
     count: int = 10,
     seed: int = 0,
     folder: Path | None = None,
@@ -157,6 +158,8 @@ def seed_study(
         recipes: By name.
         states: What their features read, see `fitting.gather`.
         drawn: The split that all share.
+        calibrated: That of recipes with a calibration, with the same test part; `drawn` if not
+            given.
         count: How many seeds.
         seed: The first.
         folder: Keeps each router as soon as it is fitted; interrupted, the work goes on from there.
@@ -171,7 +174,8 @@ def seed_study(
     test = dataset.select(drawn["test"])
     with (progress or SilentProgress()).task("fits", total=float(count * len(recipes))) as advance:
         for name, recipe in recipes.items():
-            fits = _Fits(dataset, states, drawn, test, folder)
+            used = drawn if recipe.calibration == "none" else calibrated or drawn
+            fits = _Fits(dataset, states, used, test, folder)
             lost = fits.run(name, recipe, range(seed, seed + count), advance)
             if lost is None:
                 spreads.append(fits.spread(name))

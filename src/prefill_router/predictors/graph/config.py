@@ -25,6 +25,8 @@ class GraphConfig(PredictorConfig):
         patience: Epochs without a better validation loss after which a network stops.
         networks: How many networks are averaged.
         validation: The share of the rows that is held out for the validation loss.
+        text: The encoder that embeds what is said of tasks and targets, such as `minilm`; None for
+            nothing. Only fitting needs it.
     """
 
     hidden: int = 96
@@ -38,6 +40,12 @@ class GraphConfig(PredictorConfig):
     patience: int = 8
     networks: int = 3
     validation: float = 0.15
+    text: str | None = None
+
+    @property
+    def describes_with(self) -> str | None:
+        """The encoder of the texts."""
+        return self.text
 
     def __post_init__(self) -> None:
         for name in (

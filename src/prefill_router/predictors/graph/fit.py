@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 from scipy.special import logit
+from torch import Tensor
 
 from prefill_router.predictors.fitted import Examples, PredictorFit
 from prefill_router.predictors.graph.config import GraphConfig
@@ -54,6 +55,8 @@ def fit_graph(
         torch.from_numpy(centroids),
         torch.from_numpy(np.nan_to_num(usable.correct[:, learned]).astype(np.float32)),
         torch.from_numpy(usable.present[:, learned].astype(np.float32)),
+        _costs(usable, learned),
+        *_texts(usable, names, learned),
     )
     networks = _train(rows, usable, config, seed, progress)
     predictor = GraphRouter(
@@ -103,9 +106,10 @@ def _usable(examples: Examples) -> tuple[Examples, tuple[str, ...]]:
         gone = len(examples.features) - len(rows)
         notes = (*notes, f"{gone} queries without a usable label were left out")
 
-    def content(row: int) -> tuple[bytes, bytes, str]:
+    def content(row: int) -> tuple[bytes, bytes, str, bytes]:
         labels = np.nan_to_num(examples.correct[row], nan=-1.0)
-        return examples.features[row].tobytes(), labels.tobytes(), examples.groups[row]
+        paid = b"" if examples.costs is None else examples.costs[row].tobytes()
+        return examples.features[row].tobytes(), labels.tobytes(), examples.groups[row], paid
 
     rows.sort(key=content)
     usable = replace(
@@ -113,6 +117,7 @@ def _usable(examples: Examples) -> tuple[Examples, tuple[str, ...]]:
         features=examples.features[rows],
         correct=examples.correct[rows],
         groups=tuple(examples.groups[row] for row in rows),
+        costs=None if examples.costs is None else examples.costs[rows],
     )
     return usable, notes
 
@@ -144,6 +149,35 @@ def _arrays(
     arrays |= {f"{name}.bias": parameters[f"{name}.bias"].detach().numpy() for name in names}
     arrays |= {f"task.{i}": told.numpy() for i, told in enumerate(frozen.from_tasks)}
     return arrays | {"targets": vectors, "biases": biases}
+
+
+def _costs(usable: Examples, learned: Bool[NDArray[np.bool_], " target"]) -> Tensor | None:
+    """Logarithms of the costs, with mean 0 and deviation 1; NaN where unknown or free."""
+    if usable.costs is None:
+        return None
+    paid = usable.costs[:, learned]
+    logs = np.log(np.where(paid > 0, paid, np.nan))
+    known = logs[~np.isnan(logs)]
+    if not len(known) or known.std() < 1e-9:
+        return None
+    return torch.from_numpy(((logs - known.mean()) / known.std()).astype(np.float32))
+
+
+def _texts(
+    usable: Examples, tasks: tuple[str, ...], learned: Bool[NDArray[np.bool_], " target"]
+) -> tuple[Tensor | None, Tensor | None]:
+    """What is said of tasks and of targets: centred among themselves, deviation 1 over all."""
+    said = usable.descriptions
+    if said is None:
+        return None, None
+    about = np.stack([said.groups[name] for name in tasks]), said.targets[learned]
+    centred = [vectors - vectors.mean(axis=0) for vectors in about]
+    spreads = [max(float(vectors.std()), 1e-9) for vectors in centred]
+    task, target = (
+        torch.from_numpy((vectors / spread).astype(np.float32))
+        for vectors, spread in zip(centred, spreads, strict=True)
+    )
+    return task, target
 
 
 def _stacked(networks: list[dict[str, Any]]) -> dict[str, NDArray[np.float32]]:

@@ -2,7 +2,8 @@
 
 Three kinds of nodes: queries, tasks and targets. A query is joined to its task, and to each target
 that has a label for it: by an edge weighed with the label ("right") and one weighed with what it
-lacks to 1 ("wrong").
+lacks to 1 ("wrong"). Where the cost of a target's answer is known, a third edge is weighed with it
+("cost"), whether or not there is a label.
 """
 
 import warnings
@@ -50,6 +51,10 @@ class Graph:
         wrong: The same for 1 - label.
         right_back: From targets to queries, weighed by label over the query's number of labels.
         wrong_back: The same for 1 - label.
+        cost: From queries to targets, weighed by cost over the target's number of costs; None where
+            no costs are known.
+        cost_back: From targets to queries, weighed by cost over the query's number of costs.
+        task_text: What is said of each task; None where nothing is.
     """
 
     rows: Matrix
@@ -59,6 +64,9 @@ class Graph:
     wrong: Edges
     right_back: Edges
     wrong_back: Edges
+    cost: Edges | None = None
+    cost_back: Edges | None = None
+    task_text: Matrix | None = None
 
 
 def build_graph(
@@ -67,6 +75,9 @@ def build_graph(
     tasks: Matrix,
     labels: Matrix,
     present: Matrix,
+    *,
+    costs: Matrix | None = None,
+    task_text: Matrix | None = None,
 ) -> Graph:
     """The graph of some queries.
 
@@ -76,6 +87,8 @@ def build_graph(
         tasks: The tasks' features.
         labels: In [0, 1]; any finite number where `present` is 0, [query, target].
         present: 1 where a label is known, else 0.
+        costs: Standardised; NaN where unknown, [query, target].
+        task_text: What is said of each task.
     """
     sizes = torch.bincount(task, minlength=len(tasks)).clamp_min(1)
     numbers = torch.arange(len(rows))
@@ -83,6 +96,7 @@ def build_graph(
     by_target = present.sum(0).clamp_min(1)
     by_query = present.sum(1, keepdim=True).clamp_min(1)
     right, wrong = labels * present, (1 - labels) * present
+    cost, cost_back = (None, None) if costs is None else _cost_edges(costs)
     return Graph(
         rows,
         tasks,
@@ -91,7 +105,17 @@ def build_graph(
         _edges(wrong / by_target),
         _edges((right / by_query).T),
         _edges((wrong / by_query).T),
+        cost,
+        cost_back,
+        task_text,
     )
+
+
+def _cost_edges(costs: Matrix) -> tuple[Edges, Edges]:
+    known = (~costs.isnan()).to(costs.dtype)
+    weights = costs.nan_to_num()
+    by_query = known.sum(1, keepdim=True).clamp_min(1)
+    return _edges(weights / known.sum(0).clamp_min(1)), _edges((weights / by_query).T)
 
 
 def _edges(weights: Matrix) -> Edges:

@@ -15,6 +15,8 @@ _PARTS = (
     *("query", "query_task", "query_right", "query_wrong"),
     *("task", "task_query", "target", "target_right", "target_wrong"),
 )
+_NEAR = 0.3
+_COSTS = ("query_cost", "target_cost")
 _NODES = ("query", "task", "target")
 
 
@@ -44,6 +46,9 @@ class GraphNetwork:
         first: Float[Tensor, " target"],
         config: GraphConfig,
         random: torch.Generator,
+        *,
+        costs: bool = False,
+        target_text: Matrix | None = None,
     ) -> None:
         hidden, targets = config.hidden, len(first)
         self._random, self._keep, self.layers = random, 1 - config.dropout, config.layers
@@ -58,6 +63,15 @@ class GraphNetwork:
         self.parameters["targets"] = torch.empty(targets, hidden).normal_(generator=random)
         self.parameters["first"] = first.clone()
         self.parameters["lean"] = torch.zeros(hidden)
+        self._target_text = target_text
+        if costs or target_text is not None:  # what tells targets apart comes from there
+            self.parameters["targets"] *= _NEAR
+        if costs:
+            names = [f"{part}.{i}" for i in range(config.layers) for part in _COSTS]
+            self.parameters |= {name: self._draw((hidden, hidden)) for name in names}
+        if target_text is not None:
+            said = (target_text.shape[1], hidden)
+            self.parameters |= {name: self._draw(said) for name in ("target_text", "task_text")}
         for parameter in self.parameters.values():
             parameter.requires_grad_()
 
@@ -68,8 +82,13 @@ class GraphNetwork:
     def freeze(self, graph: Graph, *, training: bool = False) -> Frozen:
         """Let the graph's nodes exchange messages."""
         queries = self._act(self._own("enter", graph.rows), training)
-        tasks = self._act(self._own("enter_task", graph.tasks), training)
+        entered = self._own("enter_task", graph.tasks)
         targets = self.parameters["targets"]
+        if graph.task_text is not None:
+            entered = entered + graph.task_text @ self.parameters["task_text"]
+        if self._target_text is not None:
+            targets = targets + self._target_text @ self.parameters["target_text"]
+        tasks = self._act(entered, training)
         told: list[Tensor] = []
         for layer in range(self.layers):
             told.append(tasks @ self.parameters[f"query_task.{layer}"])
@@ -116,6 +135,9 @@ class GraphNetwork:
         for way, edges in (("right", graph.right), ("wrong", graph.wrong)):
             heard = self._messages.along(edges, queries, nodes=len(targets))
             result = result + heard @ self.parameters[f"target_{way}.{layer}"]
+        if graph.cost is not None:
+            heard = self._messages.along(graph.cost, queries, nodes=len(targets))
+            result = result + heard @ self.parameters[f"target_cost.{layer}"]
         return result
 
     def _tasks(self, graph: Graph, layer: int, queries: Tensor, tasks: Tensor) -> Tensor:
@@ -130,4 +152,7 @@ class GraphNetwork:
         for way, edges in (("right", graph.right_back), ("wrong", graph.wrong_back)):
             sent = targets @ self.parameters[f"query_{way}.{layer}"]
             result = result + self._messages.along(edges, sent, nodes=len(queries))
+        if graph.cost_back is not None:
+            sent = targets @ self.parameters[f"query_cost.{layer}"]
+            result = result + self._messages.along(graph.cost_back, sent, nodes=len(queries))
         return result

@@ -30,6 +30,9 @@ class Rows:
         centroids: The tasks' features.
         labels: In [0, 1]; any finite number where `present` is 0.
         present: 1 where there is a label to learn from, else 0.
+        costs: Standardised, NaN where unknown; None where none is known.
+        task_text: What is said of each task; None where nothing is.
+        target_text: What is said of each target; None where nothing is.
     """
 
     features: Float[Tensor, "row feature"]
@@ -38,6 +41,9 @@ class Rows:
     centroids: Float[Tensor, "task feature"]
     labels: Float[Tensor, "row target"]
     present: Float[Tensor, "row target"]
+    costs: Float[Tensor, "row target"] | None = None
+    task_text: Float[Tensor, "task dimension"] | None = None
+    target_text: Float[Tensor, "target dimension"] | None = None
 
     def graph(self, rows: Numbers) -> Graph:
         """The graph of some of the rows."""
@@ -47,6 +53,8 @@ class Rows:
             self.centroids,
             self.labels[rows],
             self.present[rows],
+            costs=None if self.costs is None else self.costs[rows],
+            task_text=self.task_text,
         )
 
     def loss(self, logits: Matrix, rows: Numbers) -> Tensor:
@@ -99,7 +107,14 @@ def train(
     Raises:
         FitError: The losses aren't finite.
     """
-    network = GraphNetwork(rows.features.shape[1], first, config, random)
+    network = GraphNetwork(
+        rows.features.shape[1],
+        first,
+        config,
+        random,
+        costs=rows.costs is not None,
+        target_text=rows.target_text,
+    )
     parameters = network.parameters
     adam = torch.optim.Adam(
         list(parameters.values()), lr=config.learning_rate, weight_decay=config.weight_decay

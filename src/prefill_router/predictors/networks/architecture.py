@@ -28,10 +28,13 @@ class Outputs:
     Attributes:
         correct: Logits of a right answer; one network per target has one column.
         difficulty: Logits of the difficulty, where there is a head for it.
+        preference: Where they learn from pairs: the difference between two targets' numbers is the
+            logit of the one being right where the other is wrong.
     """
 
     correct: Float[Tensor, "network row target"]
     difficulty: Float[Tensor, "network row"] | None = None
+    preference: Float[Tensor, "network row target"] | None = None
 
 
 class Architecture(ABC):
@@ -49,6 +52,23 @@ class Architecture(ABC):
     @abstractmethod
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
         """What they make of rows; `drop` is applied to the units of hidden layers."""
+
+    def settled(
+        self,
+        parameters: Parameters,
+        rows: Rows,  # noqa: ARG002
+        labels: Tensor,  # noqa: ARG002
+        weights: Tensor,  # noqa: ARG002
+    ) -> Parameters:
+        """The trained parameters, with what is chosen on the rows held out; as they are by default.
+
+        Args:
+            parameters: Of the best epoch.
+            rows: The rows held out.
+            labels: In [0, 1], [network, row, target].
+            weights: What each label counts; 0 where missing.
+        """
+        return parameters
 
 
 def linear(draw: torch.Generator, networks: int, before: int, after: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""`matrix_factorisation`: targets and queries meet in a space of few dimensions (RouteLLM).
+"""`matrix_factorisation`: targets and queries meet in a space of few dimensions.
 
-RouteLLM (Ong and others, 2024) scores a target t on a query q with w^T (v_t * (W q + b)) and learns
-from which of two answers people preferred. Here it is the logit of a correct answer, learned from
-the cells of the table of labels.
+The score w^T (v_t * (W q + b)) of a target t on a query q is RouteLLM's (Ong and others, 2024).
+Here it is the logit of a correct answer, learned from the cells of the table of labels, for a pool
+of any size; `pairwise` learns from pairs, as RouteLLM does.
 """
 
 from dataclasses import dataclass
@@ -85,5 +85,8 @@ class FactorisationConfig(NetworkConfig):
 
 
 ENTRY = Entry(
-    FactorisationConfig, Factorisation, "Matrix factorisation", "RouteLLM, Ong and others 2024"
+    FactorisationConfig,
+    Factorisation,
+    "Matrix factorisation",
+    "after RouteLLM, Ong and others 2024",
 )

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Float32
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from prefill_router.predictors.networks.architecture import Architecture, Outputs, Parameters
 from prefill_router.predictors.networks.material import Material
@@ -157,6 +157,15 @@ class _Trainer:
             told.put(1 + done * (config.max_epochs - gone))
             if done or stop.is_set():
                 break
+        self._settle()
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        best = {name: torch.from_numpy(value) for name, value in self.run.parameters.items()}
+        if np.isfinite(self.run.best).all():
+            held = self._held
+            found = self._architecture.settled(best, held.features, held.labels, held.weights)
+            self.run.parameters = {name: value.numpy() for name, value in found.items()}
 
     def _batches(self) -> Iterator[Tensor]:
         order = torch.from_numpy(self._draws.order(len(self._fit)))
@@ -220,9 +229,26 @@ def _optimiser(parameters: Parameters, config: NetworkConfig) -> torch.optim.Ada
 
 
 def _losses(outputs: Outputs, rows: Rows) -> Float[Tensor, " network"]:
-    """The cross-entropy of each network, in nats per label."""
+    """The cross-entropy of each network, in nats per label; and per pair, where it learns those."""
     each = binary_cross_entropy_with_logits(outputs.correct, rows.labels, reduction="none")
-    return _mean(each * rows.weights, rows.weights.sum((1, 2)))
+    losses = _mean(each * rows.weights, rows.weights.sum((1, 2)))
+    return losses if outputs.preference is None else losses + pair_losses(outputs.preference, rows)
+
+
+def pair_losses(
+    preference: Float[Tensor, "network row target"], rows: Rows
+) -> Float[Tensor, " network"]:
+    """The cross-entropy of each network, in nats per pair of which one is right and one is wrong.
+
+    Both labels of a pair must be measured. Soft labels are chances: of labels of 0.9 and 0.2 the
+    first is the one that is right with weight 0.9 x 0.8, the second with weight 0.2 x 0.1.
+    """
+    wins, loses = rows.labels * rows.weights, (1 - rows.labels) * (rows.weights > 0)
+    weights = wins[..., :, None] * loses[..., None, :]
+    weights.diagonal(dim1=-2, dim2=-1).zero_()
+    ahead = preference[..., :, None] - preference[..., None, :]
+    total = weights.sum((1, 2, 3))
+    return (softplus(-ahead) * weights).sum((1, 2, 3)) / torch.where(total > 0, total, 1)
 
 
 def _difficulty_losses(outputs: Outputs, rows: Rows) -> Float[Tensor, " network"]:

@@ -28,6 +28,8 @@ class Plan:
         drawn: The split that all share.
         resamples: Bootstrap resamples of the test queries.
         seed: Of everything that is drawn.
+        calibrated: The split of routers with a calibration, with the same test part; `drawn` if not
+            given.
     """
 
     recipes: Mapping[str, Recipe]
@@ -35,8 +37,13 @@ class Plan:
     drawn: Split
     resamples: int = 1000
     seed: int = 0
+    calibrated: Split | None = None
 
     def __post_init__(self) -> None:
+        if self.calibrated is not None and self.calibrated["test"] != self.drawn["test"]:
+            raise ConfigError(
+                "the split of calibrated routers has another test part; draw both with one seed"
+            )
         if CONSTANT in self.recipes:
             raise ConfigError(f"no router may be called {CONSTANT}: that is what all must beat")
         if self.resamples < 0 or self.seed < 0:
@@ -58,6 +65,7 @@ class Plan:
             "split": self.drawn.to_dict(),
             "resamples": self.resamples,
             "seed": self.seed,
+            **({} if self.calibrated is None else {"calibrated": self.calibrated.to_dict()}),
         }
 
 

@@ -99,6 +99,7 @@ def run_plan(
         plan.recipes,
         states,
         plan.drawn,
+        calibrated=plan.calibrated,
         config=FitConfig(seed=plan.seed),
         folder=folder,
         progress=shown,

@@ -2,14 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
+from prefill_router.calibration import CalibratorKind
+from prefill_router.encoders import MINILM
 from prefill_router.features import FamilyConfig
 from prefill_router.features.prefill import PrefillConfig
-from prefill_router.fitting import Recipe
+from prefill_router.features.text_network.config import TextNetworkConfig
+from prefill_router.fitting import Recipe, SoftLabels
 from prefill_router.predictors import PredictorConfig
+from prefill_router.predictors.given import GivenConfig
+from prefill_router.predictors.graph import GraphConfig
 from prefill_router.reports.compare import ALL, recipes_of
-from prefill_router.reports.reproduce.run import SYSTEMS, Options
+from prefill_router.reports.reproduce.run import SEMANTIC, SYSTEMS, UNIFIED, Options
 
 ONE_NETWORK: Mapping[str, int] = {"seeds": 1, "keep": 1, "networks": 1}
 """Options of the predictors that average several networks, for a study of single seeds."""
@@ -18,18 +24,35 @@ REHEARSAL: Mapping[str, int] = {
     **{"rounds": 10},
 }
 """Options that make a fit quick and its router useless."""
+CALIBRATION: CalibratorKind = "platt"
+"""Of the paper's suite it doesn't say which its tables have."""
+BASELINES = tuple(SYSTEMS[name] for name in SEMANTIC)
+TUNED = "Fine-tuned text network"
+JUDGED = "Unified Multitask, soft labels"
 REHEARSED = ("IRT-2PL", "kNN score")
 """What a rehearsal fits beside the six routers of the paper's tables."""
 
 
-def routers(encoders: Sequence[str], embedding: str, options: Options) -> dict[str, Recipe]:
-    """The packaged list as the paper's main tables have it: nothing is calibrated or shrunk.
+def routers(
+    encoders: Sequence[str],
+    embedding: str,
+    options: Options,
+    *,
+    text_network: str | None = None,
+    soft_labels: Path | None = None,
+) -> dict[str, Recipe]:
+    """The packaged list. The semantic baselines of the paper's tables are calibrated, as there.
+
+    The list's own calibrated routers are left out: they are the same baselines again. Nothing is
+    shrunk.
 
     Args:
         encoders: Whose hidden states the prefill router reads; the best of them, by
             cross-validation on the train part, where there are several.
         embedding: What makes the embeddings of the semantic routers.
         options: How much work is put in.
+        text_network: What is tuned on the text, such as DeBERTa-v3; None leaves that router out.
+        soft_labels: A judge's scores; None leaves out the router that learns from them.
     """
     made = {}
     for name, recipe in recipes_of(ALL).items():
@@ -38,9 +61,27 @@ def routers(encoders: Sequence[str], embedding: str, options: Options) -> dict[s
             continue
         features = tuple(_features(one, encoders, embedding) for one in recipe.features)
         predictor = recipe.predictor
+        if isinstance(predictor, GraphConfig):
+            # A packaged encoder can read texts anywhere; others may be known as states alone.
+            predictor = replace(predictor, text=MINILM if embedding == MINILM else None)
         if options.quick:
             predictor = with_options(predictor, REHEARSAL)
-        made[name] = replace(recipe, features=features, predictor=predictor, shrinkage=False)
+        calibration = CALIBRATION if name in BASELINES else recipe.calibration
+        made[name] = replace(
+            recipe,
+            features=features,
+            predictor=predictor,
+            calibration=calibration,
+            shrinkage=False,
+        )
+    if text_network is not None:
+        tuned = TextNetworkConfig(network=text_network)
+        if options.quick:
+            tuned = replace(tuned, epochs=1)
+        made[TUNED] = Recipe(features=(tuned,), predictor=GivenConfig(), shrinkage=False)
+    if soft_labels is not None:
+        judged = replace(made[SYSTEMS[UNIFIED]], calibration="none")
+        made[JUDGED] = replace(judged, soft_labels=SoftLabels(file=soft_labels))
     return made
 
 
@@ -51,6 +92,11 @@ def single_networks(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
         for name in SYSTEMS.values()
         if name in recipes
     }
+
+
+def uncalibrated(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """The same, without calibration: for studies that have no calibration part."""
+    return {name: replace(recipe, calibration="none") for name, recipe in recipes.items()}
 
 
 def with_options(predictor: PredictorConfig, options: Mapping[str, int]) -> PredictorConfig:

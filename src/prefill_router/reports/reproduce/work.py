@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from prefill_router.activations import Activations
-from prefill_router.data import RoutingDataset, split
+from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.fitting import Recipe, gather
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reports.compare import Plan, run_plan
@@ -32,6 +32,8 @@ class Means:
         sources: Where encoders are found.
         charge: What the encoder costs.
         speeds: How fast the targets answer, by target.
+        text_network: What is tuned on the text, a hub id or a folder; None for no such router.
+        soft_labels: A judge's scores; None for no router that learns from them.
         cache: Keeps states that are encoded on the way; the user's cache if not given.
     """
 
@@ -40,6 +42,8 @@ class Means:
     sources: EncoderSources = field(default_factory=EncoderSources)
     charge: Charge = field(default_factory=lambda: Charge(per_million_tokens=QWEN_PRICE))
     speeds: Mapping[str, Speed] = field(default_factory=dict)
+    text_network: str | None = None
+    soft_labels: Path | None = None
     cache: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,6 +51,8 @@ class Means:
         return {
             "encoders": list(self.encoders),
             "embedding": self.embedding,
+            "text_network": self.text_network,
+            "soft_labels": None if self.soft_labels is None else str(self.soft_labels),
             "charge": self.charge.said,
             "speeds": {name: vars(speed) for name, speed in self.speeds.items()},
         }
@@ -82,7 +88,13 @@ def reproduce(
     """
     options, means = options or Options(), means or Means()
     shown = progress or SilentProgress()
-    recipes = routers(means.encoders, means.embedding, options)
+    recipes = routers(
+        means.encoders,
+        means.embedding,
+        options,
+        text_network=means.text_network,
+        soft_labels=means.soft_labels,
+    )
     needs = tuple(dict.fromkeys(need for recipe in recipes.values() for need in recipe.needs))
     states = gather(
         needs, dataset, stores, sources=means.sources, cache=means.cache, progress=shown
@@ -123,11 +135,13 @@ def _fitted(
     progress: Progress,
 ) -> Scene:
     drawn = split(found.dataset, seed=options.seed)
-    plan = Plan(recipes, SYSTEMS[TRUNK], drawn, options.resamples, options.seed)
+    calibrated = split(found.dataset, seed=options.seed, fractions=WITH_CALIBRATION)
+    plan = Plan(recipes, SYSTEMS[TRUNK], drawn, options.resamples, options.seed, calibrated)
     place = None if folder is None else folder / "routers"
     return Scene(
         found=found,
         drawn=drawn,
+        calibrated=calibrated,
         states=states,
         encoders=means.encoders,
         recipes=recipes,

@@ -79,10 +79,12 @@ def study_learning(
 
     Raises:
         FitError: A recipe can't be fitted with all labels.
-        ConfigError: There is no recipe.
+        ConfigError: There is no recipe, or one's policy is learned.
     """
     if not recipes:
         raise ConfigError("there is no router to study; name at least one")
+    for recipe in recipes.values():
+        _ = recipe.fixed_policy
     plan, shown = plan or Plan(), progress or SilentProgress()
     sizes = tuple(dict.fromkeys((*(plan.sizes or sizes_for(dataset, drawn)), FULL)))
     work = _Work(dataset, tuple(states), drawn, plan, folder)
@@ -180,7 +182,7 @@ def _curve(
     judges = [
         None
         if f.predictions is None
-        else Judge(Trial.join(f.predictions, test, policy=f.recipe.policy))
+        else Judge(Trial.join(f.predictions, test, policy=f.recipe.fixed_policy))
         for f in fits
     ]
     shape = (len(sizes), plan.draws)

@@ -26,7 +26,8 @@ class Scene:
 
     Attributes:
         found: The pool.
-        drawn: Its split.
+        drawn: Its split, 85/15.
+        calibrated: The split of the calibrated routers, 75/10/15 with the same test part.
         states: The states of its queries.
         encoders: Names of the encoders that the sweeps are about.
         recipes: Every router's recipe.
@@ -41,6 +42,7 @@ class Scene:
 
     found: Found
     drawn: Split
+    calibrated: Split
     states: Sequence[Activations]
     encoders: Sequence[str]
     recipes: Mapping[str, Recipe]

@@ -7,7 +7,7 @@ import numpy as np
 
 from prefill_router.errors import DataError
 from prefill_router.reports.reproduce.parts.scene import Scene
-from prefill_router.reports.reproduce.recipes import single_networks
+from prefill_router.reports.reproduce.recipes import single_networks, uncalibrated
 from prefill_router.reports.reproduce.run import SYSTEMS
 from prefill_router.studies.ratio import routing_ratio, strongest
 from prefill_router.studies.seeds import seed_study
@@ -25,6 +25,7 @@ def seeds_part(scene: Scene) -> dict[str, Any]:
         single_networks(scene.recipes),
         scene.states,
         scene.drawn,
+        calibrated=scene.calibrated,
         count=scene.options.seeds,
         seed=scene.options.seed,
         folder=scene.place("seeds"),
@@ -86,7 +87,7 @@ def ratio_part(scene: Scene) -> dict[str, Any]:
 def _shift(scene: Scene, shift: Shift, name: str) -> dict[str, Any]:
     return shift_study(
         scene.found.dataset,
-        single_networks(scene.recipes),
+        uncalibrated(single_networks(scene.recipes)),
         scene.states,
         scene.drawn,
         shift,

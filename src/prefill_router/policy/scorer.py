@@ -1,0 +1,134 @@
+"""What a cascade makes of an answer: the probability that it is right.
+
+FrugalGPT's scorer is a DistilBERT that reads query and answer. This one is a logistic regression
+for each target on what the router predicted before it asked and on the length of the answer, which
+every log of answers holds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.policy.equation import PerCell
+
+_FIRST = np.array([0.0, 1.0, 0.0, 0.0])
+"""Bias, logit, length, its square: the prediction as it is, which few labels hardly change."""
+_SURE = 1e-6
+
+Row = Annotated[list[FiniteFloat], Field(min_length=6, max_length=6)]
+
+
+class _Saved(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    targets: Annotated[dict[str, Row], Field(min_length=1)]
+
+
+@final
+@dataclass(frozen=True)
+class AnswerScorer:
+    """Scores answers by prediction and length. Made by `fit`.
+
+    Attributes:
+        rows: Of each target: mean and spread of log(1 + output tokens), then the weights of 1, of
+            the prediction's logit, of the standardised length and of its square.
+    """
+
+    rows: Mapping[str, tuple[float, ...]]
+
+    @classmethod
+    def fit(
+        cls, correctness: PerCell, tokens: PerCell, correct: PerCell, *, targets: tuple[str, ...]
+    ) -> "AnswerScorer":
+        """Fit to answers whose labels are known; a target without any keeps its predictions.
+
+        Args:
+            correctness: What was predicted of queries that the predictor hadn't seen.
+            tokens: Output tokens of the answers; NaN where unknown.
+            correct: Labels in [0, 1]; NaN where missing.
+            targets: The columns.
+        """
+        rows = {}
+        for k, name in enumerate(targets):
+            known = ~np.isnan(correct[:, k])
+            length = np.log1p(tokens[known, k])
+            told = length[np.isfinite(length)]
+            mean = float(told.mean()) if len(told) else 0.0
+            spread = float(told.std()) if len(told) else 0.0
+            about = (mean, spread if spread > 1e-9 else 1.0)
+            columns = _columns(correctness[known, k], tokens[known, k], *about)
+            rows[name] = (*about, *_weights(columns, correct[known, k]))
+        return cls(rows)
+
+    def scores(self, correctness: PerCell, tokens: PerCell, *, targets: tuple[str, ...]) -> PerCell:
+        """The score of every answer, in [0, 1]; where its length is unknown, of an average one.
+
+        Args:
+            correctness: Predicted probabilities.
+            tokens: Output tokens of the answers; NaN where unknown.
+            targets: The columns.
+
+        Raises:
+            ConfigError: One of the targets is unknown to it.
+        """
+        lacking = [name for name in targets if name not in self.rows]
+        if lacking:
+            raise ConfigError(f"the cascade's scorer doesn't know {lacking}; fit the router anew")
+        found = np.empty(correctness.shape)
+        for k, name in enumerate(targets):
+            mean, spread, *weights = self.rows[name]
+            columns = _columns(correctness[:, k], tokens[:, k], mean, spread)
+            found[:, k] = expit(columns @ np.array(weights))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"targets": {name: list(row) for name, row in self.rows.items()}}
+
+    @classmethod
+    def from_dict(cls, value: Any) -> "AnswerScorer":
+        """The scorer of `to_dict`.
+
+        Raises:
+            CorruptError: It is incomplete, or a number isn't finite.
+        """
+        try:
+            saved = _Saved.model_validate(value)
+        except ValidationError as error:
+            raise CorruptError(f"not a cascade's scorer: {error}; fit the router anew") from None
+        if any(row[1] <= 0 for row in saved.targets.values()):
+            raise CorruptError("a cascade's scorer has a spread that isn't positive; fit it anew")
+        return cls({name: tuple(row) for name, row in saved.targets.items()})
+
+
+def _columns(
+    correctness: Float[NDArray[np.float64], " query"],
+    tokens: Float[NDArray[np.float64], " query"],
+    mean: float,
+    spread: float,
+) -> Float[NDArray[np.float64], "query 4"]:
+    length = np.clip(np.nan_to_num((np.log1p(tokens) - mean) / spread, nan=0.0), -4, 4)
+    sure = logit(np.clip(correctness, _SURE, 1 - _SURE))
+    return np.stack([np.ones(len(length)), sure, length, length**2], axis=1)
+
+
+def _weights(
+    columns: Float[NDArray[np.float64], "query 4"], labels: Float[NDArray[np.float64], " query"]
+) -> list[float]:
+    """Of least cross-entropy, with a penalty of one label for leaving `_FIRST`."""
+
+    def loss(now: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        logits = columns @ now
+        each = np.logaddexp(0, logits) - labels * logits
+        gradient = columns.T @ (expit(logits) - labels) + now - _FIRST
+        return float(each.sum() + np.square(now - _FIRST).sum() / 2), gradient
+
+    found: list[float] = minimize(loss, _FIRST, jac=True, method="L-BFGS-B").x.tolist()
+    return found

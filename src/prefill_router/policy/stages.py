@@ -1,0 +1,285 @@
+"""The order of a cascade and a threshold for each stage, learned from scores of answers.
+
+FrugalGPT (Chen, Zaharia and Zou, 2023) looks for the list of targets, and for the score that stops
+at each of them, that are right most often within a budget.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.errors import FitError
+from prefill_router.policy.equation import PerCell
+
+Table = NDArray[np.float64]
+Place = tuple[int, ...]
+Knots = tuple[tuple[float, ...], ...]
+_LISTS = 200  # kept of each length, to be made longer
+_BUDGETS = 24
+_ENOUGH = 0.5
+"""The share of labelled queries on which all targets of the search were measured, at least."""
+
+
+@final
+@dataclass(frozen=True)
+class Stages:
+    """What a search came to.
+
+    Attributes:
+        columns: The targets to ask, in order.
+        knots: Rows of a setting from 0 to 1 and the thresholds of all stages but the last at it,
+            none of which ever falls. The setting is the share of the way from the mean cost of the
+            first row to that of the last.
+        costs: Those two mean costs, US dollars per query.
+        accuracies: What was right at both.
+        at: The setting that keeps the budget; None without one.
+        queries: How many it was learned from.
+        left_out: Targets that were measured on too few queries.
+    """
+
+    columns: tuple[int, ...]
+    knots: Knots
+    costs: tuple[float, float]
+    accuracies: tuple[float, float]
+    at: float | None
+    queries: int
+    left_out: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Queries on which everything is known, and the thresholds that are tried.
+
+    `bins[:, k]` is the number of the highest of target k's thresholds that a score reaches.
+    """
+
+    correct: PerCell
+    cost: PerCell
+    thresholds: Float[NDArray[np.float64], "step target"]
+    bins: Int[NDArray[np.int64], "query target"]
+
+    @property
+    def steps(self) -> int:
+        return len(self.thresholds)
+
+
+def search(
+    scores: PerCell,
+    correct: PerCell,
+    cost: PerCell,
+    *,
+    depth: int,
+    budget: float | None,
+    steps: int,
+) -> Stages:
+    """The best list of at most `depth` targets, and its thresholds.
+
+    With a budget it is the one that is most often right within it; without one, the one that is so
+    on average over budgets from the cheapest target's cost to the dearest one's. Lists are compared
+    on the same queries: those on which all targets of the search have a label and a cost. Targets
+    that were measured on few queries are left out of the search where they would leave too few.
+
+    Args:
+        scores: Of the answers, in [0, 1], by a scorer that hadn't seen them.
+        correct: Labels in [0, 1]; NaN where missing.
+        cost: Of the answers, US dollars; NaN where unknown.
+        depth: How many targets are asked, at most.
+        budget: US dollars per query, on average; None for any.
+        steps: How many thresholds of each target are tried, at quantiles of its scores.
+
+    Raises:
+        FitError: Nothing was measured, nothing costs anything, or no target keeps the budget.
+    """
+    known = ~np.isnan(correct) & ~np.isnan(cost)
+    among = _measured(known)
+    rows = known[:, among].all(axis=1)
+    if not rows.any():
+        raise FitError("no query has a label and a cost, so there is no cascade to learn")
+    if not cost[rows].any():
+        raise FitError(
+            "no answer costs anything, so a cascade saves nothing; give the pool prices, or choose "
+            "another policy"
+        )
+    cells = np.ix_(np.flatnonzero(rows), np.array(among))
+    material = _material(scores[cells], correct[cells], cost[cells], steps)
+    budgets = _budgets(material, budget)
+    order = _best_list(material, depth, budgets)
+    knots, ends, at = _knots(material, order, budget)
+    return Stages(
+        columns=tuple(among[k] for k in order),
+        knots=knots,
+        costs=(ends[0][1], ends[1][1]),
+        accuracies=(ends[0][0], ends[1][0]),
+        at=at,
+        queries=int(rows.sum()),
+        left_out=tuple(sorted(set(range(correct.shape[1])) - set(among))),
+    )
+
+
+def _measured(known: NDArray[np.bool_]) -> list[int]:
+    """The targets of the search: all but those that leave too few queries to compare on."""
+    among = list(range(known.shape[1]))
+    enough = _ENOUGH * known.any(axis=1).sum()
+    while len(among) > 1 and known[:, among].all(axis=1).sum() < enough:
+        counts = known[:, among].sum(axis=0)
+        among.pop(len(counts) - 1 - int(counts[::-1].argmin()))
+    return among
+
+
+def _material(scores: PerCell, correct: PerCell, cost: PerCell, steps: int) -> _Known:
+    shares = np.arange(1, steps) / steps
+    inner = np.quantile(scores, shares, axis=0)
+    ends = np.zeros((1, scores.shape[1])), np.ones((1, scores.shape[1]))
+    thresholds = np.concatenate([ends[0], inner, ends[1]])
+    reached = (scores[:, None, :] >= thresholds[None]).sum(axis=1) - 1
+    return _Known(correct, cost, thresholds, reached.astype(np.int64))
+
+
+def _budgets(material: _Known, budget: float | None) -> Float[NDArray[np.float64], " budget"]:
+    means = material.cost.mean(axis=0)
+    if budget is None:
+        return np.linspace(means.min(), means.max(), _BUDGETS + 1)[1:]
+    if budget < means.min():
+        raise FitError(
+            f"the cheapest target costs ${means.min():.3g} per query, more than the cascade's "
+            f"budget of ${budget:.3g}; raise the budget"
+        )
+    return np.array([budget])
+
+
+def _best_list(
+    material: _Known, depth: int, budgets: Float[NDArray[np.float64], " budget"]
+) -> Place:
+    """Longer lists are made of the best shorter ones, by one more target anywhere in them."""
+    count = material.correct.shape[1]
+    lists: list[Place] = [(k,) for k in range(count)]
+    best: tuple[float, Place] = (-np.inf, (0,))
+    for length in range(1, depth + 1):
+        worth = [(_worth(material, one, budgets), one) for one in lists]
+        worth.sort(key=lambda pair: (-pair[0], pair[1]))
+        if worth and worth[0][0] > best[0]:
+            best = worth[0]
+        kept = [one for _, one in worth[:_LISTS]]
+        longer = {
+            (*one[:place], k, *one[place:])
+            for one in kept
+            for place in range(length + 1)
+            for k in range(count)
+            if k not in one
+        }
+        lists = sorted(longer)
+    return best[1]
+
+
+def _worth(material: _Known, order: Place, budgets: Float[NDArray[np.float64], " budget"]) -> float:
+    """The accuracy that is reached within a budget, mean over the budgets; 0 where none is."""
+    accuracy, cost = (table.ravel() for table in outcomes(material, order))
+    within = cost[None] <= budgets[:, None] * (1 + 1e-12)
+    return float(np.where(within, accuracy[None], 0).max(axis=1).mean())
+
+
+def outcomes(material: _Known, order: Sequence[int]) -> tuple[Table, Table]:
+    """Mean accuracy and cost of a list, for every combination of its stages' thresholds.
+
+    Both tables have an axis for each stage but the last, which takes what it gets.
+    """
+    steps, stages = material.steps, len(order) - 1
+    shape = (steps,) * stages
+    accuracy, cost = np.zeros(shape), np.zeros(shape)
+    index = np.zeros(len(material.correct), dtype=np.int64)
+    for stage, k in enumerate(order):
+        paid = _asked(index, material.cost[:, k], steps, stage)
+        cost += paid.reshape(paid.shape + (1,) * (stages - stage))
+        if stage < stages:
+            index = index * steps + material.bins[:, k]
+            right = _sums(index, material.correct[:, k], steps, stage + 1)
+            right = right[..., ::-1].cumsum(axis=-1)[..., ::-1]  # those that reach the threshold
+            for axis in range(stage):
+                right = right.cumsum(axis=axis) - right
+        else:
+            right = _asked(index, material.correct[:, k], steps, stage)
+        accuracy += right.reshape(right.shape + (1,) * (stages - right.ndim))
+    return np.asarray(accuracy / len(index)), np.asarray(cost / len(index))
+
+
+def _asked(
+    index: Int[NDArray[np.int64], " query"],
+    values: Float[NDArray[np.float64], " query"],
+    steps: int,
+    stage: int,
+) -> Table:
+    """The sum over the queries that come as far as a stage: below all thresholds before it."""
+    cells = _sums(index, values, steps, stage)
+    for axis in range(stage):
+        cells = cells.cumsum(axis=axis) - cells
+    return cells
+
+
+def _sums(
+    index: Int[NDArray[np.int64], " query"],
+    values: Float[NDArray[np.float64], " query"],
+    steps: int,
+    stages: int,
+) -> Table:
+    """The sum over the queries of each combination of bins, an axis for each stage."""
+    cells = np.bincount(index, values, steps**stages).astype(np.float64)
+    return cells.reshape((steps,) * stages)
+
+
+def _knots(
+    material: _Known, order: Place, budget: float | None
+) -> tuple[Knots, tuple[tuple[float, float], tuple[float, float]], float | None]:
+    """From taking every first answer over the budget's best thresholds to the most accurate."""
+    accuracy, cost = outcomes(material, order)
+    start = (0,) * accuracy.ndim
+    places, kept = [start], start
+    if budget is not None:
+        kept = _highest(np.where(cost <= budget * (1 + 1e-12), accuracy, -1), cost, start)
+        places += _climb(accuracy, cost, start, kept)
+    places += _climb(accuracy, cost, kept, _highest(accuracy, cost, kept))
+    low, high = float(cost[places[0]]), float(cost[places[-1]])
+    rows = {0.0: start}
+    for place in places:
+        if cost[place] > low:  # where several cost the same, the last is as good as any
+            rows[(float(cost[place]) - low) / (high - low)] = place
+    rows[1.0] = places[-1]
+    knots = tuple(
+        (at, *(float(material.thresholds[i, k]) for i, k in zip(place, order, strict=False)))
+        for at, place in sorted(rows.items())
+    )
+    ends = ((float(accuracy[places[0]]), low), (float(accuracy[places[-1]]), high))
+    at = (
+        None if budget is None else max(a for a, place in rows.items() if cost[place] <= cost[kept])
+    )
+    return knots, ends, at
+
+
+def _highest(accuracy: Table, cost: Table, least: Place) -> Place:
+    """The most accurate place, none of whose thresholds is below the least; then the cheapest."""
+    part = tuple(slice(i, None) for i in least)
+    flat, paid = accuracy[part].ravel(), cost[part].ravel()
+    best = int(np.lexsort((paid, -flat))[0])
+    inner = np.unravel_index(best, accuracy[part].shape)
+    return tuple(int(i) + j for i, j in zip(inner, least, strict=True))
+
+
+def _climb(accuracy: Table, cost: Table, start: Place, end: Place) -> list[Place]:
+    """The way between two places that gains most per dollar; no threshold ever falls."""
+    way, now = list[Place](), start
+    while now != end:
+        ahead = [
+            (*now[:axis], i, *now[axis + 1 :])
+            for axis in range(len(now))
+            for i in range(now[axis] + 1, end[axis] + 1)
+        ]
+        gain = np.array([accuracy[place] - accuracy[now] for place in ahead])
+        extra = np.array([max(cost[place] - cost[now], 1e-300) for place in ahead])
+        steepest = int((gain / extra).argmax())
+        now = ahead[steepest] if gain[steepest] > 0 else end
+        way.append(now)
+    return way
