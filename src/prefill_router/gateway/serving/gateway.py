@@ -28,7 +28,14 @@ from prefill_router.gateway.serving.readings import readings
 from prefill_router.gateway.serving.recent import Recent
 from prefill_router.gateway.serving.restoring import restore
 from prefill_router.gateway.settings import Budget, Settings
-from prefill_router.gateway.telemetry import DriftWatch, Metrics, Pulse, Traces, log_request
+from prefill_router.gateway.telemetry import (
+    DriftWatch,
+    FallbackWatch,
+    Metrics,
+    Pulse,
+    Traces,
+    log_request,
+)
 from prefill_router.router import EncoderSources
 
 _log = logging.getLogger(__name__)
@@ -49,6 +56,7 @@ class Gateway:
         lam_set: The lam of requests that name none, where somebody applied one.
         metrics: For Prometheus.
         drift: Of the requests, from the router's train rows.
+        fallbacks: How many decisions lack a forecast lately.
         traces: Where they are sent; None for nowhere.
         pulse: Whether the event loop is held up.
         key_limits: What is known of each key's requests.
@@ -77,6 +85,7 @@ class Gateway:
         self.under_way = self.streams = 0
         self.on_reload: list[Callable[[Loaded], None]] = []
         self.drift = _drift(loaded)
+        self.fallbacks = FallbackWatch()
         self.traces = None if settings.traces is None else Traces(settings.traces)
         self.pulse = Pulse()
         self.key_limits = KeyLimits()

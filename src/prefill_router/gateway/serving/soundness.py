@@ -19,6 +19,7 @@ def soundness(gateway: Gateway) -> Health:
             "encoder": lambda: check_encoder(
                 gateway.live.forecaster.state, fallback=gateway.settings.routing.fallback
             ),
+            "forecasts": lambda: gateway.fallbacks.check(),
             "receipts": lambda: check_receipts(
                 healthy=gateway.writer.healthy, lost=gateway.writer.stats().lost
             ),

@@ -1,6 +1,7 @@
 """Telemetry: metrics, drift, logs, traces, health."""
 
 from prefill_router.gateway.telemetry.drift import Drift, DriftWatch, stability_index
+from prefill_router.gateway.telemetry.fallbacks import FallbackShare, FallbackWatch
 from prefill_router.gateway.telemetry.health import (
     Check,
     Finding,
@@ -23,6 +24,8 @@ __all__ = [
     "Check",
     "Drift",
     "DriftWatch",
+    "FallbackShare",
+    "FallbackWatch",
     "Finding",
     "Health",
     "Log",
