@@ -296,9 +296,10 @@ def test_waiting_receipts_are_written_when_the_server_is_back(server: PostgresSe
         while not writer.stats().failures:
             await asyncio.sleep(0.01)
         assert not writer.healthy
-        assert not any(task.done() for task in waiting)
+        after = list(await asyncio.gather(*waiting))  # the server is known to be away
         await asyncio.to_thread(server.start)
-        after = list(await asyncio.gather(*waiting))
+        while writer.stats().waiting:
+            await asyncio.sleep(0.01)
         stats = writer.stats()
         assert (stats.kept, stats.waiting, stats.lost) == (9, 0, 0)
         assert stats.last_error_kind

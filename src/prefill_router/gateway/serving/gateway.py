@@ -62,6 +62,8 @@ class Gateway:
         key_limits: What is known of each key's requests.
         room: Where the bodies of requests are held.
         recent: The requests that ended lately.
+        is_watched: Whether somebody has asked whether it is ready.
+        is_ending: Whether it ends as soon as requests under way have.
         under_way: Requests under way.
         streams: Those of them that are streamed.
         on_reload: Told of what was read anew.
@@ -83,6 +85,7 @@ class Gateway:
         self.budgets = Budgets(_budgets(loaded))
         self.metrics = Metrics(loaded.pool.names, readings=readings(self))
         self.under_way = self.streams = 0
+        self.is_watched = self.is_ending = False
         self.on_reload: list[Callable[[Loaded], None]] = []
         self.drift = _drift(loaded)
         self.fallbacks = FallbackWatch()
@@ -193,6 +196,14 @@ class Gateway:
                 _log.warning("%s", warning)
             _log.info("reloaded, with the router %s", loaded.light.fingerprint)
             return loaded
+
+    def end_soon(self) -> float:
+        """Be ready no more; gives the seconds that requests still come for.
+
+        None where nobody asks whether it is ready.
+        """
+        self.is_ending = True
+        return self._first.settings.listen.unready_seconds if self.is_watched else 0.0
 
     async def keep(self, receipt: Receipt) -> None:
         """Count a request that ended, and keep its receipt."""

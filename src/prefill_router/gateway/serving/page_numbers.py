@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, final
 
 from prefill_router import __version__
+from prefill_router.errors import StoreError
 from prefill_router.gateway.page.shapes import (
     BudgetState,
     Curve,
@@ -72,7 +73,7 @@ class PageNumbers:
         """All of one decision; None if there is none of this name."""
         receipt = self._gateway.recent.find(id)
         if receipt is None:
-            url = self._gateway.receipts_url
+            url = self._receipts_url()
             found = await asyncio.to_thread(lambda: list(read_receipts(url, ids=[id])))
             if not found:
                 return None
@@ -88,7 +89,7 @@ class PageNumbers:
             return self._spend[1]
 
     async def _summed(self, now: float) -> Spend:
-        url = self._gateway.receipts_url
+        url = self._receipts_url()
         hour, day = now - _HOUR, now - now % _DAY
         return Spend(
             hour=_window(hour, await asyncio.to_thread(summary, url, hour)),
@@ -106,6 +107,16 @@ class PageNumbers:
                 for state in self._gateway.budgets.states(now)
             ],
         )
+
+    def _receipts_url(self) -> str:
+        """Where receipts are read.
+
+        Raises:
+            StoreError: The database is known to be away; asking it would take seconds.
+        """
+        if not self._gateway.writer.healthy:
+            raise StoreError("the receipts' database can't be reached now")
+        return self._gateway.receipts_url
 
     async def curve(self) -> Curve:
         """The accuracy-cost curve of the requests that are remembered."""

@@ -25,11 +25,16 @@ class Listen(Part):
         host: An address of this machine; anything but loopback needs keys.
         port: 0 takes a free one.
         hosts: Names that clients may call it by, in their `Host` header, beside its address.
+        unready_seconds: When it is to end, it answers on for so long while `/ready` says that it
+            ends, so that whoever balances loads sends no more; not where nobody asks `/ready`.
+        drain_seconds: Then requests under way have so long to end.
     """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     hosts: tuple[str, ...] = ()
+    unready_seconds: Annotated[float, Field(ge=0, le=86_400)] = 5.0
+    drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
 
 
 @final
@@ -92,7 +97,8 @@ class Failures(Part):
         targets: So many targets at most are asked for one request.
         backoff_seconds: Before the first retry; doubled for each further one, with some chance.
         connect_seconds: In place of the provider's own limit; so are the next three.
-        first_token_seconds: Until the first byte of the answer.
+        first_token_seconds: Until the first event of a stream; by default the provider's own where
+            the pool file sets it, else 60.
         silence_seconds: Between two pieces of a stream.
         answer_seconds: For the whole answer.
         breaker_failures: So many failures in a row open a target's breaker.

@@ -10,6 +10,7 @@ from prefill_router.gateway.telemetry.health import (
     Report,
     check_encoder,
     check_keys,
+    check_process,
     check_receipts,
     check_targets,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Traces",
     "check_encoder",
     "check_keys",
+    "check_process",
     "check_receipts",
     "check_targets",
     "log_request",
