@@ -302,11 +302,13 @@ def test_every_request_has_a_span(made: World, gateway: Served) -> None:
     assert "traceparent" in made[CHEAP].got.headers
 
 
-def test_the_log_of_what_is_refused_names_its_path(
+def test_the_log_of_what_is_refused_names_its_path_and_address(
     gateway: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", "prefill_router.gateway.serving.app"):
         gateway.ask(body=chat("no-such-model"))
         gateway.ask("/v1/route", chat("no-such-model"))
+        gateway.ask("/v1/route", chat(), origin="http://elsewhere")  # by the guard
     told = [getattr(record, FIELDS) for record in caplog.records if record.msg == "refused"]
-    assert [fields["path"] for fields in told] == [CHATS, "/v1/route"]
+    assert [fields.get("path") for fields in told] == [CHATS, "/v1/route", None]
+    assert {fields["address"] for fields in told} == {"127.0.0.1"}

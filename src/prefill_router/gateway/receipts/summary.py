@@ -42,6 +42,20 @@ class TargetTotals:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class KeyTotals:
+    """What one client's key asked for.
+
+    Attributes:
+        requests: How many.
+        cost: Observed, US dollars; requests of unknown cost count as nothing.
+    """
+
+    requests: int
+    cost: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Instead:
     """What answered requests would have cost at one target alone: an estimate.
 
@@ -81,12 +95,14 @@ class ReceiptsSummary:
         requests: How many.
         cost: What they cost, as observed, US dollars.
         by_target: What each target took, the dearest first.
+        by_key: What each client's key asked for, the dearest first; None stands for no key.
         instead: What one target alone would have cost.
     """
 
     requests: int
     cost: float
     by_target: Mapping[str, TargetTotals]
+    by_key: Mapping[str | None, KeyTotals]
     instead: Instead
 
 
@@ -103,15 +119,26 @@ def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
         StoreError: The database can't be read, or isn't one of receipts.
     """
     with closing(open_store(url, create=False)) as store:
-        by_target = _totals(store, since)
+        by_target, by_key = _totals(store, since), _by_key(store, since)
         instead = _instead(store, since, most)
     dearest_first = sorted(by_target, key=lambda name: (-by_target[name].cost, name))
     return ReceiptsSummary(
         requests=sum(t.requests for t in by_target.values()),
         cost=math.fsum(t.cost for t in by_target.values()),
         by_target={name: by_target[name] for name in dearest_first},
+        by_key=by_key,
         instead=instead,
     )
+
+
+def _by_key(store: Store, since: float) -> dict[str | None, KeyTotals]:
+    rows = store.select(
+        "SELECT key, count(*), sum(CAST(cost AS DOUBLE PRECISION)) "
+        f"FROM {RECEIPTS} WHERE at >= ? GROUP BY key",
+        [since],
+    )
+    found = {key: KeyTotals(requests=count, cost=float(cost or 0)) for key, count, cost in rows}
+    return dict(sorted(found.items(), key=lambda item: (-item[1].cost, item[0] or "")))
 
 
 def _totals(store: Store, since: float) -> dict[str, TargetTotals]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import final
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.deciding import Budgets, Decider, Keepers, Sessions
+from prefill_router.gateway.deciding import Budgets, Decider, Keepers, Sessions, SteadyClock
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Breakers, Forwarder
 from prefill_router.gateway.guarding import KeyLimits, Room, key_budgets
@@ -82,7 +82,7 @@ class Gateway:
             failures=settings.failures.breaker_failures, seconds=settings.failures.breaker_seconds
         )
         self.sessions = Sessions(settings.sessions)
-        self.budgets = Budgets(_budgets(loaded))
+        self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
         self.metrics = Metrics(loaded.pool.names, readings=readings(self))
         self.under_way = self.streams = 0
         self.is_watched = self.is_ending = False

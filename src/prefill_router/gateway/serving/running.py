@@ -181,7 +181,10 @@ def server_config(app: Guard, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=guarded_protocol(
-            header_bytes=settings.limits.header_bytes, connections=settings.limits.connections
+            header_bytes=settings.limits.header_bytes,
+            connections=settings.limits.connections,
+            waiting_per_address=settings.limits.waiting_per_address,
+            refused=app.refused,
         ),
         ws="none",
         lifespan="off",

@@ -196,8 +196,11 @@ class Limits(Part):
 
     Attributes:
         body_bytes: Of a request's body.
+        body_items: Texts, objects and lists in it: reading very many would hold up everybody else.
         header_bytes: Of a request's headers.
         connections: Open at once.
+        waiting_per_address: Connections of one address that have sent no whole request's headers;
+            further ones are closed at once.
         requests: Under way at once, streams among them; more are refused with 503.
         streams: Streams at once; more are refused with 503.
         held_bytes: Of the bodies of all requests that still need theirs: until an answer begins.
@@ -205,8 +208,10 @@ class Limits(Part):
     """
 
     body_bytes: Count = 10_000_000
+    body_items: Count = 50_000
     header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
     connections: Count = 4096
+    waiting_per_address: Count = 1024
     requests: Count = 2048
     streams: Count = 2048
     held_bytes: Annotated[int, Field(ge=1, le=2**40)] = 2**30
