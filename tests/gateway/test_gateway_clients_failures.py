@@ -27,7 +27,7 @@ from clients_world import (
 from forwarding_target import ANSWER, DONE, chunked, whole
 
 from prefill_router.gateway.forecasting import client as forecasting
-from prefill_router.gateway.telemetry import FallbackWatch
+from prefill_router.gateway.telemetry import DriftWatch, FallbackWatch
 
 AT_ONCE = {"retries": 1, "backoff_seconds": 0, "breaker_failures": 4, "breaker_seconds": 3600}
 DOWN = whole({"error": {"message": "down"}}, status=503)
@@ -167,6 +167,20 @@ def test_many_fallbacks_are_told_in_ready_and_metrics(
         r"^prefill_router_fallback_share (\S+)", gateway.ask("/metrics").body.decode(), re.MULTILINE
     )
     assert float(shares[0]) > 0.05
+
+
+def test_the_page_is_not_ready_where_requests_have_drifted(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = gateway.ask("/page/api/overview").json
+    assert not any("drifted" in problem for problem in before["problems"])
+    watch = DriftWatch(["one", "two"], least=20)
+    for number in range(40):
+        watch.add([3, number % 10])
+    monkeypatch.setattr(gateway.gateway, "drift", watch)
+    after = gateway.ask("/page/api/overview").json
+    assert after["state"] == "degraded"
+    assert any("1 of 2 features moved much" in problem for problem in after["problems"])
 
 
 def test_without_text_the_fallback_decides(made: World, gateway: Served) -> None:

@@ -133,8 +133,8 @@ def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
 
 def _by_key(store: Store, since: float) -> dict[str | None, KeyTotals]:
     rows = store.select(
-        "SELECT key, count(*), sum(CAST(cost AS DOUBLE PRECISION)) "
-        f"FROM {RECEIPTS} WHERE at >= ? GROUP BY key",
+        "SELECT client_key, count(*), sum(CAST(cost AS DOUBLE PRECISION)) "
+        f"FROM {RECEIPTS} WHERE at >= ? GROUP BY client_key",
         [since],
     )
     found = {key: KeyTotals(requests=count, cost=float(cost or 0)) for key, count, cost in rows}

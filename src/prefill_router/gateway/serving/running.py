@@ -150,7 +150,7 @@ class Server(uvicorn.Server):
         if left:
             _log.warning("%d connections are still open and are closed now", len(left))
         for connection in left:
-            transport: asyncio.Transport = connection.transport  # type: ignore[assignment,union-attr]
+            transport: asyncio.Transport = connection.transport
             transport.abort()
 
     @contextmanager
