@@ -5,7 +5,10 @@ again and again, which shows the encoder's capacity; then requests come at 4 and
 second, whether or not others have ended; and 64 clients ask again and again. Each prompt is
 another, so that nothing comes from memory. `/v1/route` is asked: targets would add but noise.
 
-    python -m benchmarks.overload [ROUTER] [--seconds 15] [--words 300]
+Clients, the gateway and other programs share the cores with the encoder. So forecasts are counted
+by the encoder's own processor time, too: what it reads in vain shows there on a busy machine as well.
+
+    python -m benchmarks.overload [ROUTER] [--seconds 15] [--words 100]
 """
 
 import argparse
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +36,7 @@ from prefill_router.targets import Pool, Target, write_pool
 
 COMMAND = Path(sys.executable).with_name("prefill-router")
 NEEDED = {"share_of_peak": 0.9, "fallback_ms": 5.0}
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @final
@@ -58,11 +62,13 @@ class Told:
         """Plain values."""
         return {
             "asked_per_second": round((len(self.waited) + self.failed) / seconds, 1),
+            "forecasts": len(self.forecasts),
             "forecasts_per_second": round(len(self.forecasts) / seconds, 1),
             "forecast_ms": quantiles(self.forecasts),
             "fallback_ms": quantiles(self.fallbacks),
             "client_ms": quantiles(self.waited),
             "fallbacks": self.reasons,
+            "fallbacks_in_time": in_time(self.fallbacks),
             "failed": self.failed,
         }
 
@@ -73,6 +79,19 @@ def quantiles(values: list[float]) -> dict[str, float]:
         return {}
     median, high = np.quantile(values, [0.5, 0.99]).round(2).tolist()
     return {"median": median, "p99": high}
+
+
+def in_time(fallbacks: list[float]) -> float | None:
+    """The share of fallbacks that took no longer than is needed."""
+    under = sum(taken < NEEDED["fallback_ms"] for taken in fallbacks)
+    return round(under / len(fallbacks), 4) if fallbacks else None
+
+
+def encoder_seconds(gateway: int) -> float:
+    """Processor time of the gateway's only child so far."""
+    child = Path(f"/proc/{gateway}/task/{gateway}/children").read_text(encoding="ascii").split()[0]
+    fields = Path(f"/proc/{child}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+    return sum(map(int, fields[11:13])) / _TICKS
 
 
 @final
@@ -162,15 +181,15 @@ async def at_a_rate(port: int, prompts: Prompts, *, rate: float, seconds: float)
 
 
 @contextmanager
-def served(router: Path, folder: Path) -> Iterator[int]:
-    """A gateway in a process of its own; its port."""
+def served(router: Path, folder: Path) -> Iterator[tuple[int, int]]:
+    """A gateway in a process of its own: its port, and its number."""
     (folder / "gateway.yaml").write_text("logs: {level: error}\n")
     line = [COMMAND, "serve", router, "--pool", folder / "pool.yaml", "--port", "0"]
     line += ["--config", folder / "gateway.yaml", "--receipts", f"sqlite:///{folder}/r.sqlite"]
     with subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, text=True) as run:
         try:
             said = run.stdout.readline() if run.stdout else ""
-            yield int(said.rsplit(":", 1)[1])
+            yield int(said.rsplit(":", 1)[1]), run.pid
         finally:
             run.terminate()
 
@@ -182,19 +201,46 @@ def write_targets(data: Path, folder: Path) -> None:
     write_pool(Pool(targets), folder / "pool.yaml")
 
 
-async def measure(port: int, prompts: Prompts, seconds: float) -> list[dict[str, Any]]:
+async def measure(port: int, pid: int, prompts: Prompts, seconds: float) -> list[dict[str, Any]]:
     """All loads, one after another."""
     await in_turns(port, prompts, clients=8, seconds=5)  # warms up
-    runs = [await in_turns(port, prompts, clients=8, seconds=seconds)]
+    runs: list[dict[str, Any]] = []
+
+    async def add(load: Coroutine[Any, Any, dict[str, Any]], **what: float) -> None:
+        before = encoder_seconds(pid)
+        run = {**what, **await load}
+        await asyncio.sleep(1)  # what is under way ends
+        taken = encoder_seconds(pid) - before
+        run["encoder_seconds"] = round(taken, 2)
+        run["forecasts_per_encoder_second"] = round(run.pop("forecasts") / taken, 1)
+        runs.append(run)
+        peak = runs[0]
+        for name in ("forecasts_per_second", "forecasts_per_encoder_second"):
+            run[f"share_of_{name}"] = round(run[name] / peak[name], 3)
+
+    await add(in_turns(port, prompts, clients=8, seconds=seconds))
     capacity = runs[0]["forecasts_per_second"]
     for times in (4, 16):
-        found = await at_a_rate(port, prompts, rate=times * capacity, seconds=seconds)
-        runs.append({"times_capacity": times, **found})
-        await asyncio.sleep(2)
-    runs.append(await in_turns(port, prompts, clients=64, seconds=seconds))
-    for run in runs:
-        run["share_of_peak"] = round(run["forecasts_per_second"] / capacity, 3)
+        load = at_a_rate(port, prompts, rate=times * capacity, seconds=seconds)
+        await add(load, times_capacity=times)
+    await add(in_turns(port, prompts, clients=64, seconds=seconds))
     return runs
+
+
+def met(runs: list[dict[str, Any]]) -> dict[str, bool]:
+    """What is needed, and whether it was so at 4 and 16 times the capacity."""
+    flooded = [run for run in runs if "times_capacity" in run]
+    least = NEEDED["share_of_peak"]
+    return {
+        "share_of_peak": all(r["share_of_forecasts_per_second"] >= least for r in flooded),
+        "share_of_peak_by_processor_time": all(
+            r["share_of_forecasts_per_encoder_second"] >= least for r in flooded
+        ),
+        "fallback_ms_median": all(
+            r["fallback_ms"]["median"] < NEEDED["fallback_ms"] for r in flooded
+        ),
+        "fallback_ms_p99": all(r["fallback_ms"]["p99"] < NEEDED["fallback_ms"] for r in flooded),
+    }
 
 
 def main() -> None:
@@ -203,7 +249,7 @@ def main() -> None:
     parser.add_argument("router", type=Path, nargs="?")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--words", type=int, default=300)
+    parser.add_argument("--words", type=int, default=100)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -212,19 +258,13 @@ def main() -> None:
             fit_elsewhere(options.data, router)
         write_targets(options.data, folder)
         load = round(os.getloadavg()[0], 2)
-        with served(router, folder) as port:
+        with served(router, folder) as (port, pid):
             prompts = Prompts(options.data, options.words)
-            runs = uvloop.run(measure(port, prompts, options.seconds))
-    flooded = [run for run in runs if "times_capacity" in run]
-    met = all(
-        run["share_of_peak"] >= NEEDED["share_of_peak"]
-        and run["fallback_ms"]["p99"] < NEEDED["fallback_ms"]
-        for run in flooded
-    )
+            runs = uvloop.run(measure(port, pid, prompts, options.seconds))
     result = {
         "what": "decisions of a gateway that is asked more than its encoder can read",
         "needed": NEEDED,
-        "met": met,
+        "met": met(runs),
         "load_average_before": load,
         "machine": machine(),
         "runs": runs,

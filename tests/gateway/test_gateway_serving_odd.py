@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from clients_bodies import response
-from clients_world import CHATS, CHEAP, HEADER, PRICES, Served, World, chat, world
+from clients_world import CHATS, CHEAP, HEADER, PRICES, Served, World, ask, chat, world
 from forwarding_target import ANSWER, DONE, chunked, framed, whole
 from guarded_server import JSON, Got, Pairs, read_reply, request
 
@@ -308,7 +308,7 @@ def test_the_log_of_what_is_refused_names_its_path_and_address(
     with caplog.at_level("INFO", "prefill_router.gateway.serving.app"):
         gateway.ask(body=chat("no-such-model"))
         gateway.ask("/v1/route", chat("no-such-model"))
-        gateway.ask("/v1/route", chat(), origin="http://elsewhere")  # by the guard
+        ask(gateway.url, body=chat(), headers={"origin": "http://elsewhere"})  # by the guard
     told = [getattr(record, FIELDS) for record in caplog.records if record.msg == "refused"]
     assert [fields.get("path") for fields in told] == [CHATS, "/v1/route", None]
     assert {fields["address"] for fields in told} == {"127.0.0.1"}
