@@ -6,7 +6,7 @@ second, whether or not others have ended; and 64 clients ask again and again. Ea
 another, so that nothing comes from memory. `/v1/route` is asked: targets would add but noise.
 
 Clients, the gateway and other programs share the cores with the encoder. So forecasts are counted
-by the encoder's own processor time, too: what it reads in vain shows there on a busy machine as well.
+by the encoder's own processor time, too: what it reads in vain shows there on a busy machine, too.
 
     python -m benchmarks.overload [ROUTER] [--seconds 15] [--words 100]
 """
