@@ -65,7 +65,7 @@ class World:
 def test_at_many_times_its_capacity_the_encoder_reads_as_much_and_little_in_vain(
     times: int, takes: float, fixed: float, wrong: float
 ) -> None:
-    seconds, capacity = 12.0, 32 / (32 * takes + fixed)
+    seconds, capacity = 20.0, 32 / (32 * takes + fixed)
     world = World(takes=takes, told=wrong * (takes + fixed), fixed=fixed)
     asked = round(seconds * times * capacity)
     for number in range(asked):
