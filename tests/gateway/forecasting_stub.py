@@ -71,13 +71,15 @@ def main() -> None:
     if manners == "rude":
         send(b'"hello?"')
     other = manners == "replaced" and starts > 1
-    send(json.dumps(HELLO | ({"fingerprint": "another"} if other else {})).encode())
+    told = {"fingerprint": "another"} if other else {}
+    told |= {"prompt_seconds": 10.0} if manners == "slow" else {}
+    send(json.dumps(HELLO | told).encode())
     while (asked := read()) is not None:
         prompts = asked["prompts"]
         if any("die" in prompt for prompt in prompts):
             os.abort()
         misbehave = starts == 1 and any("go on" in prompt for prompt in prompts)
-        if misbehave and manners == "hangs":
+        if misbehave and manners in ("hangs", "slow"):
             time.sleep(3600)
         elif misbehave and manners == "babbles":
             send(b"{no JSON")

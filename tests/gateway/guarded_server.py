@@ -141,7 +141,7 @@ def guarded(
         limits=limits or Limits(),
         keys=None if keys is None else ClientKeys(keys),
         body_seconds=body_seconds,
-        refused=refused.append,
+        refused=lambda refusal, _: refused.append(refusal.status),
     )
     with served(guard, **options) as port:
         yield Served(port, guard, echo.seen, refused)

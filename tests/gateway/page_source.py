@@ -21,6 +21,7 @@ from prefill_router.gateway.page.shapes import (
     SpendWindow,
     TargetHealth,
     Targets,
+    Timeline,
     WhatIf,
 )
 from prefill_router.policy import Lambda
@@ -214,14 +215,40 @@ class FakeSource:
             "lam_set": self.lam,
             "lam_configured": self.configured,
             "requests_last_hour": min(len(self.kept), 600),
+            "fallback_share": 0.14,
             "uptime_seconds": time.time() - self.started,
             "version": "0.1.0",
         }
 
-    async def decisions(self, *, after: str | None, limit: int) -> Decisions:
+    async def timeline(self) -> Timeline:
+        self._check("timeline")
+        minutes: dict[int, list[Decision]] = {}
+        for kept in self.kept:
+            row = kept.detail["decision"]
+            minutes.setdefault(int(row["at"] // 60), []).append(row)
+        return {
+            "until": 60.0 * (time.time() // 60 + 1),
+            "minutes": [
+                {
+                    "at": 60.0 * minute,
+                    "requests": len(rows),
+                    "failed": sum(row["outcome"] == "cut" for row in rows),
+                    "fallbacks": sum(row["fallback"] is not None for row in rows),
+                    "cost": sum(row["cost"] or 0.0 for row in rows),
+                }
+                for minute, rows in minutes.items()
+            ],
+        }
+
+    async def decisions(
+        self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
+    ) -> Decisions:
         self._check("decisions")
         seen = int(after) if after is not None and after.isdigit() else 0
-        new = [kept.detail["decision"] for kept in self.kept if kept.ended > seen]
+        every = [kept.detail["decision"] for kept in self.kept if kept.ended > seen]
+        new = [
+            row for row in every if outcome in (None, row["outcome"]) and (part or "") in row["id"]
+        ]
         return {"cursor": str(len(self.kept)), "decisions": new[::-1][:limit]}
 
     async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
@@ -286,6 +313,10 @@ class FakeSource:
             "cost": sum(sum(costs) for costs in taken.values()),
             "unknown": 0,
             "by_target": spent,  # type: ignore[typeddict-item]
+            "by_key": [
+                {"key": "web", "requests": len(details) // 2, "cost": 0.61},
+                {"key": None, "requests": len(details) - len(details) // 2, "cost": 0.2},
+            ],
             "compared": len(details) - self.incomparable,
             "compared_cost": sum(sum(costs) for costs in taken.values()),
             "at_best": {"target": NAMES[7], "cost": alone[NAMES[7]]} if details else None,

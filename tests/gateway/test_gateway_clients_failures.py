@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from clients_world import (
 from forwarding_target import ANSWER, DONE, chunked, whole
 
 from prefill_router.gateway.forecasting import client as forecasting
+from prefill_router.gateway.telemetry import DriftWatch, FallbackWatch
 
 AT_ONCE = {"retries": 1, "backoff_seconds": 0, "breaker_failures": 4, "breaker_seconds": 3600}
 DOWN = whole({"error": {"message": "down"}}, status=503)
@@ -149,6 +151,36 @@ def test_past_the_deadline_the_fallback_decides(made: World, gateway: Served) ->
     receipt = gateway.receipts[-1]
     assert receipt.choice.fallback == "deadline"
     assert receipt.choice.correctness == {}
+
+
+def test_many_fallbacks_are_told_in_ready_and_metrics(
+    made: World, gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.gateway, "fallbacks", FallbackWatch())
+    settle(made, gateway, routing={"deadline_seconds": 1e-9})
+    for number in range(25):
+        gateway.ask("/v1/route", body=chat(text=f"Nobody has read number {number}."))
+    check = gateway.ask("/ready").json["checks"]["forecasts"]
+    assert check["state"] == "degraded"
+    assert "decisions had no forecast" in check["note"]
+    shares = re.findall(
+        r"^prefill_router_fallback_share (\S+)", gateway.ask("/metrics").body.decode(), re.MULTILINE
+    )
+    assert float(shares[0]) > 0.05
+
+
+def test_the_page_is_not_ready_where_requests_have_drifted(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = gateway.ask("/page/api/overview").json
+    assert not any("drifted" in problem for problem in before["problems"])
+    watch = DriftWatch(["one", "two"], least=20)
+    for number in range(40):
+        watch.add([3, number % 10])
+    monkeypatch.setattr(gateway.gateway, "drift", watch)
+    after = gateway.ask("/page/api/overview").json
+    assert after["state"] == "degraded"
+    assert any("1 of 2 features moved much" in problem for problem in after["problems"])
 
 
 def test_without_text_the_fallback_decides(made: World, gateway: Served) -> None:

@@ -5,7 +5,7 @@ from deciding_world import AT, THREE, forecast, outcome, parts, world
 from hypothesis import given, settings, strategies as st
 from test_gateway_deciding_eligible import refusal
 
-from prefill_router.gateway.deciding import Budgets
+from prefill_router.gateway.deciding import Budgets, SteadyClock
 from prefill_router.gateway.settings import Budget
 from prefill_router.policy import Argmax
 
@@ -69,7 +69,7 @@ def test_a_new_hour_or_day_begins_at_nothing() -> None:
     budgets.spend(None, 2.0, midnight)
     budgets.spend(None, 4.0, midnight - 1)  # it ended before, and is told late
     assert [s.spent for s in budgets.states(midnight)] == [2, 2]
-    assert [s.spent for s in budgets.states(midnight - 1)] == [2, 2]  # the clock was set back
+    assert [s.spent for s in budgets.states(midnight - 1)] == [5, 5]  # the clock was set back
 
 
 def test_keys_have_their_own_and_the_least_counts() -> None:
@@ -206,3 +206,39 @@ def test_a_spent_budget_leaves_the_cheapest_outside_the_share_and_within_convers
         here.budgets.spend(None, 1.0, AT)
         for known in (P, "deadline"):
             assert here.decide(known, session="5" * 32, lam_asked=1.0).target == "small"
+
+
+@pytest.mark.parametrize("jump", [3 * DAY, -3 * DAY, 3700.0, -3700.0])
+def test_what_is_spent_stays_spent_when_the_clock_jumps(jump: float) -> None:
+    now = 50.0
+    budgets = Budgets([TEN, Budget(dollars=10, per="hour")], steady=SteadyClock(clock=lambda: now))
+    budgets.spend(None, 6, NOON)
+    now += 10
+    assert budgets.lam(0.8, None, NOON + 10 + jump).lam == pytest.approx(0.64)
+    budgets.spend(None, 1.5, NOON + 10 + jump)
+    now += 10
+    assert budgets.lam(0.8, None, NOON + 20 + jump).lam == pytest.approx(0.4)
+    assert [state.spent for state in budgets.states(NOON + 20 + jump)] == [7.5, 7.5]
+    now += 10  # it is set right again
+    assert budgets.lam(0.8, None, NOON + 30).lam == pytest.approx(0.4)
+
+
+def test_a_jump_that_lasts_is_believed_and_can_be_taken_back() -> None:
+    now = 50.0
+    budgets = Budgets([TEN], steady=SteadyClock(clock=lambda: now))
+    budgets.spend(None, 6, NOON)
+    budgets.states(NOON + DAY)
+    now += 3601
+    assert budgets.states(NOON + DAY + 3601)[0].spent == 0
+    budgets.spend(None, 1, NOON + DAY + 3601)
+    budgets.states(NOON)
+    now += 3601
+    assert budgets.states(NOON + 3601)[0].spent == 6
+
+
+def test_a_clock_that_runs_a_little_fast_is_followed() -> None:
+    now = 0.0
+    steady = SteadyClock(clock=lambda: now)
+    for minute in range(1000):
+        now = 60.0 * minute
+        assert steady(NOON + now * 1.01) == NOON + now * 1.01

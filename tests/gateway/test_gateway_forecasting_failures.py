@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -162,3 +163,21 @@ def test_closing_before_the_start_is_no_harm(tmp_path: Path) -> None:
         assert forecaster.state == "closed"
 
     asyncio.run(whole())
+
+
+def test_what_would_wait_too_long_is_refused_at_once(tmp_path: Path) -> None:
+    async def scene(forecaster: Forecaster) -> None:
+        first = asyncio.create_task(forecaster.forecast("go on", seconds=600))
+        await until(lambda: forecaster.stats().under_way == 1)
+        for number in range(20):
+            with pytest.raises(NoForecastError) as caught:
+                await forecaster.forecast(f"{number}", seconds=5)
+            assert caught.value.reason == "queue_full"
+        patient = asyncio.create_task(forecaster.forecast("patient", seconds=600))
+        await until(lambda: forecaster.stats().waiting == 1)
+        for task in (first, patient):
+            task.cancel()
+        await asyncio.wait((first, patient))
+        os.kill(forecaster.pid or 0, signal.SIGKILL)
+
+    played(tmp_path, "slow", scene)  # it says that a prompt takes 10 s, and hangs

@@ -23,6 +23,7 @@ from prefill_router.gateway.forecasting.exchange import (
 )
 from prefill_router.gateway.forecasting.frames import MOST_BYTES, FrameError, pack, read, receive
 from prefill_router.gateway.forecasting.memory import Memory
+from prefill_router.gateway.forecasting.pace import Pace
 from prefill_router.gateway.forecasting.waiting import Job, Waiting
 from prefill_router.router import EncoderSources, Forecast
 from prefill_router.testing import FakeEncoder
@@ -152,7 +153,7 @@ def jobs(*sizes: int, until: float = 10.0) -> list[Job]:
 
 
 def filled(*sizes: int, batch: int = 3, characters: int = 100) -> tuple[Waiting, list[Job]]:
-    waiting = Waiting(most=4, batch=batch, characters=characters)
+    waiting = Waiting(most=4, batch=batch, characters=characters, pace=Pace())
     made = jobs(*sizes)
     for job in made:
         waiting.add(job)
@@ -161,9 +162,10 @@ def filled(*sizes: int, batch: int = 3, characters: int = 100) -> tuple[Waiting,
 
 def test_oldest_are_taken_first_and_so_many_at_most() -> None:
     waiting, made = filled(1, 1, 1, 1)
-    assert waiting.is_full
+    assert not waiting.admits(1, now=0.0, seconds=60.0)
     assert waiting.take(0.0) == made[:3]
-    assert (len(waiting), waiting.is_full) == (1, False)
+    assert len(waiting) == 1
+    assert waiting.admits(1, now=0.0, seconds=60.0)
     assert waiting.take(0.0) == made[3:]
     assert waiting.take(0.0) == []
 

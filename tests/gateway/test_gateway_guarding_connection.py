@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from guarded_server import JSON, Served, guarded, read_reply, request
@@ -153,3 +154,39 @@ def test_so_does_one_that_reads_nothing() -> None:
     with guarded(app, http=protocol) as server, server.connect() as sock:
         sock.sendall(request("POST", CHAT, (JSON,), b"{}"))
         assert app.left.wait(60)
+
+
+def test_connections_that_ask_nothing_are_limited_by_address() -> None:
+    told: list[tuple[str | None, str | None]] = []
+    protocol = guarded_protocol(
+        header_bytes=2000,
+        seconds=3600,
+        waiting_per_address=3,
+        refused=lambda refusal, address: told.append((refusal.code, address)),
+    )
+    get = request("GET", "/v1/models")
+    with guarded(http=protocol) as server, ExitStack() as stack:
+        asking = stack.enter_context(server.connect())
+        asking.sendall(get)
+        assert read_reply(asking).status == 200  # it waits no more, though it stays open
+        waiting = [stack.enter_context(server.connect()) for _ in range(3)]
+        waiting[0].sendall(get[:-10])
+        with server.connect() as one_more:
+            assert is_closed(one_more)
+        assert told == [("too_many_waiting", "127.0.0.1")]
+        waiting[0].sendall(get[-10:])
+        assert read_reply(waiting[0]).status == 200
+        with server.connect() as instead:
+            instead.sendall(get)
+            assert read_reply(instead).status == 200
+
+
+def test_what_is_refused_before_its_headers_end_is_told_with_its_address() -> None:
+    told: list[tuple[int, str | None]] = []
+    protocol = guarded_protocol(
+        header_bytes=2000, refused=lambda refusal, address: told.append((refusal.status, address))
+    )
+    with guarded(http=protocol) as server, server.connect() as sock:
+        sock.sendall(b"GET /" + b"a" * 5000)
+        assert read_reply(sock).status == 431
+    assert told == [(431, "127.0.0.1")]

@@ -108,7 +108,9 @@ def test_the_check_of_shapes_finds_what_is_wrong() -> None:
     ("path", "shape"),
     [
         ("overview", shapes.Overview),
+        ("timeline", shapes.Timeline),
         ("decisions", shapes.Decisions),
+        ("decisions?outcome=cut&id=00", shapes.Decisions),
         ("spend", shapes.Spend),
         ("curve", shapes.Curve),
         ("whatif?lam=0.9", shapes.WhatIf),

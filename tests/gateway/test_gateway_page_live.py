@@ -57,13 +57,34 @@ def test_no_row_moves_under_a_pointer_or_a_keyboard(live: Any, source: FakeSourc
     assert rows.nth(2).get_attribute("data-id") == aimed
     settle(live, source)
     live.locator("#pause").focus()
-    live.keyboard.press("Tab")
-    live.keyboard.press("Tab")
+    for _ in ("outcome", "id", "table", "row"):
+        live.keyboard.press("Tab")
     assert live.evaluate("document.activeElement.closest('#rows tbody') !== null")
     later = source.arrive()
     look_again(live)
     live.get_by_text("1 new, held").wait_for()
     assert live.locator(f"#rows tr[data-id={later}]").count() == 0
+    settle(live, source)
+
+
+def test_decisions_are_filtered_by_outcome_and_id(live: Any, source: FakeSource) -> None:
+    settle(live, source)
+    every = [kept.detail["decision"] for kept in source.kept]
+    cut = {row["id"] for row in every if row["outcome"] == "cut"}
+    live.locator("#filter-outcome").select_option("cut")
+    until(live, f"document.querySelectorAll('#rows tbody tr').length === {len(cut)}")
+    assert set(texts(live, "#rows tbody .pill")) == {"cut off"}
+    one = min(cut)
+    live.locator("#filter-id").fill(one)
+    until(live, "document.querySelectorAll('#rows tbody tr').length === 1")
+    live.keyboard.press("Enter")
+    live.locator("#detail-title:focus").wait_for()
+    live.locator("#detail-close").click()
+    live.locator("#filter-id").fill("no such id")
+    live.get_by_text("None of the latest requests is so.").wait_for()
+    live.locator("#filter-id").fill("")
+    live.locator("#filter-outcome").select_option("")
+    until(live, "document.querySelectorAll('#rows tbody tr').length === 50")
     settle(live, source)
 
 

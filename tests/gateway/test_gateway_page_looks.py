@@ -64,8 +64,8 @@ def test_what_a_page_must_not_do_is_noticed(browser: Any, address: str) -> None:
 
 def test_details_by_keyboard_alone(looked: Any) -> None:
     looked.locator("#pause").focus()
-    looked.keyboard.press("Tab")
-    looked.keyboard.press("Tab")
+    for _ in ("outcome", "id", "table", "row"):
+        looked.keyboard.press("Tab")
     assert looked.evaluate("document.activeElement.closest('#rows tbody')?.nodeName") == "TBODY"
     for key in ("ArrowDown", "ArrowDown", "End", "ArrowUp", "Home", "ArrowDown"):
         looked.keyboard.press(key)
@@ -194,7 +194,24 @@ def test_targets_show_their_health(looked: Any) -> None:
     assert looked.locator("#state").inner_text() == "degraded"
 
 
-@pytest.mark.parametrize("width", [1280, 320])
+def test_the_last_hour_has_a_time_axis(looked: Any) -> None:
+    told = looked.locator("#time-body svg text").all_text_contents()
+    assert sum(re.fullmatch(r"\d\d:\d0", text) is not None for text in told) >= 4
+
+
+def test_spend_is_told_by_key_and_for_1000_requests(looked: Any) -> None:
+    assert "Per 1,000 requests" in texts(looked, "#spend-body dt")
+    table = looked.get_by_role("table", name="Spend by client key")
+    assert table.get_by_role("row").nth(1).inner_text().split("\t")[0] == "web"
+
+
+def test_drift_is_told_in_words(looked: Any) -> None:
+    said = looked.locator("#drift-body > p").inner_text()
+    assert "no longer what the router learned from: 1 of 6 features moved" in said
+    assert "most of all component 3, at 1.2 times what is much" in said
+
+
+@pytest.mark.parametrize("width", [1280, 400, 320])
 def test_nothing_runs_over_the_edge(looked: Any, width: int) -> None:
     looked.set_viewport_size({"width": width, "height": 800})
     opened(looked, disclosures=False)

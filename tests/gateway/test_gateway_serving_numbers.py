@@ -9,7 +9,7 @@ from receipts_made import made_receipt
 from prefill_router.gateway.forwarding import Breakers
 from prefill_router.gateway.outcome import Attempt
 from prefill_router.gateway.receipts import Receipt
-from prefill_router.gateway.serving.page_rows import health
+from prefill_router.gateway.serving.page_rows import failing, health
 from prefill_router.gateway.serving.recent import Recent
 from prefill_router.targets import Pool, Target
 
@@ -52,3 +52,39 @@ def test_calls_count_from_where_on_all_are_remembered() -> None:
     since, found = recent.last_hour()
     assert since == now - 500
     assert len(found) == MOST
+
+
+def test_a_target_that_fails_often_is_told() -> None:
+    failed = Attempt(target="small", end="server_error", status=500, seconds=0.1)
+    answered = Attempt(target="large", end="answered", status=200, seconds=0.2)
+    good = Attempt(target="small", end="answered", status=200, seconds=0.2)
+    breakers = Breakers(failures=5, seconds=10)
+
+    def told(bad: int, well: int) -> list[str]:
+        receipts = [ended(n, failed, answered) for n in range(bad)]
+        receipts += [ended(bad + n, good) for n in range(well)]
+        return failing([health(POOL, name, breakers, receipts) for name in POOL.names])
+
+    assert told(28, 72) == ["28% of the last 100 calls of small failed"]
+    assert told(1, 99) == []
+    assert told(5, 5) == []  # too few to tell
+
+
+def test_minutes_count_what_came_failed_and_had_no_forecast() -> None:
+    now, recent = time.time(), Recent()
+    minute = now // 60 * 60
+    for number, at in enumerate((minute - 7200, minute - 60, minute - 59, minute)):
+        recent.add(made_receipt(number, at=at, cost=0.5))
+    recent.add(made_receipt(9, at=minute - 61, cost=None, outcome={"kind": "failed"}))
+    recent.add(made_receipt(10, at=minute, choice={"fallback": "deadline"}))
+    first, second = recent.minutes()
+    assert (first.requests, first.failed, first.fallbacks, first.cost) == (2, 0, 0, 1.0)
+    assert (second.requests, second.failed, second.fallbacks) == (3, 1, 1)
+    assert recent.requests_last_hour() == 5
+
+
+def test_requests_are_found_by_a_part_of_them() -> None:
+    recent = Recent()
+    recent.fill(ended(number) for number in range(9))
+    found = recent.since(None, 2, which=lambda receipt: receipt.choice.id > ended(3).choice.id)
+    assert [r.choice.id for r in found] == [ended(n).choice.id for n in (8, 7)]

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from clients_bodies import response
-from clients_world import CHATS, CHEAP, HEADER, PRICES, Served, World, chat, world
+from clients_world import CHATS, CHEAP, HEADER, PRICES, Served, World, ask, chat, world
 from forwarding_target import ANSWER, DONE, chunked, framed, whole
 from guarded_server import JSON, Got, Pairs, read_reply, request
 
@@ -257,7 +257,7 @@ def test_bodies_that_cannot_be_read_are_refused_with_what_would_do(
 
 @pytest.mark.parametrize("path", [CHATS, "/v1/route"])
 def test_what_is_nested_too_deeply_is_said_so(gateway: Served, path: str) -> None:
-    deep = BODY.replace(b"{", b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b",", 1)
+    deep = BODY.replace(b"{", b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b",", 1)
     got = sent(gateway, "POST", path, (JSON,), deep)
     assert "nested too deeply" in got.error["message"]
 
@@ -302,11 +302,13 @@ def test_every_request_has_a_span(made: World, gateway: Served) -> None:
     assert "traceparent" in made[CHEAP].got.headers
 
 
-def test_the_log_of_what_is_refused_names_its_path(
+def test_the_log_of_what_is_refused_names_its_path_and_address(
     gateway: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", "prefill_router.gateway.serving.app"):
         gateway.ask(body=chat("no-such-model"))
         gateway.ask("/v1/route", chat("no-such-model"))
+        ask(gateway.url, body=chat(), headers={"origin": "http://elsewhere"})  # by the guard
     told = [getattr(record, FIELDS) for record in caplog.records if record.msg == "refused"]
-    assert [fields["path"] for fields in told] == [CHATS, "/v1/route"]
+    assert [fields.get("path") for fields in told] == [CHATS, "/v1/route", None]
+    assert {fields["address"] for fields in told} == {"127.0.0.1"}

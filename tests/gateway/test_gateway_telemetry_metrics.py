@@ -284,7 +284,7 @@ def test_what_the_checks_find() -> None:
     assert check_targets({}).verdict == "failed"
     assert check_receipts(healthy=True, lost=0).verdict == "ok"
     assert check_receipts(healthy=True, lost=1).verdict == "degraded"
-    assert check_receipts(healthy=False, lost=0).verdict == "failed"
+    assert check_receipts(healthy=False, lost=0).verdict == "degraded"
     url = "http://127.0.0.1:1/v1"
     pool = Pool(
         (

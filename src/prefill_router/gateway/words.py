@@ -24,7 +24,8 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 FallbackReason = Literal["deadline", "queue_full", "encoder_down", "unreadable", "novel", "no_text"]
 """Why there was no forecast, or why it wasn't trusted.
 
-- `deadline`: it took longer than the deadline; `queue_full`: too many requests were waiting;
+- `deadline`: it took longer than the deadline;
+- `queue_full`: so many requests were waiting that it would have, and it wasn't begun;
 - `encoder_down`: the encoder's process isn't running, or failed;
 - `unreadable`: the encoder can't read this prompt; `no_text`: there is no text to read;
 - `novel`: the request is unlike anything the router learned from.

@@ -9,6 +9,7 @@ from prefill_router.gateway.deciding.keepers import Keepers
 from prefill_router.gateway.deciding.known import Known
 from prefill_router.gateway.deciding.question import Question
 from prefill_router.gateway.deciding.sessions import Row, Seat, Sessions, session_name
+from prefill_router.gateway.deciding.steady import SteadyClock
 
 __all__ = [
     "Allowance",
@@ -25,6 +26,7 @@ __all__ = [
     "Scoring",
     "Seat",
     "Sessions",
+    "SteadyClock",
     "decision_id",
     "session_name",
 ]

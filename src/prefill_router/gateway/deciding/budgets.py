@@ -6,7 +6,7 @@ several budgets, the one that lowers lam most counts.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
@@ -16,6 +16,7 @@ from prefill_router.gateway.settings import Budget
 Per = Literal["hour", "day"]
 _SECONDS: dict[Per, int] = {"hour": 3600, "day": 86_400}
 _STAGES = 10
+_WINDOWS = 2
 
 
 @final
@@ -62,12 +63,19 @@ class BudgetState:
 class Budgets:
     """What was spent in the present hour and day (UTC), by the whole gateway and by every key.
 
-    It outlives reloads: what was spent is counted whether or not a budget asks for it.
+    It outlives reloads: what was spent is counted whether or not a budget asks for it. Of each key
+    the two latest hours and days are known, so that a clock that is set back finds what was spent.
+
+    Args:
+        budgets: What may be spent.
+        steady: Gives the time that counts for the system's.
     """
 
-    def __init__(self, budgets: Sequence[Budget] = ()) -> None:
-        self._budgets = tuple(budgets)
-        self._spent: dict[tuple[Per, str | None], tuple[int, float]] = {}
+    def __init__(
+        self, budgets: Sequence[Budget] = (), *, steady: Callable[[float], float] = float
+    ) -> None:
+        self._budgets, self._steady = tuple(budgets), steady
+        self._spent: dict[tuple[Per, str | None], dict[int, float]] = {}
         self._reserved: dict[str | None, float] = {}
         self._under_way: dict[str, tuple[str | None, float]] = {}
         self._told: dict[Budget, tuple[int, int]] = {}
@@ -83,15 +91,18 @@ class Budgets:
         Args:
             key: The name of the client's key; None where none is asked for.
             dollars: Its cost.
-            at: When, seconds since 1970; what is older than the present hour or day isn't in it.
+            at: Now, seconds since 1970.
         """
+        self._count(key, dollars, self._steady(at))
+
+    def _count(self, key: str | None, dollars: float, at: float) -> None:
         for per, seconds in _SECONDS.items():
             window = int(at // seconds)
             for whose in {None, key}:
-                held, spent = self._spent.get((per, whose), (window, 0.0))
-                if window >= held:
-                    before = spent if window == held else 0.0
-                    self._spent[per, whose] = (window, before + dollars)
+                spent = self._spent.setdefault((per, whose), {})
+                spent[window] = spent.pop(window, 0.0) + dollars
+                while len(spent) > _WINDOWS:
+                    del spent[next(iter(spent))]  # what was spent in longest ago
 
     def reserve(self, name: str, key: str | None, dollars: float) -> None:
         """Set aside what a request is expected to cost, until it is released.
@@ -126,6 +137,7 @@ class Budgets:
         Raises:
             RefusalError: All of a budget that stops is spent; it says when to ask again.
         """
+        at = self._steady(at)
         states = [self._state(b, at) for b in self._budgets if b.key is None or b.key == key]
         if not states:
             return Allowance(asked)
@@ -138,17 +150,17 @@ class Budgets:
 
     def states(self, at: float) -> tuple[BudgetState, ...]:
         """How far every budget is used at a time, in the order of the settings."""
+        at = self._steady(at)
         return tuple(self._state(budget, at) for budget in self._budgets)
 
     def restore(self, rows: Iterable[tuple[str | None, float, float]]) -> None:
         """Count what receipts tell, oldest first: the key's name, when, and the cost."""
         for key, at, cost in rows:
-            self.spend(key, cost, at)
+            self._count(key, cost, at)
 
     def _state(self, budget: Budget, at: float) -> BudgetState:
         seconds = _SECONDS[budget.per]
-        held, spent = self._spent.get((budget.per, budget.key), (0, 0.0))
-        spent = spent if held >= int(at // seconds) else 0.0
+        spent = self._spent.get((budget.per, budget.key), {}).get(int(at // seconds), 0.0)
         reserved = max(0.0, self._reserved.get(budget.key, 0.0))
         share = (spent + reserved) / budget.dollars
         return BudgetState(

@@ -1,7 +1,8 @@
 """Forecasts: the router's encoder and predictor, in a process of their own.
 
 client.py     what the gateway asks: forecasts, with a deadline, a queue and a memory
-waiting.py    the requests that wait, each prompt once
+waiting.py    the requests that wait, each prompt once, and which come in time
+pace.py       how long prompts take, learned from batches
 memory.py     forecasts of prompts that came lately
 link.py       the process as its parent sees it: started, asked, ended
 frames.py     what goes through the pipes: a length, then JSON

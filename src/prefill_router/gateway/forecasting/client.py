@@ -12,6 +12,7 @@ from prefill_router.gateway.forecasting.failure import NoForecastError, WorkerGo
 from prefill_router.gateway.forecasting.frames import FrameError
 from prefill_router.gateway.forecasting.link import Link, open_link
 from prefill_router.gateway.forecasting.memory import Memory
+from prefill_router.gateway.forecasting.pace import Pace
 from prefill_router.gateway.forecasting.stats import ForecasterState, ForecasterStats
 from prefill_router.gateway.forecasting.waiting import Job, Waiting
 from prefill_router.router.forecast import Forecast
@@ -28,7 +29,8 @@ class Forecaster:
     """Forecasts by an encoder in a process of its own, which is started again when it fails.
 
     While one batch is read, what comes waits, and goes as the next batch; nothing waits for company
-    otherwise. Equal prompts are read once, and what was read lately is remembered.
+    otherwise. What would come too late, by how long batches took so far, is refused at once. Equal
+    prompts are read once, and what was read lately is remembered.
 
     Args:
         folder: The router's.
@@ -66,7 +68,10 @@ class Forecaster:
         self._options = plain_options(
             Path(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
         )
-        self._waiting = Waiting(most=max_queue, batch=max_batch, characters=_BATCH_CHARACTERS)
+        self._pace = Pace()
+        self._waiting = Waiting(
+            most=max_queue, batch=max_batch, characters=_BATCH_CHARACTERS, pace=self._pace
+        )
         self._memory = Memory(cache_entries)
         self._max_characters = max_characters
         self._hang_seconds = hang_seconds
@@ -125,6 +130,7 @@ class Forecaster:
             raise ConfigError("a forecaster is started once; make another")
         self._link = await open_link(self._options, seconds=self._start_seconds)
         self._hello = self._link.hello
+        self._pace.begin(self._hello.prompt_seconds)
         self._state = "ready"
         self._task = asyncio.create_task(self._run(self._link))
 
@@ -161,20 +167,21 @@ class Forecaster:
             raise NoForecastError("deadline")
         job = self._waiting.get(key)
         if job is None:
-            job = self._admit(key, prompt)
+            job = self._admit(key, prompt, seconds)
         else:
             self._shared += 1
         return await self._wait_for(job, seconds)
 
-    def _admit(self, key: str, prompt: Prompt) -> Job:
+    def _admit(self, key: str, prompt: Prompt, seconds: float) -> Job:
         if self._state != "ready":
             raise NoForecastError("encoder_down")
         size = len(prompt) if isinstance(prompt, str) else sum(len(m.content) for m in prompt)
         if size > self._max_characters:
             raise NoForecastError("unreadable")
-        if self._waiting.is_full:
+        loop = asyncio.get_running_loop()
+        if not self._waiting.admits(size, now=loop.time(), seconds=seconds):
             raise NoForecastError("queue_full")
-        job = Job(key, prompt, size, asyncio.get_running_loop().create_future())
+        job = Job(key, prompt, size, loop.create_future())
         self._waiting.add(job)
         self._arrived.set()
         return job
@@ -223,7 +230,7 @@ class Forecaster:
                 self._arrived.clear()
                 continue
             await self._read(link, batch)
-            self._waiting.settled()
+            self._waiting.settled(asyncio.get_running_loop().time())
             self._pause = self._first_pause
 
     async def _read(self, link: Link, batch: list[Job]) -> None:

@@ -1,12 +1,19 @@
-"""The prompts that wait for the encoder: each once, the oldest first, none that nobody wants."""
+"""The prompts that wait for the encoder: each once, the oldest first, none in vain."""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
 from typing import final
 
 from prefill_router.data import Prompt
 from prefill_router.gateway.forecasting.exchange import Found
+from prefill_router.gateway.forecasting.pace import Pace, doubling
 from prefill_router.gateway.words import FallbackReason
+
+_SURE = 0.8
+"""Prompts are admitted, and read together, if that should take this share of their time at most."""
 
 
 @final
@@ -44,11 +51,15 @@ class Waiting:
         most: The queue holds so many at most.
         batch: So many are taken at once at most.
         characters: And so many characters; the first is taken whatever its size.
+        pace: How long they take.
     """
 
-    def __init__(self, *, most: int, batch: int, characters: int) -> None:
+    def __init__(self, *, most: int, batch: int, characters: int, pace: Pace) -> None:
         self._most, self._batch, self._characters = most, batch, characters
+        self._pace = pace
+        self._begun = self._ends = 0.0
         self._queue: dict[str, Job] = {}
+        self._sizes: Counter[int] = Counter()
         self._under_way: dict[str, Job] = {}
 
     def __len__(self) -> int:
@@ -60,14 +71,32 @@ class Waiting:
         return len(self._under_way)
 
     @property
-    def is_full(self) -> bool:
-        """Whether no further prompt may wait."""
-        return len(self._queue) >= self._most
-
-    @property
     def jobs(self) -> list[Job]:
         """All of them."""
         return [*self._under_way.values(), *self._queue.values()]
+
+    def admits(self, size: int, *, now: float, seconds: float) -> bool:
+        """Whether a further prompt would be read in time, and those that are read with it, too.
+
+        Where nothing waits, it is read however long that should take: it is seen whether it does.
+
+        Args:
+            size: Its characters.
+            now: By the loop's clock.
+            seconds: So long it may take.
+        """
+        if not self._queue and not self._under_way:
+            return True
+        count = 1 + len(self._queue)
+        if count > self._most:
+            return False
+        pace = self._pace
+        ends = abs(self._ends - now) if self._under_way else 0.0  # overdue: as long again
+        ends += pace.of_batch(count, most=self._batch) + pace.of(doubling(size))
+        ends += sum(number * pace.of(one) for one, number in self._sizes.items())
+        together = islice(reversed(self._queue.values()), (count - 1) % self._batch)
+        left = min((job.until - now for job in together), default=seconds)
+        return ends <= _SURE * min(left, seconds)
 
     def get(self, key: str) -> Job | None:
         """The job of this prompt, if there is one."""
@@ -76,30 +105,40 @@ class Waiting:
     def add(self, job: Job) -> None:
         """Put a job at the end of the queue."""
         self._queue[job.key] = job
+        self._sizes[doubling(job.size)] += 1
 
     def leave(self, job: Job) -> None:
         """One request waits no longer; what nobody waits for isn't read."""
         job.waiters -= 1
         if not job.waiters and self._queue.get(job.key) is job:
-            del self._queue[job.key]
+            self._remove(job)
 
     def take(self, now: float) -> list[Job]:
-        """The next batch; jobs whose deadlines have passed are left out, and forgotten."""
+        """The next batch: the oldest jobs, as many as all of them have time for.
+
+        Those that would be too late even alone are told so now; where that is all of them, the
+        newest is read, so that it is seen whether it still takes so long.
+        """
+        self._drop_late(now)
         batch: list[Job] = []
-        size = 0
-        while self._queue and len(batch) < self._batch:
-            job = next(iter(self._queue.values()))
-            if batch and size + job.size > self._characters:
+        seconds, left, size = self._pace.of_batch(1, most=1), inf, 0
+        for job in self._queue.values():
+            seconds += self._pace.of(doubling(job.size))
+            left, size = min(left, job.until - now), size + job.size
+            many = len(batch) == self._batch or size > self._characters
+            if batch and (many or seconds > _SURE * left):
                 break
-            del self._queue[job.key]
-            if job.until > now:
-                batch.append(job)
-                size += job.size
-        self._under_way = {job.key: job for job in batch}
+            batch.append(job)
+            self._ends = now + seconds
+        for job in batch:
+            self._remove(job)
+        self._under_way, self._begun = {job.key: job for job in batch}, now
         return batch
 
-    def settled(self) -> None:
+    def settled(self, now: float) -> None:
         """The batch is done."""
+        sizes = [doubling(job.size) for job in self._under_way.values()]
+        self._pace.learn(sizes, now - self._begun)
         self._under_way = {}
 
     def end_all(self, reason: FallbackReason) -> None:
@@ -107,3 +146,21 @@ class Waiting:
         for job in self.jobs:
             job.end(reason)
         self._queue, self._under_way = {}, {}
+        self._sizes.clear()
+
+    def _drop_late(self, now: float) -> None:
+        soonest, pace = now + self._pace.of_batch(1, most=1), self._pace
+        late = [
+            job
+            for job in self._queue.values()
+            if soonest + pace.of(doubling(job.size)) >= job.until
+        ]
+        if late and len(late) == len(self._queue) and late[-1].until > now:
+            late.pop()
+        for job in late:
+            self._remove(job)
+            job.end("deadline")
+
+    def _remove(self, job: Job) -> None:
+        del self._queue[job.key]
+        self._sizes[doubling(job.size)] -= 1

@@ -25,6 +25,8 @@ _PATHS: dict[Endpoint, bytes] = {
     "embeddings": b"/embeddings",
     "messages": b"/messages",
 }
+_FIRST_TOKEN_SECONDS = 60.0
+_UNSET_SECONDS = Provider(name="unset", base_url="http://127.0.0.1").first_token_seconds
 _VERSION = b"anthropic-version"
 _DEFAULT_VERSION = b"2023-06-01"
 _OURS = frozenset(
@@ -69,7 +71,7 @@ class Line:
         if self.key is not None:
             self._bearer.append((b"authorization", b"Bearer " + self.key.encode()))
             self._own.append((b"x-api-key", self.key.encode()))
-        self.first_token_seconds = failures.first_token_seconds or provider.first_token_seconds
+        self.first_token_seconds = failures.first_token_seconds or _first_token(provider)
         self.silence_seconds = failures.silence_seconds or provider.silence_seconds
         self.answer_seconds = failures.answer_seconds or provider.answer_seconds
 
@@ -179,3 +181,9 @@ def _joined(own: bytes, theirs: bytes) -> bytes:
 
 def _name(part: bytes) -> bytes:
     return unquote_to_bytes(part.partition(b"=")[0])
+
+
+def _first_token(provider: Provider) -> float:
+    """A provider's own limit; its default is meant for runs that nobody waits for."""
+    own = provider.first_token_seconds
+    return _FIRST_TOKEN_SECONDS if own == _UNSET_SECONDS else own

@@ -1,7 +1,7 @@
 """Guarding: keys of clients, their limits, and what no request may do."""
 
 from prefill_router.gateway.guarding.address import Hosts, check_listen
-from prefill_router.gateway.guarding.guard import FREE_BODY, KEY, Guard
+from prefill_router.gateway.guarding.guard import FREE_BODY, KEY, Guard, address_of
 from prefill_router.gateway.guarding.key_file import read_keys
 from prefill_router.gateway.guarding.keys import ClientKey, ClientKeys
 from prefill_router.gateway.guarding.limits import KeyLimits, Slots, key_budgets
@@ -19,6 +19,7 @@ __all__ = [
     "KeyLimits",
     "Room",
     "Slots",
+    "address_of",
     "check_listen",
     "error_handlers",
     "key_budgets",

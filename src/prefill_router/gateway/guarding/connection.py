@@ -8,6 +8,8 @@ every one (h2c), it loses the body; here the offer is passed over (RFC 9110, 7.8
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, final
 
 import httptools
@@ -25,6 +27,8 @@ def guarded_protocol(
     *,
     header_bytes: int,
     connections: int | None = None,
+    waiting_per_address: int | None = None,
+    refused: Callable[[RefusalError, str | None], None] | None = None,
     seconds: float = 30.0,
     still_seconds: float = 60.0,
 ) -> type[HttpToolsProtocol]:
@@ -33,15 +37,22 @@ def guarded_protocol(
     Args:
         header_bytes: Headers that are longer are refused with 431 before all of them are read.
         connections: Requests of further connections are refused with 503; None for no limit.
+        waiting_per_address: Of one address so many connections at most may have sent no whole
+            headers; further ones are closed; None for no limit.
+        refused: Told of what is refused here, and the address.
         seconds: A connection without a request under way is closed after so long: where nothing
             was asked yet, headers are still coming, or a body that was refused is.
         still_seconds: So is one whose client reads nothing of what was sent.
     """
+    counts: Counter[str] = Counter()
 
     @final
     class Connection(_Connection):
         most_bytes = header_bytes
         most_connections = connections
+        most_waiting = waiting_per_address
+        waiting_of = counts
+        told = None if refused is None else staticmethod(refused)
         most_seconds = seconds
         most_still = still_seconds
 
@@ -51,6 +62,9 @@ def guarded_protocol(
 class _Connection(LeavingProtocol):
     most_bytes: int
     most_connections: int | None
+    most_waiting: int | None
+    waiting_of: Counter[str]
+    told: Callable[[RefusalError, str | None], None] | None
     most_seconds: float
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -65,6 +79,9 @@ class _Connection(LeavingProtocol):
     def connection_made(self, transport: Any) -> None:  # uvloop's are no asyncio.Transport
         super().connection_made(transport)
         self._wait()
+        if self.most_waiting is not None and self.waiting_of[self._address] > self.most_waiting:
+            self._tell(_many_waiting(self.most_waiting))
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()
@@ -112,16 +129,25 @@ class _Connection(LeavingProtocol):
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def _address(self) -> str:
+        return "" if self.client is None else self.client[0]
+
     def _wait(self) -> None:
+        self._wait_no_more()
+        self.waiting_of[self._address] += 1
         self._waiting = self.loop.call_later(self.most_seconds, self._end)
 
     def _wait_no_more(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+            self.waiting_of[self._address] -= 1
+            if not self.waiting_of[self._address]:
+                del self.waiting_of[self._address]
 
     def _end(self) -> None:
-        self._waiting = None
+        self._wait_no_more()
         if self._is_idle() and not self.transport.is_closing():
             self.transport.close()
 
@@ -175,7 +201,12 @@ class _Connection(LeavingProtocol):
         if self._is_idle():
             self._end_with(refusal)
 
+    def _tell(self, refusal: RefusalError) -> None:
+        if self.told is not None:
+            self.told(refusal, self._address or None)
+
     def _end_with(self, refusal: RefusalError) -> None:
+        self._tell(refusal)
         body = refusal_body(refusal, path="")
         head = (
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -189,6 +220,15 @@ def _long_headers(most_bytes: int) -> RefusalError:
         f"the request's headers have more than {most_bytes} bytes",
         status=431,
         code="headers_too_large",
+    )
+
+
+def _many_waiting(most: int) -> RefusalError:
+    return RefusalError(
+        f"{most} connections of this address have asked nothing; send a request, or close some",
+        status=503,
+        kind="server_error",
+        code="too_many_waiting",
     )
 
 

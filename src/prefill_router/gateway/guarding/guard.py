@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from prefill_router.gateway.guarding.access import access_of, asks_a_target
 from prefill_router.gateway.guarding.address import Hosts
-from prefill_router.gateway.guarding.body import read_body, with_body
+from prefill_router.gateway.guarding.body import check_items, read_body, with_body
 from prefill_router.gateway.guarding.head import (
     Head,
     check_content,
@@ -32,7 +32,11 @@ _SHORT = 2**16  # bytes of bodies that have no room to wait for, such as an admi
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def _ignore(status: int) -> None:
+Refused = Callable[[RefusalError, str | None], None]
+"""Told of a refusal, and the address that it goes to; None where that isn't known."""
+
+
+def _ignore(refusal: RefusalError, address: str | None) -> None:
     pass
 
 
@@ -52,7 +56,7 @@ class Guard:
         key_limits: What is known of each key's requests.
         room: Where bodies are held.
         body_seconds: A body that takes longer is refused.
-        refused: Told the status of every refusal.
+        refused: Told of every refusal.
     """
 
     def __init__(
@@ -65,13 +69,13 @@ class Guard:
         key_limits: KeyLimits | None = None,
         room: Room | None = None,
         body_seconds: float = _BODY_SECONDS,
-        refused: Callable[[int], None] = _ignore,
+        refused: Refused = _ignore,
     ) -> None:
         self._app = app
         self._key_limits = key_limits or KeyLimits()
         self._room = room or Room(limits.held_bytes)
         self._body_seconds = body_seconds
-        self._refused = refused
+        self.refused = refused
         self.slots = Slots(limits.requests)
         self.use(listen=listen, limits=limits, keys=keys)
 
@@ -95,7 +99,7 @@ class Guard:
         except RefusalError as refusal:
             if reply.started:
                 raise
-            self._refused(refusal.status)
+            self.refused(refusal, address_of(scope))
             await send_refusal(reply, refusal, path=path)
 
     async def _check(self, scope: Scope, receive: Receive, reply: Reply, path: str) -> None:
@@ -148,6 +152,7 @@ class Guard:
             )
             if body is None:
                 return
+            check_items(body, most=self._limits.body_items)
             receive = with_body(body, receive)
             del body  # else it would stay as long as the request
             scope[FREE_BODY] = held.free
@@ -179,6 +184,12 @@ class Guard:
             await self._app(scope, receive, send)
         else:  # WebSockets: none is served
             await send({"type": "websocket.close", "code": 1000})
+
+
+def address_of(scope: Scope) -> str | None:
+    """Where a request comes from."""
+    client = scope.get("client")
+    return None if client is None else str(client[0])
 
 
 def _unknown(has_one: bool) -> RefusalError:

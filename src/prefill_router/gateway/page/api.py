@@ -13,6 +13,7 @@ from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway.page.files import file_routes
 from prefill_router.gateway.page.source import PageSource
 from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.words import OUTCOMES
 
 API = "/page/api"
 _MOST_ROWS = 200
@@ -31,6 +32,7 @@ def page_routes(source: PageSource) -> list[Route]:
     return [
         *file_routes(),
         _route("overview", lambda _: source.overview()),
+        _route("timeline", lambda _: source.timeline()),
         _route("decisions", lambda request: _decisions(source, request)),
         _route("decisions/{id}", lambda request: _decision(source, request)),
         _route("spend", lambda _: source.spend()),
@@ -71,7 +73,12 @@ async def _decisions(source: PageSource, request: Request) -> Any:
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and int(limit) > 0):
         raise RefusalError(f"limit is a whole number from 1 to {_MOST_ROWS}", param="limit")
     after = asked.get("after") or None
-    return await source.decisions(after=after, limit=min(int(limit), _MOST_ROWS))
+    outcome, part = asked.get("outcome") or None, asked.get("id") or None
+    if outcome is not None and outcome not in OUTCOMES:
+        raise RefusalError(f"outcome is one of {list(OUTCOMES)}", param="outcome")
+    return await source.decisions(
+        after=after, limit=min(int(limit), _MOST_ROWS), outcome=outcome, part=part
+    )
 
 
 async def _decision(source: PageSource, request: Request) -> Any:

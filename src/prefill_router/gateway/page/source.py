@@ -11,6 +11,7 @@ from prefill_router.gateway.page.shapes import (
     Overview,
     Spend,
     Targets,
+    Timeline,
     WhatIf,
 )
 
@@ -27,13 +28,21 @@ class PageSource(Protocol):
         """The state of the gateway."""
         ...
 
-    async def decisions(self, *, after: str | None, limit: int) -> Decisions:
+    async def timeline(self) -> Timeline:
+        """The last hour, minute by minute."""
+        ...
+
+    async def decisions(
+        self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
+    ) -> Decisions:
         """The requests that ended lately.
 
         Args:
             after: A cursor of an earlier reply: only what ended since; None, and a cursor that
                 isn't known (any more), for the latest.
             limit: At most so many, the newest.
+            outcome: Only those that ended so.
+            part: Only those whose id this is a part of.
         """
         ...
 

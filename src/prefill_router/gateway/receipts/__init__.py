@@ -36,6 +36,7 @@ from prefill_router.gateway.receipts.scaled import (
 from prefill_router.gateway.receipts.store import DownError, RowError, Store
 from prefill_router.gateway.receipts.summary import (
     Instead,
+    KeyTotals,
     ReceiptsSummary,
     TargetTotals,
     summary,
@@ -50,6 +51,7 @@ __all__ = [
     "Feedback",
     "Instead",
     "Keeping",
+    "KeyTotals",
     "Point",
     "Receipt",
     "ReceiptsSummary",

@@ -25,7 +25,7 @@ _REASONS: Mapping[Reason, str] = {
 }
 _FALLBACKS: Mapping[FallbackReason, str] = {
     "deadline": "the forecast took longer than its deadline",
-    "queue_full": "too many requests were waiting for a forecast",
+    "queue_full": "so many requests were waiting that the forecast would have come too late",
     "encoder_down": "the encoder's process wasn't running, or failed",
     "unreadable": "the encoder can't read this prompt",
     "novel": "the request is unlike anything the router learned from",

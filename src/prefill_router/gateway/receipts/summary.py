@@ -45,6 +45,20 @@ class TargetTotals:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class KeyTotals:
+    """What one client's key asked for.
+
+    Attributes:
+        requests: How many.
+        cost: Observed, US dollars; requests of unknown cost count as nothing.
+    """
+
+    requests: int
+    cost: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Instead:
     """What answered requests would have cost at one target alone: an estimate.
 
@@ -85,6 +99,7 @@ class ReceiptsSummary:
         cost: What they cost, as observed, US dollars, where it is known; None where it is of none.
         unknown: Answered requests whose cost isn't known.
         by_target: What each target took, the dearest first.
+        by_key: What each client's key asked for, the dearest first; None stands for no key.
         instead: What one target alone would have cost.
     """
 
@@ -92,6 +107,7 @@ class ReceiptsSummary:
     cost: float | None
     unknown: int
     by_target: Mapping[str, TargetTotals]
+    by_key: Mapping[str | None, KeyTotals]
     instead: Instead
 
 
@@ -108,7 +124,7 @@ def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
         StoreError: The database can't be read, or isn't one of receipts.
     """
     with closing(open_store(url, create=False)) as store:
-        by_target = _totals(store, since)
+        by_target, by_key = _totals(store, since), _by_key(store, since)
         instead = _instead(store, since, most)
     costs = {name: total.cost for name, total in by_target.items()}
     dearest_first = sorted(by_target, key=lambda name: (-(costs[name] or 0.0), name))
@@ -118,8 +134,19 @@ def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
         cost=math.fsum(known) if known or not costs else None,
         unknown=sum(t.unknown for t in by_target.values()),
         by_target={name: by_target[name] for name in dearest_first},
+        by_key=by_key,
         instead=instead,
     )
+
+
+def _by_key(store: Store, since: float) -> dict[str | None, KeyTotals]:
+    rows = store.select(
+        "SELECT client_key, count(*), sum(CAST(cost AS DOUBLE PRECISION)) "
+        f"FROM {RECEIPTS} WHERE at >= ? GROUP BY client_key",
+        [since],
+    )
+    found = {key: KeyTotals(requests=count, cost=float(cost or 0)) for key, count, cost in rows}
+    return dict(sorted(found.items(), key=lambda item: (-item[1].cost, item[0] or "")))
 
 
 def _totals(store: Store, since: float) -> dict[str, TargetTotals]:

@@ -1,7 +1,9 @@
 """Keeps receipts from an event loop: one thread writes whatever has gathered in one transaction."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -15,6 +17,7 @@ from prefill_router.gateway.receipts.rows import Row, to_row
 from prefill_router.gateway.receipts.store import DownError, RowError, Store
 from prefill_router.upstream.redaction import Redaction
 
+_log = logging.getLogger(__name__)
 _TOGETHER = 512
 """So many rows at most go into one transaction."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -81,13 +84,14 @@ class Writer:
         self._store, self._wait, self._most = store, wait_seconds, max_queue
         self.redaction = Redaction()
         self._retention = Retention(store, keep_days)
+        self._awaited: set[asyncio.Future[bool]] = set()
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._stop = Event()
         # Each of these counts is changed by one thread alone.
         self._put = self._refused = self._left = 0
         self._kept = self._dropped = self._failures = 0
         self._prompts_put = self._prompts_gone = 0
-        self._closing = self._down = False
+        self._closing = self._down = self._away = False
         self._last_error_kind = ""
         self._thread = Thread(target=self._run, name="receipts", daemon=True)
         self._thread.start()
@@ -96,8 +100,8 @@ class Writer:
         """Write a receipt or a score, and wait until that is done.
 
         Returns:
-            Whether it is known to be in the database. If the wait was too long, it still waits to
-            be written; if the queue is full or closed, it is lost.
+            Whether it is known to be in the database. If the wait was too long, or the database is
+            away, it still waits to be written; if the queue is full or closed, it is lost.
         """
         full = self._put - self._kept - self._dropped >= self._most
         if full or self._closing or not self._thread.is_alive():
@@ -109,11 +113,15 @@ class Writer:
         self._put += 1
         self._prompts_put += size
         self._queue.put(_Item(kept, size, told, loop))
+        if self._away:
+            return False
         timer = loop.call_later(self._wait, _tell, [(told, False)])
+        self._awaited.add(told)
         try:
             return await told
         finally:
             timer.cancel()
+            self._awaited.discard(told)
 
     def _fitting(self, kept: Kept) -> tuple[Kept, int]:
         """What is kept, without its prompt if too many wait; and the prompt's characters."""
@@ -198,17 +206,33 @@ class Writer:
             try:
                 written = self._insert(batch, rows)
             except StoreError as error:
-                self._down = True
                 self._failed(error)
+                self._tell(away=self._down, batch=batch)  # the second time: it is no hiccup
+                self._down = True
                 self._stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 self._down = False
+                self._tell(away=False, batch=batch)
                 self._kept += sum(written)
                 self._dropped += len(batch) - sum(written)
                 self._prompts_gone += sum(item.prompt for item in batch)
                 _wake(batch, written)
                 return
+
+    def _tell(self, *, away: bool, batch: Sequence[_Item]) -> None:
+        """Note whether the database is away; where that is new, log it, and let nobody wait."""
+        before, self._away = self._away, away
+        if away and not before:
+            told = "receipts can't be kept (%s); they wait in memory, and no answer waits for them"
+            _log.warning(told, self._last_error_kind)
+            for loop in {item.loop for item in batch}:
+                _soon(loop, self._let_go)
+        elif before and not away:
+            _log.info("receipts are kept again")
+
+    def _let_go(self) -> None:
+        _tell([(told, False) for told in self._awaited])
 
     def _insert(self, batch: Sequence[_Item], rows: Sequence[Row | None]) -> list[bool]:
         """Write all at once, or, if the database refuses one of them, one by one."""
@@ -255,10 +279,12 @@ def _wake(batch: Sequence[_Item], written: Sequence[bool]) -> None:
     for item, ok in zip(batch, written, strict=True):
         ends.setdefault(item.loop, []).append((item.told, ok))
     for loop, told in ends.items():
-        try:
-            loop.call_soon_threadsafe(_tell, told)
-        except RuntimeError:  # the loop is closed, nobody waits
-            continue
+        _soon(loop, _tell, told)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+    with suppress(RuntimeError):  # the loop is closed, nobody waits
+        loop.call_soon_threadsafe(call, *arguments)
 
 
 def _tell(ends: Sequence[tuple[asyncio.Future[bool], bool]]) -> None:

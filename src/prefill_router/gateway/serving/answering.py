@@ -106,7 +106,7 @@ async def decide(
         gateway: The gateway.
         live: By what.
         incoming: The request.
-        counted: Whether it is one of those whose drift is watched.
+        counted: Whether it is one of those whose drift and fallbacks are watched.
 
     Raises:
         RefusalError: No target may answer it, or a budget is spent.
@@ -116,6 +116,8 @@ async def decide(
     began = time.perf_counter()
     found = await _forecast(live, incoming)
     waited = time.perf_counter() - began
+    if counted:
+        gateway.fallbacks.add(None if isinstance(found, Forecast) else found)
     if counted and isinstance(found, Forecast):
         gateway.drift.add(found.bins)
     return Decided(live.decider.decide(incoming.question, found), waited)

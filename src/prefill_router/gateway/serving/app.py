@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from prefill_router import __version__
-from prefill_router.gateway.guarding import Guard, error_handlers
+from prefill_router.gateway.guarding import Guard, address_of, error_handlers
 from prefill_router.gateway.page import page_routes
 from prefill_router.gateway.refusal import RefusalError
 from prefill_router.gateway.serving.answering import Answering
@@ -44,7 +44,7 @@ def guarded_app(gateway: Gateway, loaded: Loaded) -> Guard:
         keys=loaded.keys,
         key_limits=gateway.key_limits,
         room=gateway.room,
-        refused=gateway.metrics.refused,
+        refused=lambda refusal, address: _refused(gateway, refusal, address),
     )
     gateway.on_reload.append(
         lambda new: guard.use(listen=settings.listen, limits=new.settings.limits, keys=new.keys)
@@ -95,12 +95,16 @@ def _counted(gateway: Gateway, reply: _Handler) -> _Handler:
     """Tell metrics and the log of what is refused once the guard has let it through."""
 
     async def refuse(request: Request, error: Any) -> Response:
-        gateway.metrics.refused(error.status)
-        fields = {"path": _route(request), "status": error.status, "code": error.code}
-        _log.info("refused", extra=with_fields(fields))
+        _refused(gateway, error, address_of(request.scope), path=_route(request))
         return await reply(request, error)
 
     return refuse
+
+
+def _refused(gateway: Gateway, error: RefusalError, address: str | None, **more: str) -> None:
+    gateway.metrics.refused(error.status)
+    fields = {**more, "status": error.status, "code": error.code, "address": address}
+    _log.info("refused", extra=with_fields(fields))
 
 
 def _route(request: Request) -> str:

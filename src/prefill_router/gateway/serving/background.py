@@ -104,7 +104,12 @@ class _Thread(threading.Thread):
         try:
             await gateway.start()
             config = server_config(guarded_app(gateway, self._loaded), self._loaded.settings)
-            self._server = Server(config, self._settled.set)
+            self._server = Server(
+                config,
+                self._settled.set,
+                end_soon=lambda: 0.0,
+                drain_seconds=self._loaded.settings.listen.drain_seconds,
+            )
             await self._server.serve(sockets=[self._place])
         finally:
             await gateway.close()

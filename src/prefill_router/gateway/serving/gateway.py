@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import final
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.deciding import Budgets, Decider, Keepers, Sessions
+from prefill_router.gateway.deciding import Budgets, Decider, Keepers, Sessions, SteadyClock
 from prefill_router.gateway.forecasting import Forecaster
 from prefill_router.gateway.forwarding import Breakers, Forwarder
 from prefill_router.gateway.guarding import KeyLimits, Room, key_budgets
@@ -28,7 +28,14 @@ from prefill_router.gateway.serving.readings import readings
 from prefill_router.gateway.serving.recent import Recent
 from prefill_router.gateway.serving.restoring import restore
 from prefill_router.gateway.settings import Budget, Settings
-from prefill_router.gateway.telemetry import DriftWatch, Metrics, Pulse, Traces, log_request
+from prefill_router.gateway.telemetry import (
+    DriftWatch,
+    FallbackWatch,
+    Metrics,
+    Pulse,
+    Traces,
+    log_request,
+)
 from prefill_router.router import EncoderSources
 from prefill_router.upstream import provider_keys
 from prefill_router.upstream.redaction import Redaction
@@ -51,11 +58,14 @@ class Gateway:
         lam_set: The lam of requests that name none, where somebody applied one.
         metrics: For Prometheus.
         drift: Of the requests, from the router's train rows.
+        fallbacks: How many decisions lack a forecast lately.
         traces: Where they are sent; None for nowhere.
         pulse: Whether the event loop is held up.
         key_limits: What is known of each key's requests.
         room: Where the bodies of requests are held.
         recent: The requests that ended lately.
+        is_watched: Whether somebody has asked whether it is ready.
+        is_ending: Whether it ends as soon as requests under way have.
         under_way: Requests under way.
         streams: Those of them that are streamed.
         on_reload: Told of what was read anew.
@@ -74,11 +84,13 @@ class Gateway:
             failures=settings.failures.breaker_failures, seconds=settings.failures.breaker_seconds
         )
         self.sessions = Sessions(settings.sessions)
-        self.budgets = Budgets(_budgets(loaded))
+        self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
         self.metrics = Metrics(loaded.pool.names, readings=readings(self))
         self.under_way = self.streams = 0
+        self.is_watched = self.is_ending = False
         self.on_reload: list[Callable[[Loaded], None]] = []
         self.drift = _drift(loaded)
+        self.fallbacks = FallbackWatch()
         self.traces = None if settings.traces is None else Traces(settings.traces)
         self.pulse = Pulse()
         self.key_limits = KeyLimits()
@@ -187,6 +199,14 @@ class Gateway:
                 _log.warning("%s", warning)
             _log.info("reloaded, with the router %s", loaded.light.fingerprint)
             return loaded
+
+    def end_soon(self) -> float:
+        """Be ready no more; gives the seconds that requests still come for.
+
+        None where nobody asks whether it is ready.
+        """
+        self.is_ending = True
+        return self._first.settings.listen.unready_seconds if self.is_watched else 0.0
 
     async def keep(self, receipt: Receipt) -> None:
         """Count a request that ended, and keep its receipt."""

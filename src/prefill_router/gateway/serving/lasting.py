@@ -14,6 +14,7 @@ _LASTING = (
     "receipts.max_queue",
     "limits.header_bytes",
     "limits.connections",
+    "limits.waiting_per_address",
     "limits.held_bytes",
 )
 

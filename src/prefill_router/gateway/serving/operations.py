@@ -123,6 +123,7 @@ def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
 
     @routes.get("/ready", tags=["operating"], responses=_REPLIES, summary="Whether it answers")
     async def ready() -> JSONResponse:
+        gateway.is_watched = True
         report = health.ready()
         return JSONResponse(report.value, status_code=report.status)
 
@@ -148,6 +149,8 @@ async def _may_be_told(gateway: Gateway, decision: str, key: ClientKey | None) -
     if recent is not None and owner in (None, recent.key):
         return True
     try:
+        if not gateway.writer.healthy:
+            raise StoreError("the receipts' database is away")
         return await asyncio.to_thread(is_recorded, gateway.receipts_url, decision, key=owner)
     except StoreError:
         if owner is None:

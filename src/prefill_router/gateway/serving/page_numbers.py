@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, final
 
 from prefill_router import __version__
+from prefill_router.errors import StoreError
 from prefill_router.gateway.page.shapes import (
     BudgetState,
     Curve,
@@ -18,6 +19,7 @@ from prefill_router.gateway.page.shapes import (
     Spend,
     SpendWindow,
     Targets,
+    Timeline,
     WhatIf,
 )
 from prefill_router.gateway.receipts import ReceiptsSummary, Recorded, read_receipts, summary
@@ -31,6 +33,7 @@ _log = logging.getLogger(__name__)
 _HOUR, _DAY = 3600.0, 86_400.0
 _KEPT_SECONDS = 2.0  # of sums over the receipts, which several pages may ask for
 _NEEDED = 200
+_MUCH_DRIFT = 0.25
 
 
 @final
@@ -42,15 +45,17 @@ class PageNumbers:
         self._health = soundness(gateway)
         self._spend: tuple[float, Spend] | None = None
         self._summing = asyncio.Lock()
+        self._failing_at, self._often = 0.0, list[str]()
 
     async def overview(self) -> Overview:
-        """The state of the gateway."""
+        """The state of the gateway: `/ready`'s, and degraded where its decisions or targets are."""
         gateway, report = self._gateway, self._health.ready()
         light = gateway.live.loaded.light
         checks = report.value["checks"]
+        state, worse = report.value["state"], [*self._drifted(), *self._failing()]
         return Overview(
-            state=report.value["state"],
-            problems=[check["note"] for check in checks.values() if "note" in check],
+            state="degraded" if worse and state == "ready" else state,
+            problems=[*(check["note"] for check in checks.values() if "note" in check), *worse],
             router=light.fingerprint,
             policy=light.policy.kind,
             encoder=", ".join(light.encoders) or None,
@@ -58,21 +63,57 @@ class PageNumbers:
             lam_set=gateway.lam,
             lam_configured=gateway.settings.routing.lam,
             requests_last_hour=gateway.recent.requests_last_hour(),
+            fallback_share=gateway.fallbacks.report().share,
             uptime_seconds=time.time() - gateway.began,
             version=__version__,
         )
 
-    async def decisions(self, *, after: str | None, limit: int) -> Decisions:
+    def _drifted(self) -> list[str]:
+        report = self._gateway.drift.report()
+        if report is None or report.largest < _MUCH_DRIFT:
+            return []
+        moved = sum(value >= _MUCH_DRIFT for value in report.by_feature.values())
+        return [
+            f"requests have drifted from those the router learned from: {moved} of "
+            f"{len(report.by_feature)} features moved much, one to {report.largest:.2g}, where "
+            f"{_MUCH_DRIFT:g} is much"
+        ]
+
+    def _failing(self) -> list[str]:
+        """Targets that fail often; looked for every few seconds."""
+        now = time.monotonic()
+        if now - self._failing_at > _KEPT_SECONDS:
+            gateway = self._gateway
+            _, ended = gateway.recent.last_hour()
+            pool = gateway.live.loaded.pool
+            rows = [page_rows.health(pool, name, gateway.breakers, ended) for name in pool.names]
+            self._failing_at, self._often = now, page_rows.failing(rows)
+        return self._often
+
+    async def timeline(self) -> Timeline:
+        """The last hour, minute by minute."""
+        minutes = [page_rows.minute(minute) for minute in self._gateway.recent.minutes()]
+        return Timeline(until=60.0 * (time.time() // 60 + 1), minutes=minutes)
+
+    async def decisions(
+        self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
+    ) -> Decisions:
         """The requests that ended lately."""
         recent = self._gateway.recent
-        rows = [page_rows.row(receipt) for receipt in recent.since(after, limit)]
-        return Decisions(cursor=recent.cursor, decisions=rows)
+        found = recent.since(
+            after,
+            limit,
+            which=lambda receipt: (
+                outcome in (None, receipt.outcome.kind) and (part or "") in receipt.choice.id
+            ),
+        )
+        return Decisions(cursor=recent.cursor, decisions=[page_rows.row(one) for one in found])
 
     async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
         """All of one decision; None if there is none of this name."""
         receipt = self._gateway.recent.find(id)
         if receipt is None:
-            url = self._gateway.receipts_url
+            url = self._receipts_url()
             found = await asyncio.to_thread(lambda: list(read_receipts(url, ids=[id])))
             if not found:
                 return None
@@ -88,7 +129,7 @@ class PageNumbers:
             return self._spend[1]
 
     async def _summed(self, now: float) -> Spend:
-        url = self._gateway.receipts_url
+        url = self._receipts_url()
         hour, day = now - _HOUR, now - now % _DAY
         return Spend(
             hour=_window(hour, await asyncio.to_thread(summary, url, hour)),
@@ -106,6 +147,16 @@ class PageNumbers:
                 for state in self._gateway.budgets.states(now)
             ],
         )
+
+    def _receipts_url(self) -> str:
+        """Where receipts are read.
+
+        Raises:
+            StoreError: The database is known to be away; asking it would take seconds.
+        """
+        if not self._gateway.writer.healthy:
+            raise StoreError("the receipts' database can't be reached now")
+        return self._gateway.receipts_url
 
     async def curve(self) -> Curve:
         """The accuracy-cost curve of the requests that are remembered."""
@@ -162,6 +213,7 @@ def _window(since: float, found: ReceiptsSummary) -> SpendWindow:
         cost=found.cost,
         unknown=found.unknown,
         by_target=page_rows.spends(found),
+        by_key=page_rows.keys(found),
         compared=found.instead.requests,
         compared_cost=found.instead.spent,
         at_best=page_rows.instead(found, found.instead.best),

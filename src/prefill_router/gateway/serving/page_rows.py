@@ -10,6 +10,8 @@ from prefill_router.gateway.page.shapes import (
     Decision,
     DecisionDetail,
     Instead,
+    KeySpend,
+    MinuteView,
     Stretch,
     TargetHealth,
     TargetSpend,
@@ -19,9 +21,12 @@ from prefill_router.gateway.page.shapes import (
     Turn,
 )
 from prefill_router.gateway.receipts import Explanation, Receipt, ReceiptsSummary, explain
+from prefill_router.gateway.serving.recent import Minute
 from prefill_router.router import Segment
 from prefill_router.targets import Pool
 
+_MANY, _OFTEN = 20, 0.1
+"""Calls of a target from which on its failures are told, and the share that is."""
 _GOOD = ("answered", "refused", "disconnected")
 
 
@@ -150,12 +155,41 @@ def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) 
     )
 
 
+def failing(rows: Sequence[TargetHealth]) -> list[str]:
+    """A sentence for each target that fails often, of those that were called often."""
+    return [
+        f"{row['failures'] / row['requests']:.0%} of the last {row['requests']} calls of "
+        f"{row['target']} failed"
+        for row in rows
+        if row["requests"] >= _MANY and row["failures"] >= _OFTEN * row["requests"]
+    ]
+
+
 def spends(found: ReceiptsSummary) -> list[TargetSpend]:
     """What each target took."""
     return [
         TargetSpend(target=name, requests=total.requests, cost=total.cost)
         for name, total in found.by_target.items()
     ]
+
+
+def keys(found: ReceiptsSummary) -> list[KeySpend]:
+    """What each client's key asked for."""
+    return [
+        KeySpend(key=key, requests=total.requests, cost=total.cost)
+        for key, total in found.by_key.items()
+    ]
+
+
+def minute(held: Minute) -> MinuteView:
+    """One minute of the last hour."""
+    return MinuteView(
+        at=60.0 * held.number,
+        requests=held.requests,
+        failed=held.failed,
+        fallbacks=held.fallbacks,
+        cost=held.cost,
+    )
 
 
 def instead(found: ReceiptsSummary, target: str | None) -> Instead | None:

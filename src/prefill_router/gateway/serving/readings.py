@@ -23,6 +23,7 @@ def readings(gateway: "Gateway") -> Readings:
         streams=lambda: gateway.streams,
         held_bytes=lambda: gateway.room.held,
         queue=lambda: gateway.live.forecaster.stats().waiting,
+        fallback_share=lambda: gateway.fallbacks.report().share,
         lam=lambda: gateway.lam_left,
         breakers=lambda: breakers_of(gateway),
         forecasts=lambda: _forecasts(gateway),

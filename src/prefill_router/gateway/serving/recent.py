@@ -2,13 +2,35 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import final
 
 from prefill_router.gateway.receipts import Receipt
 
 _MOST = 2000
 _HOUR, _MINUTE = 3600, 60
+_BAD = ("failed", "cut")
+
+
+@final
+@dataclass(slots=True)
+class Minute:
+    """The requests that came in one minute.
+
+    Attributes:
+        number: Since 1970.
+        requests: How many.
+        failed: Without a whole answer, through no fault of the client.
+        fallbacks: Decided without a forecast.
+        cost: US dollars, as far as known.
+    """
+
+    number: int
+    requests: int = 0
+    failed: int = 0
+    fallbacks: int = 0
+    cost: float = 0.0
 
 
 @final
@@ -17,7 +39,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._ended: deque[tuple[int, Receipt]] = deque(maxlen=_MOST)
-        self._minutes: deque[tuple[int, int]] = deque()
+        self._minutes: deque[Minute] = deque()
         self._number = 0
         self._process = f"{time.time_ns():x}"
 
@@ -26,13 +48,15 @@ class Recent:
         self._number += 1
         self._ended.append((self._number, receipt))
         minute = int(receipt.at // _MINUTE)
-        held, count = self._minutes[-1] if self._minutes else (minute, 0)
-        if held >= minute and self._minutes:  # it came before what ended already
-            self._minutes[-1] = (held, count + 1)
-            return
-        self._minutes.append((minute, 1))
-        while self._minutes[0][0] <= minute - _HOUR // _MINUTE:
-            self._minutes.popleft()
+        if not self._minutes or self._minutes[-1].number < minute:
+            self._minutes.append(Minute(minute))
+            while self._minutes[0].number <= minute - _HOUR // _MINUTE:
+                self._minutes.popleft()
+        held = self._minutes[-1]  # a request may have come before what ended already
+        held.requests += 1
+        held.failed += receipt.outcome.kind in _BAD
+        held.fallbacks += receipt.choice.fallback is not None
+        held.cost += receipt.cost or 0.0
 
     def fill(self, receipts: Iterable[Receipt]) -> None:
         """Remember what was kept before, oldest first."""
@@ -44,8 +68,16 @@ class Recent:
         """What names the present end, in this process alone."""
         return f"{self._process}-{self._number}"
 
-    def since(self, cursor: str | None, limit: int) -> list[Receipt]:
-        """What ended since, or lately where the cursor isn't known: the newest first."""
+    def since(
+        self, cursor: str | None, limit: int, *, which: Callable[[Receipt], bool] | None = None
+    ) -> list[Receipt]:
+        """What ended since, or lately where the cursor isn't known: the newest first.
+
+        Args:
+            cursor: Of an earlier time.
+            limit: At most so many.
+            which: Only those for which this is true.
+        """
         process, _, place = (cursor or "").partition("-")
         known = process == self._process and place.isascii() and place.isdigit()
         after = int(place) if known else 0
@@ -53,7 +85,8 @@ class Recent:
         for number, receipt in reversed(self._ended):
             if number <= after or len(found) == limit:
                 break
-            found.append(receipt)
+            if which is None or which(receipt):
+                found.append(receipt)
         return found
 
     def find(self, name: str) -> Receipt | None:
@@ -71,7 +104,11 @@ class Recent:
             since = max(since, self._ended[0][1].at)
         return since, [receipt for _, receipt in self._ended if receipt.at >= since]
 
+    def minutes(self) -> list[Minute]:
+        """The last hour, minute by minute; those without a request are left out."""
+        since = int(time.time() // _MINUTE) - _HOUR // _MINUTE
+        return [minute for minute in self._minutes if minute.number > since]
+
     def requests_last_hour(self) -> int:
         """How many requests came in the last hour, to the minute."""
-        since = int(time.time() // _MINUTE) - _HOUR // _MINUTE
-        return sum(count for minute, count in self._minutes if minute > since)
+        return sum(minute.requests for minute in self.minutes())

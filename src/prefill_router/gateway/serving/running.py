@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil
 from typing import final
 
 import uvicorn
@@ -28,11 +29,11 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 4096
 _COLLECT_AFTER = 2000  # objects more than there were; 700 is the usual
 _KEEP_ALIVE_SECONDS = 75
-_DRAIN_SECONDS = 30
+_LAST_SECONDS = 5  # what was cut off still has so long to be put on record
 
 
 def run(places: Places, loaded: Loaded, *, told: Callable[[str], None]) -> None:
-    """Serve until the process is asked to end; requests under way have half a minute.
+    """Serve until the process is asked to end, and requests under way have ended.
 
     Args:
         places: What the gateway is made of.
@@ -82,7 +83,12 @@ async def _serve(
         await gateway.start()
         _settle_memory()
         config = server_config(guarded_app(gateway, loaded), loaded.settings)
-        server = Server(config, lambda: told(address_of(loaded.settings.listen, place)))
+        server = Server(
+            config,
+            lambda: told(address_of(loaded.settings.listen, place)),
+            end_soon=gateway.end_soon,
+            drain_seconds=loaded.settings.listen.drain_seconds,
+        )
         _reload_on_hangup(gateway)
         await server.serve(sockets=[place])
     finally:
@@ -91,22 +97,62 @@ async def _serve(
 
 @final
 class Server(uvicorn.Server):
-    """Says when it answers.
+    """Says when it answers, and ends in good order.
 
     Args:
         config: Of uvicorn.
-        told: Called then.
+        told: Called once it answers.
+        end_soon: Called once it is to end; gives the seconds for which it still takes requests.
+        drain_seconds: Then those under way have so long, before their connections are closed.
     """
 
-    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        told: Callable[[], None],
+        *,
+        end_soon: Callable[[], float],
+        drain_seconds: float,
+    ) -> None:
         super().__init__(config)
-        self.told = told
+        self.told, self._end_soon, self._drain_seconds = told, end_soon, drain_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer."""
         await super().startup(sockets)
         if self.started:
             self.told()
+
+    async def main_loop(self) -> None:
+        """Serve until asked to end, and a little longer."""
+        await super().main_loop()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._end_soon()
+        while loop.time() < until and not self.force_exit:
+            await asyncio.sleep(0.05)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take nothing more, and let what is under way end, for as long as it may take.
+
+        Requests that take longer end as if their clients had left: their receipts are kept, and
+        nothing is cancelled in the middle.
+        """
+        timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._cut)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+        if self.force_exit and self.server_state.tasks:
+            self._cut()
+            await asyncio.wait(self.server_state.tasks, timeout=_LAST_SECONDS)
+
+    def _cut(self) -> None:
+        left = list(self.server_state.connections)
+        if left:
+            _log.warning("%d connections are still open and are closed now", len(left))
+        for connection in left:
+            transport: asyncio.Transport = connection.transport
+            transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -136,7 +182,10 @@ def server_config(app: Guard, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=guarded_protocol(
-            header_bytes=settings.limits.header_bytes, connections=settings.limits.connections
+            header_bytes=settings.limits.header_bytes,
+            connections=settings.limits.connections,
+            waiting_per_address=settings.limits.waiting_per_address,
+            refused=app.refused,
         ),
         ws="none",
         lifespan="off",
@@ -146,7 +195,7 @@ def server_config(app: Guard, settings: Settings) -> uvicorn.Config:
         proxy_headers=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_graceful_shutdown=ceil(settings.listen.drain_seconds) + _LAST_SECONDS,
     )
 
 

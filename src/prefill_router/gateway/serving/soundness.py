@@ -5,6 +5,7 @@ from prefill_router.gateway.serving.readings import breakers_of
 from prefill_router.gateway.telemetry import (
     Health,
     check_encoder,
+    check_process,
     check_receipts,
     check_targets,
 )
@@ -15,10 +16,12 @@ def soundness(gateway: Gateway) -> Health:
     return Health(
         alive={"event_loop": gateway.pulse.check},
         ready={
+            "process": lambda: check_process(ending=gateway.is_ending),
             "event_loop": gateway.pulse.check,
             "encoder": lambda: check_encoder(
                 gateway.live.forecaster.state, fallback=gateway.settings.routing.fallback
             ),
+            "forecasts": lambda: gateway.fallbacks.check(),
             "receipts": lambda: check_receipts(
                 healthy=gateway.writer.healthy, lost=gateway.writer.stats().lost
             ),

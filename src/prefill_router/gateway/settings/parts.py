@@ -26,11 +26,16 @@ class Listen(Part):
         host: An address of this machine; anything but loopback needs keys.
         port: 0 takes a free one.
         hosts: Names that clients may call it by, in their `Host` header, beside its address.
+        unready_seconds: When it is to end, it answers on for so long while `/ready` says that it
+            ends, so that whoever balances loads sends no more; not where nobody asks `/ready`.
+        drain_seconds: Then requests under way have so long to end.
     """
 
     host: str = "127.0.0.1"
     port: Annotated[WholeNumber, Field(ge=0, le=65_535)] = 8080
     hosts: tuple[str, ...] = ()
+    unready_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 5.0
+    drain_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 30.0
 
 
 @final
@@ -93,7 +98,8 @@ class Failures(Part):
         targets: So many targets at most are asked for one request.
         backoff_seconds: Before the first retry; doubled for each further one, with some chance.
         connect_seconds: In place of the provider's own limit; so are the next three.
-        first_token_seconds: Until the first byte of the answer.
+        first_token_seconds: Until the first event of a stream; by default the provider's own where
+            the pool file sets it, else 60.
         silence_seconds: Between two pieces of a stream.
         answer_seconds: For the whole answer.
         breaker_failures: So many failures in a row open a target's breaker.
@@ -191,8 +197,11 @@ class Limits(Part):
 
     Attributes:
         body_bytes: Of a request's body.
+        body_items: Texts, objects and lists in it: reading very many would hold up everybody else.
         header_bytes: Of a request's headers.
         connections: Open at once.
+        waiting_per_address: Connections of one address that have sent no whole request's headers;
+            further ones are closed at once.
         requests: Under way at once, streams among them; more are refused with 503.
         streams: Streams at once; more are refused with 503.
         held_bytes: Of the bodies of all requests that still need theirs: until an answer begins.
@@ -201,7 +210,9 @@ class Limits(Part):
 
     body_bytes: Count = 10_000_000
     header_bytes: Annotated[WholeNumber, Field(ge=1024, le=1_000_000)] = 32_768
+    body_items: Count = 50_000
     connections: Count = 4096
+    waiting_per_address: Count = 1024
     requests: Count = 2048
     streams: Count = 2048
     held_bytes: Annotated[WholeNumber, Field(ge=1, le=2**40)] = 2**30

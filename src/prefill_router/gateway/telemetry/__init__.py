@@ -1,6 +1,7 @@
 """Telemetry: metrics, drift, logs, traces, health."""
 
 from prefill_router.gateway.telemetry.drift import Drift, DriftWatch, stability_index
+from prefill_router.gateway.telemetry.fallbacks import FallbackShare, FallbackWatch
 from prefill_router.gateway.telemetry.health import (
     Check,
     Finding,
@@ -9,6 +10,7 @@ from prefill_router.gateway.telemetry.health import (
     Report,
     check_encoder,
     check_keys,
+    check_process,
     check_receipts,
     check_targets,
 )
@@ -22,6 +24,8 @@ __all__ = [
     "Check",
     "Drift",
     "DriftWatch",
+    "FallbackShare",
+    "FallbackWatch",
     "Finding",
     "Health",
     "Log",
@@ -33,6 +37,7 @@ __all__ = [
     "Traces",
     "check_encoder",
     "check_keys",
+    "check_process",
     "check_receipts",
     "check_targets",
     "log_request",

@@ -40,6 +40,11 @@ class Gauges(Collector):
         yield _gauge(
             "forecast_queue", "Requests waiting for a forecast.", rows=[((), read.queue())]
         )
+        yield _gauge(
+            "fallback_share",
+            "Of the last minute's decisions, those without a forecast.",
+            rows=[((), read.fallback_share())],
+        )
         lam = read.lam()
         yield _gauge(
             "lam",

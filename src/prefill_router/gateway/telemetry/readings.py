@@ -49,6 +49,7 @@ class Readings:
         streams: Streams open.
         held_bytes: Bytes of requests' bodies that are held.
         queue: Requests that wait for a forecast.
+        fallback_share: Of the last minute's decisions, those without a forecast.
         lam: The lam in force where a request names none, after budgets; None for none.
         breakers: The state of each target's breaker.
         forecasts: Counters of forecasting by name, such as `batches`, `cache_hits`, `restarts`.
@@ -63,6 +64,7 @@ class Readings:
     streams: Callable[[], int] = lambda: 0
     held_bytes: Callable[[], int] = lambda: 0
     queue: Callable[[], int] = lambda: 0
+    fallback_share: Callable[[], float] = lambda: 0.0
     lam: Callable[[], float | None] = _none
     breakers: Callable[[], Mapping[str, BreakerState]] = lambda: {}
     forecasts: Callable[[], Numbers] = _nothing

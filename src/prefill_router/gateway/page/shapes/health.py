@@ -21,6 +21,7 @@ class Overview(TypedDict):
         lam_set: The same before budgets: what was applied last, or configured.
         lam_configured: What the settings say.
         requests_last_hour: How many came.
+        fallback_share: Of the last minute's decisions that needed a forecast, those without one.
         uptime_seconds: Since the process began.
         version: Of this package.
     """
@@ -34,8 +35,39 @@ class Overview(TypedDict):
     lam_set: float
     lam_configured: float
     requests_last_hour: int
+    fallback_share: float
     uptime_seconds: float
     version: str
+
+
+class MinuteView(TypedDict):
+    """The requests of one minute.
+
+    Attributes:
+        at: When it begins.
+        requests: How many came.
+        failed: That failed or broke off.
+        fallbacks: That were decided without a forecast.
+        cost: US dollars, as far as known.
+    """
+
+    at: float
+    requests: int
+    failed: int
+    fallbacks: int
+    cost: float
+
+
+class Timeline(TypedDict):
+    """The last hour, minute by minute.
+
+    Attributes:
+        until: When the present minute ends.
+        minutes: By rising time; those without a request are left out.
+    """
+
+    until: float
+    minutes: list[MinuteView]
 
 
 class TargetHealth(TypedDict):

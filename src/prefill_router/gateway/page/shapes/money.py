@@ -11,6 +11,14 @@ class TargetSpend(TypedDict):
     cost: float | None
 
 
+class KeySpend(TypedDict):
+    """What one client's key asked for; None for requests without a key."""
+
+    key: str | None
+    requests: int
+    cost: float
+
+
 class Instead(TypedDict):
     """What the compared requests would have cost at one target alone, estimated."""
 
@@ -27,6 +35,7 @@ class SpendWindow(TypedDict):
         cost: What they cost, as observed, where it is known; None where it is of none.
         unknown: Answered requests whose cost isn't known.
         by_target: Those that took anything, the dearest first.
+        by_key: Whose requests they were, the dearest first.
         compared: How many answered requests `at_best` and `at_dearest` hold: the latest of those
             that know every present target's cost.
         compared_cost: What these cost; their estimates where nothing was observed.
@@ -40,6 +49,7 @@ class SpendWindow(TypedDict):
     cost: float | None
     unknown: int
     by_target: list[TargetSpend]
+    by_key: list[KeySpend]
     compared: int
     compared_cost: float
     at_best: Instead | None

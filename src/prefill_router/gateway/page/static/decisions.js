@@ -9,6 +9,7 @@ const MOST = 50;
 const NEWS_SECONDS = 10;
 const GLIDE_MS = 300;
 const REST_MS = 30_000;
+const WHOLE = /^pr_[0-9a-f]{32}$/;
 
 const ended = (decision) => decision.at + decision.total_seconds;
 
@@ -21,6 +22,9 @@ export class Decisions {
   #saidAt = -Infinity;
   #stirredAt = -Infinity;
   #open;
+  #outcome = byId("filter-outcome");
+  #id = byId("filter-id");
+  #asked = "";
 
   /** @param {(id: string, focus: boolean) => void} open Shows why. */
   constructor(open) {
@@ -31,15 +35,19 @@ export class Decisions {
       if (row) this.#open(row.dataset.id, event.detail === 0);
     });
     this.#body.addEventListener("keydown", (event) => this.#steer(event));
+    byId("filter").addEventListener("submit", (event) => this.#find(event));
+    byId("filter").addEventListener("input", () => void this.update().catch(() => {}));
     for (const sign of ["pointermove", "focusin", "keydown"]) {
       this.#body.addEventListener(sign, () => { this.#stirredAt = performance.now(); });
     }
   }
 
   async update() {
+    const asked = this.#filter();
     const after = this.#cursor === null ? "" : `&after=${encodeURIComponent(this.#cursor)}`;
     const first = this.#cursor === null;
-    const { cursor, decisions } = await get(`decisions?limit=${MOST}${after}`);
+    const { cursor, decisions } = await get(`decisions?limit=${MOST}${after}${asked}`);
+    if (asked !== this.#asked) return;
     const fresh = decisions.filter((decision) => !this.#known.has(decision.id));
     if (fresh.length > 0 && this.#pointedAt()) {
       // The cursor stays where it is, so that they come again.
@@ -54,6 +62,25 @@ export class Decisions {
     this.#trim();
     byId("no-rows").hidden = this.#known.size > 0;
     this.#tell(first ? 0 : fresh.length);
+  }
+
+  /** What is asked for beside the time; where that is new, the table begins anew. */
+  #filter() {
+    const given = { outcome: this.#outcome.value, id: this.#id.value.trim() };
+    const asked = Object.entries(given).map(([name, value]) => (value ? `&${name}=${encodeURIComponent(value)}` : "")).join("");
+    if (asked !== this.#asked) {
+      [this.#asked, this.#cursor] = [asked, null];
+      this.#known.clear();
+      this.#body.replaceChildren();
+      say(byId("no-rows"), asked ? "None of the latest requests is so." : "No request has come yet. They appear here as they end.");
+    }
+    return asked;
+  }
+
+  #find(event) {
+    event.preventDefault();
+    const id = this.#id.value.trim();
+    if (WHOLE.test(id)) this.#open(id, true);
   }
 
   /** Marks the row whose explanation is shown; null for none. */

@@ -13,6 +13,20 @@ const COLUMNS = [{ name: "Feature" }, { name: "Stability index", num: true }, { 
 const reading = (psi) => (psi >= MUCH ? "moved" : psi >= SOME ? "moving" : "as trained");
 const kind = (psi) => (psi >= MUCH ? "bad" : psi >= SOME ? "warn" : "");
 
+/** What the indices say, and what to do. */
+function inWords(features) {
+  const moved = features.filter((f) => f.psi >= MUCH);
+  const moving = features.filter((f) => f.psi >= SOME && f.psi < MUCH);
+  const [most] = features;
+  if (moved.length > 0) {
+    return `The traffic is no longer what the router learned from: ${count(moved.length)} of ${count(features.length)} features moved, most of all ${most.feature}, at ${number(most.psi / MUCH, 1)} times what is much. Its probabilities may be off; export receipts with feedback and fit anew.`;
+  }
+  if (moving.length > 0) {
+    return `The traffic begins to differ from what the router learned from: ${count(moving.length)} of ${count(features.length)} features move, most of all ${most.feature}.`;
+  }
+  return "The traffic is like what the router learned from.";
+}
+
 export class Drift {
   #said = el("p", { class: "soft" });
   #chart = new Chart("Drift by feature", draw);
@@ -32,7 +46,8 @@ export class Drift {
     if (!watched) say(this.#said, "This router keeps no reference of its train rows, so drift can't be told.");
     else if (mean === null) say(this.#said, `${count(requests)} of ${count(needed)} requests; figures come after that.`);
     else {
-      say(this.#said, `Population stability index, ${number(mean, 3)} on average: below ${SOME} the traffic is as it was in training, from ${MUCH} on it has moved, and the router should be fitted anew.${features.length > DRAWN ? ` Drawn are the ${DRAWN} that moved most.` : ""}`);
+      const most = features.length > DRAWN ? ` Drawn are the ${DRAWN} that moved most.` : "";
+      say(this.#said, `${inWords(features)} Measured is the population stability index, ${number(mean, 3)} on average: below ${SOME} a feature is as it was in training, from ${MUCH} on it has moved.${most}`);
       this.#chart.show(features);
     }
   }

@@ -5,10 +5,11 @@ import { Decisions } from "./decisions.js";
 import { Detail } from "./detail.js";
 import { byId, el, notice, renew, say } from "./dom.js";
 import { Drift } from "./drift.js";
-import { count, number, short, span } from "./format.js";
+import { count, number, percent, short, span } from "./format.js";
 import { Polling } from "./polling.js";
 import { Spend } from "./spend.js";
 import { Targets } from "./targets.js";
+import { Timeline } from "./timeline.js";
 import { TradeOff } from "./tradeoff.js";
 import { Trying } from "./trying.js";
 import { STATES } from "./words.js";
@@ -18,6 +19,7 @@ const decisions = new Decisions((id, focus) => detail.open(id, focus));
 const spend = new Spend();
 const tradeoff = new TradeOff(() => overview());
 const targets = new Targets();
+const timeline = new Timeline();
 const drift = new Drift();
 new Trying((id) => detail.open(id, true));
 
@@ -34,6 +36,7 @@ async function overview() {
     policy: now.policy ?? "none",
     encoder: now.encoder ?? "none",
     lam: lowered ? `${number(now.lam)}, lowered by a budget from ${number(now.lam_set)}` : number(now.lam),
+    fallback: `${percent(now.fallback_share, 0)} of the last minute`,
     requests: `${count(now.requests_last_hour)} requests`,
     up: span(now.uptime_seconds),
   };
@@ -73,6 +76,7 @@ function showPause() {
 const polling = new Polling(troubled);
 polling.add(3, overview);
 polling.add(1, () => decisions.update());
+polling.add(5, () => timeline.update());
 polling.add(10, () => spend.update());
 polling.add(15, () => tradeoff.update());
 polling.add(5, () => targets.update());
@@ -98,5 +102,5 @@ theme.addEventListener("change", (event) => {
 let resized = 0;
 addEventListener("resize", () => {
   clearTimeout(resized);
-  resized = setTimeout(() => [spend, tradeoff, drift].forEach((part) => part.draw()), 100);
+  resized = setTimeout(() => [timeline, spend, tradeoff, drift].forEach((part) => part.draw()), 100);
 });

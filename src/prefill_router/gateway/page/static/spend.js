@@ -6,13 +6,15 @@ import { byId, el, renew, say, table } from "./dom.js";
 import { clock, count, dollars, moment, number, percent } from "./format.js";
 
 const ALONE = [{ name: "Who answers" }, { name: "Dollars", num: true }, { name: "How it is known" }];
-const BY_TARGET = [{ name: "Target" }, { name: "Requests", num: true }, { name: "Dollars", num: true }, { name: "Share", num: true }];
+const BY_KEY = [{ name: "Key" }, { name: "Requests", num: true }, { name: "Dollars", num: true }, { name: "per 1,000", num: true }];
+const BY_TARGET = [{ name: "Target" }, { name: "Requests", num: true }, { name: "Dollars", num: true }, { name: "per 1,000", num: true }, { name: "Share", num: true }];
 
 export class Spend {
   #figures = el("div");
   #nothing = el("p", { class: "soft" }, "Nothing was spent.");
   #compared = el("p", { class: "aside" });
   #budgets = el("div");
+  #keys = el("div");
   #alone = new Chart("Spend beside a single target", drawAlone);
   #targets = new Chart("Spend by target", drawTargets);
   #last = null;
@@ -25,7 +27,7 @@ export class Spend {
     this.#last = await get("spend");
     if (!this.#figures.isConnected) {
       byId("spend-body").append(this.#figures, this.#alone.node, this.#compared, el("h4", null, "By target"),
-        this.#nothing, this.#targets.node, el("h4", null, "Budgets"), this.#budgets);
+        this.#nothing, this.#targets.node, el("h4", null, "By key"), this.#keys, el("h4", null, "Budgets"), this.#budgets);
     }
     this.draw();
   }
@@ -40,9 +42,13 @@ export class Spend {
     this.#nothing.hidden = spent.by_target.length > 0;
     this.#targets.node.hidden = spent.by_target.length === 0;
     this.#targets.show(spent);
+    renew(this.#keys, keys(spent.by_key));
     renew(this.#budgets, budgets(this.#last.budgets));
   }
 }
+
+/** What 1,000 such requests cost; null without any. */
+const thousand = ({ cost, requests }) => (requests > 0 && cost !== null ? (1000 * cost) / requests : null);
 
 /** The single targets that are compared with; one line where the best is the dearest. */
 function others({ at_best: best, at_dearest: dearest }) {
@@ -60,6 +66,7 @@ function figures(spent) {
   };
   return el("dl", { class: "figures" },
     figure("Spent", dollars(spent.cost), `${count(spent.requests)} requests since ${clock(spent.since)}${unknown(spent)}`),
+    figure("Per 1,000 requests", dollars(thousand(spent))),
     others(spent).map(([what, other]) => beside(`Against the ${what}`, other)));
 }
 
@@ -96,10 +103,18 @@ function drawAlone(spent, width) {
 function drawTargets(spent, width) {
   const rows = spent.by_target.map((each) => ({ label: each.target, value: each.cost ?? 0, text: dollars(each.cost) }));
   const told = spent.by_target.map((each) => [
-    each.target, count(each.requests), dollars(each.cost), spent.cost > 0 && each.cost !== null ? percent(each.cost / spent.cost) : "–",
+    each.target, count(each.requests), dollars(each.cost), dollars(thousand(each)),
+    spent.cost > 0 && each.cost !== null ? percent(each.cost / spent.cost) : "–",
   ]);
   const desc = rows.map((row) => `${row.label}: ${row.text}`).join("; ");
   return { ...bars(rows, width, Math.max(0, ...rows.map((row) => row.value))), desc, columns: BY_TARGET, rows: told };
+}
+
+function keys(all) {
+  if (all.length === 0) return el("p", { class: "soft" }, "Nobody has asked.");
+  const rows = all.map((each) => [each.key ?? "without a key", count(each.requests), dollars(each.cost), dollars(thousand(each))]);
+  return el("div", { class: "scroll", role: "region", "aria-label": "Spend by key, a table", tabindex: "0" },
+    table("Spend by client key", BY_KEY, rows));
 }
 
 function budgets(all) {

@@ -22,7 +22,7 @@ export const BECAUSE = {
 
 export const FALLBACKS = {
   deadline: "the forecast took longer than its deadline",
-  queue_full: "too many requests were waiting for a forecast",
+  queue_full: "so many requests were waiting that the forecast would have come too late",
   encoder_down: "the encoder isn't running",
   unreadable: "the encoder can't read this prompt",
   novel: "the request is unlike anything the router learned from",

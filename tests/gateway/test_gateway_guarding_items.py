@@ -1,0 +1,82 @@
+"""Bodies in very many pieces: refused before they are read, and no others are."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from prefill_router.gateway.guarding.body import check_items
+from prefill_router.gateway.refusal import RefusalError
+
+MOST = 50_000
+TURN = {"role": "user", "content": "x"}
+
+
+def turns(content: Any) -> bytes:
+    return json.dumps(
+        {"model": "auto", "messages": [{"role": "user", "content": content}]}
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps({"model": "auto", "messages": [TURN] * 230_000}).encode(),
+        json.dumps({"model": "auto", "x": {f"k{n}": n for n in range(700_000)}}).encode(),
+        json.dumps({"x": [[]] * (MOST + 1)}).encode(),
+        json.dumps({"x": [{}] * (MOST + 1)}).encode(),
+        json.dumps({"x": list(range(11 * MOST))}).encode(),
+        json.dumps({"x": ["\\"] * (MOST + 1)}).encode(),
+        json.dumps({"x": ['"'] * (MOST + 1)}).encode(),
+    ],
+    ids=["messages", "keys", "lists", "objects", "numbers", "backslashes", "quotes"],
+)
+def test_a_body_of_very_many_pieces_is_refused(body: bytes) -> None:
+    with pytest.raises(RefusalError, match="body_items") as caught:
+        check_items(body, most=MOST)
+    assert (caught.value.status, caught.value.code) == (413, "body_too_many_items")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        turns("a, b, {c} [d], " * 100_000),
+        turns(json.dumps([{"a": '"\\'}] * 100_000)),
+        json.dumps({"model": "auto", "messages": [TURN] * 9_000}).encode(),
+        json.dumps({"model": "auto", "prompt": list(range(300_000))}).encode(),
+        b"no JSON " * 100_000,
+        b"",
+    ],
+    ids=["commas", "JSON in a text", "messages", "tokens", "no JSON", "nothing"],
+)
+def test_long_texts_and_many_tokens_are_let_through(body: bytes) -> None:
+    check_items(body, most=MOST)
+
+
+def pieces(value: Any) -> int:
+    if isinstance(value, str):
+        return 1
+    if isinstance(value, list):
+        return 1 + sum(map(pieces, value))
+    if isinstance(value, dict):
+        return 1 + sum(1 + pieces(item) for item in value.values())
+    return 0
+
+
+@given(
+    st.recursive(
+        st.text('a"\\,[{', max_size=4) | st.integers(0, 9),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text('a"\\,:', max_size=3), inner),
+        max_leaves=40,
+    ),
+    st.booleans(),
+)
+def test_count_is_of_texts_objects_and_lists(value: Any, spaced: bool) -> None:
+    body = json.dumps(value, separators=None if spaced else (",", ":")).encode()
+    count = pieces(value)
+    numbers = body.count(b",") // 10
+    check_items(body, most=max(1, 2 * (count + numbers) + 2))
+    if count > 1:
+        with pytest.raises(RefusalError):
+            check_items(body, most=count // 3)
