@@ -104,7 +104,8 @@ class FixedOutcome:
         lacking = np.any(np.isnan(self.label), axis=1)
         if not np.isnan(self.cost).all():
             lacking = np.logical_or(lacking, np.any(np.isnan(self.cost), axis=1))
-        return np.logical_not(lacking)
+        known: NDArray[np.bool_] = np.logical_not(lacking)
+        return known
 
     def at(self, weights: Weights, cost: PerResample) -> PerResample:
         """The accuracy of the mix that costs so much: between its neighbours, the end beyond them.

@@ -6,7 +6,7 @@ the test part.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float
@@ -24,14 +24,6 @@ from prefill_router.evaluation.weighted import (
     ones,
 )
 
-Name = Literal[
-    "chosen_accuracy",
-    "chosen_cost",
-    "chosen_gain",
-    "chosen_headroom",
-    "savings",
-    "savings_gain",
-]
 _SAME = 1e-12
 PerPoint = Float[NDArray[np.float64], " point"]
 
@@ -87,7 +79,7 @@ class OperatingPoints:
 
 def chosen_numbers(
     trial: Trial, points: OperatingPoints | None, same: Weights, ceiling: PerResample
-) -> dict[Name, PerResample]:
+) -> dict[str, PerResample]:
     """What the chosen settings give; NaN where none was chosen.
 
     Args:
@@ -114,7 +106,7 @@ def chosen_numbers(
     }
 
 
-CHOSEN: tuple[Name, ...] = (
+CHOSEN = (
     *("chosen_accuracy", "chosen_cost", "chosen_gain", "chosen_headroom"),
     *("savings", "savings_gain"),
 )

@@ -54,7 +54,7 @@ class KeyTotals:
     """
 
     requests: int
-    cost: float
+    cost: float | None
 
 
 @final
@@ -145,8 +145,11 @@ def _by_key(store: Store, since: float) -> dict[str | None, KeyTotals]:
         f"FROM {RECEIPTS} WHERE at >= ? GROUP BY client_key",
         [since],
     )
-    found = {key: KeyTotals(requests=count, cost=float(cost or 0)) for key, count, cost in rows}
-    return dict(sorted(found.items(), key=lambda item: (-item[1].cost, item[0] or "")))
+    found = {
+        key: KeyTotals(requests=count, cost=None if cost is None else float(cost))
+        for key, count, cost in rows
+    }
+    return dict(sorted(found.items(), key=lambda item: (-(item[1].cost or 0.0), item[0] or "")))
 
 
 def _totals(store: Store, since: float) -> dict[str, TargetTotals]:

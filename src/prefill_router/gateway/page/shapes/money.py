@@ -12,11 +12,11 @@ class TargetSpend(TypedDict):
 
 
 class KeySpend(TypedDict):
-    """What one client's key asked for; None for requests without a key."""
+    """What one client's key asked for; None for requests without a key, and for unknown costs."""
 
     key: str | None
     requests: int
-    cost: float
+    cost: float | None
 
 
 class Instead(TypedDict):
