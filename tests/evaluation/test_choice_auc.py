@@ -12,7 +12,7 @@ from prefill_router.evaluation.weighted import ones
 
 
 def choice(trial: Trial) -> dict[str, float]:
-    scores = PairRankings.of(trial).scores(ones(len(trial)))
+    scores = PairRankings.of(trial.correctness, trial.correct).scores(ones(len(trial)))
     return {name: float(value[0]) for name, value in scores.items()}
 
 

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 _COLUMNS = {
     "auc_mean": "mean AUC",
+    "choice_auc": "choice AUC",
     "brier_mean": "Brier",
     "argmax_accuracy": "lam 1",
-    "max_lam_accuracy": "best lam",
-    "headroom_captured": "headroom",
+    "chosen_accuracy": "chosen lam",
+    "savings": "saved",
     "p_auccc": "P-AUCCC",
 }
 

@@ -8,7 +8,7 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.codes import Code
-from prefill_router.cli.options import Lam, UnseenPart
+from prefill_router.cli.options import UnseenPart
 from prefill_router.cli.unseen import PARTS, Unseen
 from prefill_router.cli.usage import one_of
 from prefill_router.data import RoutingDataset, read_dataset
@@ -35,7 +35,13 @@ def doctor(
     folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
     data: Annotated[Path, typer.Option(help="The dataset's folder.")],
     to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
-    lam: Lam = 0.5,
+    given_lam: Annotated[
+        float | None,
+        typer.Option(
+            "--lam",
+            help="From 0, cheapest, to 1, most probably correct; the router's own if not given.",
+        ),
+    ] = None,
     part: UnseenPart = "test",
     store: Annotated[
         list[Path] | None, typer.Option(help="A store of states; may be given again.")
@@ -60,6 +66,7 @@ def doctor(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
+    from prefill_router.evaluation.judging import DEFAULT_LAM
     from prefill_router.router import Router
     from prefill_router.studies.doctor.report import check_replaceable, write_checkup
 
@@ -67,6 +74,8 @@ def doctor(
     if to is not None:
         check_replaceable(to)
     router = Router.load(folder, sources=sources(encoder_folder))
+    chosen = router.record.chosen
+    lam = given_lam if given_lam is not None else DEFAULT_LAM if chosen is None else chosen.worth
     unseen = Unseen.of(router, read_dataset(data), part)
     stores = [ActivationStore.open(path) for path in store or []]
     found = _examined(

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _ROWS = {
     "best_single_accuracy": ("best single target, accuracy", 100, "%"),
-    "chosen_accuracy": ("router at the lam chosen on train rows, accuracy", 100, "%"),
-    "chosen_gain": ("  beyond the target that was best on train rows, points", 100, ""),
+    "chosen_accuracy": ("router at its lam, accuracy", 100, "%"),
+    "chosen_gain": ("  beyond the best single target, points", 100, ""),
     "argmax_accuracy": ("router at lam = 1, accuracy", 100, "%"),
     "oracle_accuracy": ("oracle, accuracy", 100, "%"),
-    "savings": ("saved at no less accuracy than the best single target", 100, "%"),
+    "savings": ("saved at no less accuracy than it", 100, "%"),
     "savings_gain": ("  accuracy gained meanwhile, points", 100, ""),
     "auc_mean": ("mean AUC over targets", 1, ""),
     "choice_auc": ("choice AUC over pairs of targets", 1, ""),
@@ -27,18 +27,21 @@ _ROWS = {
     "p_auccc": ("P-AUCCC", 1, ""),
     "mdp_auccc": ("MDP-AUCCC", 1, ""),
     "oracle_distance": ("oracle distance", 1, ""),
-    "max_lam_accuracy": ("paper's reading*: highest accuracy over lam", 100, "%"),
-    "headroom_captured": ("paper's reading*: headroom captured", 100, "%"),
-    "cost_savings": ("paper's reading*: saved against the dearest target", 100, "%"),
+    "max_lam_accuracy": ("paper's*: highest accuracy over lam", 100, "%"),
+    "headroom_captured": ("paper's*: headroom captured", 100, "%"),
+    "cost_savings": ("paper's*: saved against the dearest", 100, "%"),
 }
-_PAPER = "* its lam is picked on the queries that it is measured on: optimistic"
+_PAPER = (
+    "The router's lam, that at which it saves, and the target that it is held against there were "
+    "chosen on train rows.\n* The paper's pick lam on the queries that are judged: optimistic."
+)
 
 
 def show_verdict(verdict: "Verdict | None") -> None:
     """Print whether a router is worth having, and why."""
     if verdict is not None:
-        out.print(f"[bold]{verdict.word}[/bold], at lam = {verdict.lam:.3g}: ", end="")
-        out.print(f"{verdict.because}\n", soft_wrap=True, markup=False)
+        out.print(f"{verdict.word}, at lam = {verdict.lam:.3g}: ", style="bold", end="")
+        out.print(f"{verdict.because}\n", soft_wrap=True)
 
 
 def show_headline(result: "Evaluation") -> None:

@@ -59,6 +59,7 @@ def paired(
         predicted[1],
         unseen,
         policies=(routers[0].policy, routers[1].policy),
+        chosen=(routers[0].record.chosen, routers[1].record.chosen),
         resamples=resamples,
         seed=seed,
         progress=bar,

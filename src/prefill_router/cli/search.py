@@ -36,7 +36,7 @@ def search(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
     folds: Annotated[int, typer.Option(help="Of the cross-validation.")] = 5,
-    objective: Annotated[str, typer.Option(help="auc, brier or headroom.")] = "auc",
+    objective: Annotated[str, typer.Option(help="choice, auc, brier or headroom.")] = "choice",
     margin: Annotated[
         float | None,
         typer.Option(help="Stop what is further behind the best on the same folds."),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from prefill_router.data import binary
 from prefill_router.evaluation.auc import Ranking
-from prefill_router.evaluation.trial import PerCell, Trial
+from prefill_router.evaluation.trial import PerCell
 from prefill_router.evaluation.weighted import PerResample, Weights, divide
 
 BEST = 6
@@ -40,13 +40,18 @@ class PairRankings:
     best: Bool[NDArray[np.bool_], " pair"]
 
     @classmethod
-    def of(cls, trial: Trial) -> "PairRankings":
-        """Sort the pairs of a trial; the most accurate targets are those of all its labels."""
-        known = ~np.isnan(trial.correct)
-        accuracy = divide(np.where(known, trial.correct, 0).sum(axis=0), known.sum(axis=0) * 1.0)
+    def of(cls, correctness: PerCell, correct: PerCell) -> "PairRankings":
+        """Sort the pairs; the most accurate targets are those of all the labels.
+
+        Args:
+            correctness: Predicted probabilities.
+            correct: Labels in [0, 1]; NaN where missing.
+        """
+        known = ~np.isnan(correct)
+        accuracy = divide(np.where(known, correct, 0).sum(axis=0), known.sum(axis=0) * 1.0)
         order = np.argsort(-np.nan_to_num(accuracy, nan=-1.0), kind="stable")
         leading = set(order[:BEST].tolist())
-        found = list(_pairs(trial.correctness, trial.correct))
+        found = list(_pairs(correctness, correct))
         best = [first in leading and second in leading for first, second, _ in found]
         return cls(tuple(ranking for _, _, ranking in found), np.array(best, dtype=np.bool_))
 

@@ -84,7 +84,14 @@ def evaluate(
     return Evaluation(
         verdict=None
         if train is None
-        else judge(trial, train, lam=lam, resamples=resamples, seed=seed),
+        else judge(
+            trial,
+            train,
+            lam=lam,
+            resamples=resamples,
+            seed=seed,
+            choice_auc=groups["headline"][""]["choice_auc"],
+        ),
         chosen=chosen,
         queries=len(trial),
         labels=int((~np.isnan(trial.correct)).sum()),

@@ -161,6 +161,7 @@ def compare(
     step: float | None = None,
     axis: Axis = "inverse",
     max_cost: float | None = None,
+    chosen: tuple[OperatingPoints | None, OperatingPoints | None] = (None, None),
     progress: Progress | None = None,
 ) -> Comparison:
     """Paired differences of two systems: every resample uses the same queries for both.
@@ -176,6 +177,7 @@ def compare(
         step: Reads the curves on a grid of lam; exactly if not given.
         axis: How cost is normalised.
         max_cost: Where AIQ ends, US dollars per query; the larger of both if not given.
+        chosen: The settings that were chosen on train rows, of each.
         progress: Shows how far the bootstrap is.
 
     Raises:
@@ -198,6 +200,7 @@ def compare(
         step=step,
         axis=axis,
         max_cost=max_cost,
+        chosen=dict(zip(("first", "second"), chosen, strict=True)),
         progress=progress,
     )
     numbers = {

@@ -178,7 +178,7 @@ class Scorer:
             trial,
             sweep,
             rankings(trial),
-            PairRankings.of(trial),
+            PairRankings.of(trial.correctness, trial.correct),
             sweep.retained(step),
             axis,
             Bins.of(trial),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation.bootstrap import Estimate, chunks, plain
+from prefill_router.evaluation.choice import PairRankings
 from prefill_router.evaluation.fixed import FixedChoice, FixedOutcome
 from prefill_router.evaluation.trial import Trial
 from prefill_router.evaluation.weighted import PerResample, Weights, mean_over, ones
@@ -75,6 +76,7 @@ class Verdict:
         queries: How many queries were judged.
         mix: Against the best fixed mix.
         domains: Against the best mix that knows the domain; None where there is one domain.
+        choice_auc: How well its probabilities tell which of two targets is right.
         needed: About how many judged queries would tell, where it can't be told; 0 otherwise.
     """
 
@@ -84,6 +86,7 @@ class Verdict:
     queries: int
     mix: Reference
     domains: Reference | None
+    choice_auc: Estimate
     needed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,13 +99,20 @@ class Verdict:
             "figures": {
                 "best_mix": self.mix.to_dict(),
                 "best_by_domain": None if self.domains is None else self.domains.to_dict(),
+                "choice_auc": self.choice_auc.to_dict(),
             },
             "queries_needed": self.needed,
         }
 
 
 def judge(
-    trial: Trial, train: RoutingDataset, *, lam: float, resamples: int = 1000, seed: int = 0
+    trial: Trial,
+    train: RoutingDataset,
+    *,
+    lam: float,
+    resamples: int = 1000,
+    seed: int = 0,
+    choice_auc: Estimate | None = None,
 ) -> Verdict:
     """Hold a router at one lam against what can be had without it.
 
@@ -113,6 +123,7 @@ def judge(
         lam: The operating point, chosen on other queries than these.
         resamples: For the intervals.
         seed: Of the resamples.
+        choice_auc: Of the trial, where it is known already.
     """
     train = train.select(targets=trial.targets)
     choice = trial.path.at(lam)
@@ -126,8 +137,24 @@ def judge(
     only = trial.targets[choice[0]] if (choice == choice[0]).all() else ""
     word, because = _decided(mix, labelled, only)
     needed = _needed(mix) if word == "can't tell" else 0
-    told = "; ".join(filter(None, (because, _domains_told(domains), _needed_told(needed))))
-    return Verdict(word, told, lam, len(trial), mix, domains, needed)
+    known = choice_auc or _choice_auc(trial, resamples, seed)
+    parts = (because, _domains_told(domains), _choice_told(known), _needed_told(needed))
+    return Verdict(
+        word, "; ".join(filter(None, parts)), lam, len(trial), mix, domains, known, needed
+    )
+
+
+def _choice_auc(trial: Trial, resamples: int, seed: int) -> Estimate:
+    pairs, size = PairRankings.of(trial.correctness, trial.correct), len(trial)
+    width = max(size, pairs.width)
+    drawn = chunks(size, count=resamples, seed=seed, width=width)
+    resampled = [pairs.scores(weights)["choice_auc"] for weights in drawn]
+    value = float(pairs.scores(ones(size))["choice_auc"][0])
+    return Estimate.of(
+        value,
+        np.concatenate([np.zeros(0), *resampled]),
+        reason="no query was answered correctly by exactly one of two targets",
+    )
 
 
 def _against(
@@ -198,10 +225,21 @@ def _needed_told(needed: int) -> str:
     return f"about {needed:,} judged queries would tell" if needed else ""
 
 
+def _choice_told(choice_auc: Estimate) -> str:
+    if math.isnan(choice_auc.value):
+        return ""
+    spread = interval(choice_auc, "number")
+    value = worded(choice_auc.value, "number") + (f" [{spread}]" if spread else "")
+    return f"choice AUC {value}, 0.5 being chance"
+
+
 def _domains_told(domains: Reference | None) -> str:
     if domains is None or math.isnan(domains.gain.value):
         return ""
-    return f"{points(domains.gain)} against the best targets of each domain at equal cost"
+    said = f"{points(domains.gain)} against the best targets of each domain at equal cost"
+    if domains.gain.lower > 0:
+        return said
+    return f"{said}: who knows the domain of a query may do as well with a table of targets"
 
 
 def points(estimate: Estimate) -> str:

@@ -24,7 +24,7 @@ _STROKES = (
 _GREY = "#9a9a9a"
 _DOT = "#0072B2"
 _REFERENCE = "#CC79A7"
-SHOWN = ("auc_mean", "brier_mean", "argmax_accuracy", "max_lam_accuracy", "p_auccc")
+SHOWN = ("auc_mean", "choice_auc", "brier_mean", "argmax_accuracy", "p_auccc")
 """The numbers whose intervals are drawn."""
 
 

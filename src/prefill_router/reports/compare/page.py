@@ -24,8 +24,14 @@ from prefill_router.reports.compare.run import Judged, Result, beats
 
 MAIN = (
     "auc_mean",
+    "choice_auc",
+    "choice_auc_best",
     "brier_mean",
     "argmax_accuracy",
+    "chosen_accuracy",
+    "chosen_gain",
+    "savings",
+    "savings_gain",
     "max_lam_accuracy",
     "accuracy_gain",
     "headroom_captured",
@@ -34,7 +40,7 @@ MAIN = (
     "mdp_auccc",
     "oracle_distance",
 )
-"""The numbers of the paper's tables."""
+"""The numbers of the first table: ours, and those of the paper's tables."""
 SAME_FOR_ALL = (
     "best_single_accuracy",
     "oracle_accuracy",
@@ -98,17 +104,21 @@ def verdict(result: Result) -> list[str]:
     """The result in a few sentences."""
     first = result.routers[0].evaluation
     best = by_number(result.routers, "auc_mean")[0]
-    right = by_number(result.routers, "max_lam_accuracy")[0]
-    single = result.routers[0].headline["best_single_accuracy"].value
-    oracle = result.routers[0].headline["oracle_accuracy"].value
-    top = right.headline["max_lam_accuracy"].value
+    chooser = by_number(result.routers, "choice_auc")[0]
+    shared = result.routers[0].headline
+    auc, choice = (
+        worded(one.headline[name].value, "number")
+        for one, name in ((best, "auc_mean"), (chooser, "choice_auc"))
+    )
+    single, oracle = (
+        worded(shared[name].value, "share") for name in ("best_single_accuracy", "oracle_accuracy")
+    )
     sentences = [
         f"{len(result.routers)} routers were fitted on the same queries and judged on "
-        f"{first.queries:,} others. {best.name} predicts best which target will be right "
-        f"(mean AUC {worded(best.headline['auc_mean'].value, 'number')}). At its best "
-        f"setting {right.name} answers {worded(top, 'share')} correctly; the best single target "
-        f"answers {worded(single, 'share')}, and a perfect router would reach "
-        f"{worded(oracle, 'share')}.",
+        f"{first.queries:,} others. {best.name} predicts best which target will be right (mean AUC "
+        f"{auc}), {chooser.name} best which of two targets will (choice AUC {choice}). The best "
+        f"single target answers {single}, and a perfect router would reach {oracle}.",
+        *_worth(result),
     ]
     better = _better(result)
     sentences.append(
@@ -117,6 +127,20 @@ def verdict(result: Result) -> list[str]:
         + "."
     )
     return sentences
+
+
+def _worth(result: Result) -> list[str]:
+    """Which routers are worth having, by their verdicts."""
+    said: dict[str, list[str]] = {}
+    for one in result.routers:
+        if one.evaluation.verdict is not None:
+            said.setdefault(one.evaluation.verdict.word, []).append(one.name)
+    return [
+        f"{word.capitalize()}, against the best fixed mix of targets at equal cost: "
+        f"{', '.join(said[word])}."
+        for word in ("worth it", "can't tell", "not worth it")
+        if word in said
+    ]
 
 
 def _better(result: Result) -> list[str]:

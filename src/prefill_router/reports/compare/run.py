@@ -122,9 +122,11 @@ def _judged(
     systems = {
         one.name: (one.router.predict(test, stores=states), one.router.policy) for one in fitted
     }
-    constant = _constant(dataset.select(plan.drawn["train"]), systems[plan.reference][0])
+    train = dataset.select(plan.drawn["train"])
+    chosen = {one.name: one.router.record.chosen for one in fitted}
+    constant = _constant(train, systems[plan.reference][0])
     together, over = (
-        paired(among, test, reference=against, progress=progress, **_drawing(plan))
+        paired(among, test, reference=against, chosen=chosen, progress=progress, **_drawing(plan))
         for among, against in (
             (systems, plan.reference),
             ({**systems, CONSTANT: (constant, Lambda())}, CONSTANT),
@@ -134,7 +136,14 @@ def _judged(
     with progress.task("judging", total=float(len(fitted))) as advance:
         for one in fitted:
             predictions, policy = systems[one.name]
-            alone = evaluate(predictions, test, policy=policy, **_drawing(plan))
+            alone = evaluate(
+                predictions,
+                test,
+                policy=policy,
+                chosen=chosen[one.name],
+                train=train,
+                **_drawing(plan),
+            )
             against = together.difference.get(one.name, {})
             numbers = together.headline[one.name]
             judged.append(Judged(one.name, one, alone, numbers, against, over.difference[one.name]))

@@ -22,6 +22,7 @@ from prefill_router.errors import CorruptError
 from prefill_router.evaluation import Predictions
 from prefill_router.evaluation.auc import Ranking
 from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation.choice import PairRankings
 from prefill_router.evaluation.metrics import auc_by_target, macro_mean
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.evaluation.trial import Trial
@@ -33,13 +34,14 @@ from prefill_router.predictors import Examples
 from prefill_router.studies.search.sealed import CALIBRATION, TrainOnly
 from prefill_router.tensors import read_tensors
 
-Objective = Literal["auc", "brier", "headroom"]
+Objective = Literal["choice", "auc", "brier", "headroom"]
 WORDS: Mapping[Objective, str] = {
+    "choice": "choice AUC",
     "auc": "mean AUC",
     "brier": "Brier score",
     "headroom": "headroom captured",
 }
-OBJECTIVES: tuple[Objective, ...] = ("auc", "brier", "headroom")
+OBJECTIVES: tuple[Objective, ...] = ("choice", "auc", "brier", "headroom")
 Part = NDArray[np.float32]
 """The columns of some rows; parts have different numbers of rows."""
 _PARTS = ("fit", "held", "judged")
@@ -55,27 +57,31 @@ class FoldScore:
         brier: Mean over targets.
         headroom: Headroom captured; NaN unless it is the objective.
         aucs: Each target's AUC.
+        choice: Choice AUC, the mean over pairs of targets; NaN where none is told apart.
     """
 
     auc: float
     brier: float
     headroom: float
     aucs: tuple[float, ...]
+    choice: float = np.nan
 
     def of(self, objective: Objective) -> float:
         """The number that is searched by."""
-        return {"auc": self.auc, "brier": self.brier, "headroom": self.headroom}[objective]
+        value: float = getattr(self, objective)
+        return value
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; null where a number isn't defined."""
-        one = {n: plain(getattr(self, n)) for n in ("auc", "brier", "headroom")}
+        one = {n: plain(getattr(self, n)) for n in OBJECTIVES}
         return {**one, "aucs": [plain(value) for value in self.aucs]}
 
     @classmethod
     def from_dict(cls, value: Any) -> "FoldScore":
         """The score of `to_dict`; raises KeyError, TypeError or ValueError where it isn't one."""
         auc, brier, headroom = (_number(value[n]) for n in ("auc", "brier", "headroom"))
-        return cls(auc, brier, headroom, tuple(_number(one) for one in value["aucs"]))
+        aucs = tuple(_number(one) for one in value["aucs"])
+        return cls(auc, brier, headroom, aucs, _number(value.get("choice")))
 
 
 @final
@@ -199,8 +205,13 @@ class Bench:
         if self.objective == "headroom":
             trial = Trial.join(self._predictions(rows, correctness), rows.judged)
             headroom = float(Scorer.of(trial).score(once).headline["headroom_captured"][0])
+        choice = PairRankings.of(correctness, correct).scores(once)["choice_auc"]
         return FoldScore(
-            float(macro_mean(aucs)[0]), float(brier[0]), headroom, tuple(aucs[0].tolist())
+            float(macro_mean(aucs)[0]),
+            float(brier[0]),
+            headroom,
+            tuple(aucs[0].tolist()),
+            float(choice[0]),
         )
 
     def _predictions(self, rows: Rows, correctness: NDArray[np.float64]) -> Predictions:

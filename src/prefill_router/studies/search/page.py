@@ -27,8 +27,8 @@ from prefill_router.studies.search.verdict import Verdict, spread
 _EDGE = 3
 _SHOWN = 25
 _NUMBERS = (
-    *("auc_mean", "brier_mean", "argmax_accuracy", "max_lam_accuracy"),
-    *("headroom_captured", "cost_savings", "p_auccc", "oracle_distance"),
+    *("auc_mean", "choice_auc", "brier_mean", "argmax_accuracy", "chosen_accuracy"),
+    *("savings", "headroom_captured", "p_auccc", "oracle_distance"),
 )
 _CAPTIONS = {
     "progress": "Each dot is one trial: one choice of features, predictor and their options, "
@@ -74,7 +74,8 @@ def words(verdict: Verdict) -> list[str]:
         f"(in {len(verdict.trials):,} trials, {stopped:,} of them stopped early), by "
         f"{config.folds}-fold cross-validation on the train part alone. The best by "
         f"{WORDS[config.objective]}: {winner.predictor} on {winner.features}, calibration "
-        f"{winner.calibration}, with a mean AUC of {winner.mean('auc'):.4f} and a Brier score of "
+        f"{winner.calibration}, with a choice AUC of {winner.mean('choice'):.4f}, a mean AUC of "
+        f"{winner.mean('auc'):.4f} and a Brier score of "
         f"{winner.mean('brier'):.4f} there.",
         f"The best of many is partly luck. Choosing on all folds but one and scoring on that one "
         f"gives a {WORDS[config.objective]} of {verdict.honest:.4f}, where the winner's mean is "
@@ -115,7 +116,11 @@ def _test(verdict: Verdict) -> list[str]:
     judged, winner = verdict.evaluation, verdict.winner
     if judged is None:
         return [paragraph("Not opened.")]
-    said = {"auc_mean": winner.mean("auc"), "brier_mean": winner.mean("brier")}
+    said = {
+        "choice_auc": winner.mean("choice"),
+        "auc_mean": winner.mean("auc"),
+        "brier_mean": winner.mean("brier"),
+    }
     if verdict.config.objective == "headroom":
         said["headroom_captured"] = winner.mean("headroom")
     rows = [

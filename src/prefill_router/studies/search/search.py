@@ -19,7 +19,12 @@ from prefill_router.studies.search.space import Space
 from prefill_router.studies.search.trials import Ledger, Trial, worth
 from prefill_router.studies.search.workers import Answer, Team, team
 
-MARGINS: dict[Objective, float] = {"auc": 0.01, "brier": 0.004, "headroom": 0.15}
+MARGINS: dict[Objective, float] = {
+    "choice": 0.01,
+    "auc": 0.01,
+    "brier": 0.004,
+    "headroom": 0.15,
+}
 """How far behind the best, on the same folds, a candidate is given up."""
 
 
@@ -31,7 +36,7 @@ class SearchConfig:
     Attributes:
         trials: Fits to try, those of earlier runs included; each is one per fold.
         folds: Of the cross-validation.
-        objective: What is sought: mean `auc`, mean `brier`, or `headroom` captured.
+        objective: What is sought: `choice` AUC, mean `auc`, mean `brier`, or `headroom` captured.
         margin: A candidate whose mean over the folds so far is further than this behind that of the
             best one on the same folds is stopped; by default as `MARGINS` say.
         seed: Of everything that is drawn.
@@ -41,7 +46,7 @@ class SearchConfig:
 
     trials: int = 200
     folds: int = 5
-    objective: Objective = "auc"
+    objective: Objective = "choice"
     margin: float | None = None
     seed: int = 0
     jobs: int = 1
