@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Done, Job, refused, succeeded
+from commands import Done, Job, malformed, refused, succeeded
 from prefill_router import files
 from prefill_router.data import read_dataset
 from prefill_router.minipool.server import Faults, Rule, ScriptedModel, Server, serve
@@ -85,7 +85,7 @@ def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
     files.write_checksums(copy.router, list(CHECKED))
     before = len(server.log)
     line = (copy.router, "Hello", "--answer", "--encoder-folder", copy.tiny)
-    assert "--pool pool.yaml" in refused("may not name", "route", *line)
+    assert "--pool pool.yaml" in malformed("may not name", "route", *line)
     assert "--pool pool.yaml" in refused("never asked", "serve", copy.router, "--check")
     assert len(server.log) == before
     shown = succeeded("show", copy.router)

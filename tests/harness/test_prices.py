@@ -299,6 +299,7 @@ def test_command_that_can_not_be_done_writes_nothing(
     filled = [part.format(url=server.url, folder=tmp_path) for part in arguments]
     usual = [] if "--pool" in arguments else ["--pool", path]
     usual += [] if "--from" in arguments else ["--from", server.url]
-    refused(reason, "prices", *usual, *filled)
+    of_the_line_alone = reason.startswith("--")
+    refused(reason, "prices", *usual, *filled, code=2 if of_the_line_alone else 1)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

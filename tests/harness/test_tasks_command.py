@@ -44,7 +44,7 @@ def test_sample_as_json(tmp_path: Path) -> None:
         (("nothing.jsonl", "--out", "{0}/o.jsonl"), "no such file; tasks are a file, or one of"),
         (("{0}/bad.jsonl", "--out", "{0}/o.jsonl"), r"bad\.jsonl:1: lacks an answer"),
         (("hle={0}", "--out", "{0}/o.jsonl", "--revision", "x"), "has no revisions"),
-        (("hle={0}", "--out", "{0}/o.jsonl", "--sample", "0"), "a sample of 0 tasks"),
+        (("hle={0}", "--out", "{0}/o.jsonl", "--sample", "0"), "--sample is 0"),
         (("hle={0}", "--out", "{0}/o.csv"), r"name it o\.jsonl"),
         (("hle={0}", "--out", "{0}/bad.jsonl/o.jsonl"), "is a file; name another place"),
         (("hle={0}", "--out", "{0}/data.jsonl"), "data.jsonl"),
@@ -55,5 +55,7 @@ def test_refused(arguments: tuple[str, ...], reason: str, tmp_path: Path) -> Non
     write_lines(tmp_path / "bad.jsonl", [{"prompt": "of difficulty"}])
     (tmp_path / "data.jsonl").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    refused(reason, "tasks", *(part.format(tmp_path) for part in arguments))
+    of_the_line_alone = reason.startswith("--")
+    filled = (part.format(tmp_path) for part in arguments)
+    refused(reason, "tasks", *filled, code=2 if of_the_line_alone else 1)
     assert sorted(tmp_path.rglob("*")) == before

@@ -28,12 +28,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+def stored(store: Path) -> tuple[object, ...]:
+    return "--store", store
+
+
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=True)
 
 
 def test_layers_prints_tables_and_draws(folder: Path, tmp_path: Path) -> None:
-    got = run("layers", folder / "strong", folder / "data", "--dim", 8, "--out", tmp_path)
+    got = run("layers", folder / "data", *stored(folder / "strong"), "--dim", 8, "--out", tmp_path)
     assert got.exit_code == 0, got.stderr
     for word in ("last.3", "anisotropy", "BestLR", "Fisher J"):
         assert word in got.stdout
@@ -42,7 +46,7 @@ def test_layers_prints_tables_and_draws(folder: Path, tmp_path: Path) -> None:
 
 
 def test_layers_as_json(folder: Path) -> None:
-    arguments = ("layers", folder / "strong", folder / "data", "--dim", 8, "--json")
+    arguments = ("layers", folder / "data", *stored(folder / "strong"), "--dim", 8, "--json")
     got = run(*arguments)
     value = json.loads(got.stdout)
     assert [row["layer"] for row in value["geometry"]] == [2, 2, 3, 3, 4, 4]
@@ -68,12 +72,12 @@ def test_sweep_prints_a_table_and_draws(folder: Path, tmp_path: Path) -> None:
 
 
 def test_bad_input_is_told(folder: Path, tmp_path: Path) -> None:
-    got = run("layers", folder / "strong", folder / "data", "--pooling", "first")
+    got = run("layers", folder / "data", *stored(folder / "strong"), "--pooling", "first")
     assert isinstance(got.exception, ConfigError)
-    got = run("layers", tmp_path / "none", folder / "data")
+    got = run("layers", folder / "data", *stored(tmp_path / "none"))
     assert isinstance(got.exception, StoreError)
     more = make_routing_dataset(queries=210)
     write_dataset(more, tmp_path / "more")
-    got = run("layers", folder / "strong", tmp_path / "more")
+    got = run("layers", tmp_path / "more", *stored(folder / "strong"))
     assert isinstance(got.exception, StoreError)
     assert "lacks the states" in str(got.exception)

@@ -52,13 +52,16 @@ def report(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_numbers_are_those_of_evaluate_and_compare(result: Result) -> None:
-    test = ANSWERS.select(result.plan.drawn["test"])
+    test, train = (ANSWERS.select(result.plan.drawn[part]) for part in ("test", "train"))
     one, other = result.by_name["tolerant"], result.by_name["ours"]
     predicted = [r.fitted.router.predict(test, stores=[STATES]) for r in (one, other)]
     policies = (one.fitted.router.policy, other.fitted.router.policy)
-    alone = evaluate(predicted[0], test, policy=policies[0], resamples=100)
+    chosen = (one.fitted.router.record.chosen, other.fitted.router.record.chosen)
+    alone = evaluate(
+        predicted[0], test, policy=policies[0], resamples=100, chosen=chosen[0], train=train
+    )
     assert one.evaluation.to_dict() == alone.to_dict()
-    paired = compare(*predicted, test, policies=policies, resamples=100)
+    paired = compare(*predicted, test, policies=policies, resamples=100, chosen=chosen)
     for name in set(one.against) - {"aiq", "pareto_dist"}:  # these depend on who is compared
         assert one.against[name].to_dict() == paired.difference[name].to_dict()
         assert one.headline[name].to_dict() == alone.headline[name].to_dict()

@@ -14,7 +14,7 @@ from prefill_router.fitting import Recipe, RouterFit, fit_router
 from prefill_router.policy import choose
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from router_fixtures import SMALL, prefill, with_encoder
+from router_fixtures import SMALL, prefill
 
 
 def test_planted_signal_is_found_and_shuffled_labels_are_not(
@@ -158,14 +158,11 @@ def test_nothing_to_learn_from_is_an_error(
         fit_router(empty, [states], config=SMALL)
 
 
-def test_one_target_alone_can_be_fitted(
-    answers: RoutingDataset, states: MemoryActivations, encoder: FakeEncoder
+def test_one_target_alone_is_nothing_to_route(
+    answers: RoutingDataset, states: MemoryActivations
 ) -> None:
-    fitted = fit_router(answers.select(targets=["target-1"]), [states], config=SMALL)
-    decision = with_encoder(fitted.router, encoder).route("why?")
-    assert decision.order == ("target-1",)
-    assert decision.changes_below is None
-    assert decision.changes_above is None
+    with pytest.raises(FitError, match="there is nothing to route"):
+        fit_router(answers.select(targets=["target-1"]), [states], config=SMALL)
 
 
 def test_target_of_one_class_gets_its_base_rate_and_a_note(

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors.base import Correctness
 
@@ -42,6 +43,7 @@ class _Saved(BaseModel):
     choice: Share
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Shrinkage:

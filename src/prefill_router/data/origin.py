@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import final
 
 from prefill_router import files
+from prefill_router.brief import brief
 
 FILE = "origin.json"
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Origin:

@@ -160,14 +160,14 @@ HEADLINE: Mapping[str, Entry] = {
         "Max-lam accuracy minus the accuracy of the best single target.",
     ),
     "headroom_captured": Entry(
-        "Headroom at max-lam (paper)",
+        "Headroom captured (paper)",
         "share",
         "higher",
         "The paper's headroom captured: which part of the way from the best single target to the "
         "oracle the router goes at its highest accuracy, picked on the same queries: optimistic.",
     ),
     "cost_savings": Entry(
-        "Saved against the dearest (paper)",
+        "Cost savings (paper)",
         "share",
         "higher",
         "The paper's reading: how much less the router spends, at max-lam, than sending everything "

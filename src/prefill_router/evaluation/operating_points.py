@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.evaluation.curve import Sweep
 from prefill_router.evaluation.envelope import envelope
 from prefill_router.evaluation.trial import PerQuery, Trial
@@ -28,6 +29,7 @@ _SAME = 1e-12
 PerPoint = Float[NDArray[np.float64], " point"]
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class OperatingPoints:

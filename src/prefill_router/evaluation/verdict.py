@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation.bootstrap import Estimate, chunks, plain
 from prefill_router.evaluation.choice import PairRankings
@@ -64,6 +65,7 @@ class Reference:
         }
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Verdict:

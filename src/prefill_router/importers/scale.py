@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import final
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.importers import values
 
@@ -12,6 +13,7 @@ _NUMBER = r"[+-]?\d*\.?\d+"
 _ENDS = re.compile(rf"\s*({_NUMBER})\s*[-:]\s*({_NUMBER})\s*", re.ASCII)
 
 
+@brief
 @final
 @dataclass(frozen=True, kw_only=True)
 class Scale:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
 from prefill_router.policy.base import options
 from prefill_router.policy.cascade import Cascade
@@ -17,6 +18,7 @@ from prefill_router.policy.scorer import AnswerScorer
 from prefill_router.policy.stages import Stages, search
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class FrugalFit:

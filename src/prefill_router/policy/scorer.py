@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.policy.equation import PerCell
 
@@ -31,6 +32,7 @@ class _Saved(BaseModel):
     targets: Annotated[dict[str, Row], Field(min_length=1)]
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class AnswerScorer:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
 from prefill_router.policy import Cascade, Run
 from prefill_router.router.request import Request
@@ -32,6 +33,7 @@ class CascadeStage:
     estimated_cost: float
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class CascadePlan:

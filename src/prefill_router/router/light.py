@@ -19,7 +19,7 @@ from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.policy import Policy
 from prefill_router.router.reference import outline
-from prefill_router.router.storage import fingerprint, read_checked, read_costs
+from prefill_router.router.storage import fingerprint, read_checked, read_costs, read_json
 from prefill_router.targets import Pool
 
 
@@ -38,6 +38,8 @@ class LightRouter:
             of the pool, NaN where none are known; None where the folder doesn't say.
         reference_shares: The share of train rows in each tenth of every column that is watched for
             drift, to hold `Forecast.bins` against; None where the folder doesn't say.
+        verdict: Whether it is worth having: `word`, `lam` and `gain`, of accuracy over the best
+            fixed mix of targets at equal cost; None where it wasn't judged.
     """
 
     costs: CostEstimator
@@ -46,6 +48,7 @@ class LightRouter:
     encoders: tuple[str, ...] = ()
     reference_accuracy: Float[NDArray[np.float64], " target"] | None = None
     reference_shares: Float[NDArray[np.float64], "watched bin"] | None = None
+    verdict: dict[str, Any] | None = None
 
     @property
     def pool(self) -> Pool:
@@ -89,7 +92,21 @@ def read_light(folder: Path | str) -> LightRouter:
         encoders=tuple(dict.fromkeys(_encoders(model.features))),
         reference_accuracy=accuracy,
         reference_shares=shares,
+        verdict=_verdict(read_json(folder / "record.json")),
     )
+
+
+def _verdict(record: Any) -> dict[str, Any] | None:
+    """What may be told to everybody: it names no target."""
+    try:
+        said = record["verdict"]
+        return {
+            "word": str(said["word"]),
+            "lam": float(said["lam"]),
+            "gain": said["figures"]["best_mix"]["gain"],
+        }
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _encoders(saved: Any) -> Iterator[str]:

@@ -109,8 +109,8 @@ def load_router(folder: Path) -> "Router":
             if model.reference is None
             else Reference.from_dict(model.reference, _under(tensors, "reference")),
             costs=read_costs(model, folder),
-            split=split_from_dict(_json(folder / "split.json"), source=folder / "split.json"),
-            record=Record.model_validate(_json(folder / "record.json")),
+            split=split_from_dict(read_json(folder / "split.json"), source=folder / "split.json"),
+            record=Record.model_validate(read_json(folder / "record.json")),
         )
     except (FormatError, ConfigError, ValidationError) as error:
         raise CorruptError(f"{folder} doesn't hold together: {error}") from None
@@ -189,7 +189,7 @@ def _under(tensors: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
 
 def _read_model(folder: Path) -> tuple[RouterModel, int]:
     """What decides, in the present format, and the format it was in."""
-    value = _json(folder / "router.json")
+    value = read_json(folder / "router.json")
     version: Any = value.get("format") if isinstance(value, dict) else None
     if version not in range(1, FORMAT + 1):
         raise CorruptError(
@@ -231,7 +231,12 @@ def _of_format_3(value: dict[str, Any]) -> dict[str, Any]:
 _PRESENT = {1: _of_format_1, 2: _of_format_2, 3: _of_format_3}
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """A file of a router's folder.
+
+    Raises:
+        CorruptError: It isn't JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # covers bad JSON and bad UTF-8

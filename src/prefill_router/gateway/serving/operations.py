@@ -125,7 +125,8 @@ def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
     async def ready() -> JSONResponse:
         gateway.is_watched = True
         report = health.ready()
-        return JSONResponse(report.value, status_code=report.status)
+        router = {"verdict": gateway.live.loaded.light.verdict}
+        return JSONResponse({**report.value, "router": router}, status_code=report.status)
 
     routes.head("/ready", include_in_schema=False)(ready)
 

@@ -73,7 +73,7 @@ class FoldScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; null where a number isn't defined."""
-        one = {n: plain(getattr(self, n)) for n in OBJECTIVES}
+        one: dict[str, Any] = {name: plain(getattr(self, name)) for name in OBJECTIVES}
         return {**one, "aucs": [plain(value) for value in self.aucs]}
 
     @classmethod
