@@ -148,7 +148,7 @@ def test_a_pool_as_a_person_writes_it(tmp_path: Path) -> None:
         ("targets: [{name: a, input_price: .nan, output_price: 1}]", "has the price nan"),
         ("targets: [{name: a\n", r"pool\.yaml:2: not YAML"),
         ("targets: !!python/object/apply:os.system ['true']", "not YAML"),
-        ("a: &a [*a]", "targets: Field required"),
+        ("a: &a [*a]", "its aliases repeat too much"),
         ("\0", "not YAML"),
         ("targets: [{name: a}]\ntargets: [{name: b}]", "line 2: 'targets' is there twice"),
         ("targets: [{name: 0b_}]", "malformed"),

@@ -81,6 +81,9 @@ def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
     fit = ("fit", job.answers, "--store", job.states, "--dim", 8, "--out", tmp_path / "router")
     told = json.loads(succeeded(*fit, "--json"))
     assert told.keys() >= HEADLINE
+    verdict = told.pop("verdict")
+    assert verdict["word"] in ("worth it", "can't tell", "not worth it")
+    assert {"best_mix", "best_by_domain", "choice_auc"} == verdict["figures"].keys()
     assert all({"value", "lower", "upper"} <= numbers.keys() for numbers in told.values())
     for name in set(FILES) - {"README.md"}:
         assert (tmp_path / "router" / name).read_bytes() == (job.router / name).read_bytes()

@@ -58,7 +58,7 @@ def test_programs_are_told_the_same(tmp_path: Path) -> None:
     told = json.loads(done.out)
     assert (done.code, done.err, told["ok"]) == (1, "", False)
     assert len(told["errors"]) == 7
-    assert run(*broken(tmp_path), "--json").code == 1
+    assert run(*broken(tmp_path), "--json").code == 2
 
 
 def test_what_is_well_is_told_with_warnings(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

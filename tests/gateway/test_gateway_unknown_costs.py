@@ -97,7 +97,8 @@ class Unpriced(FakeSource):
         spent = [{**each, "cost": None} for each in window["by_target"]]
         nothing = {"cost": None, "unknown": window["requests"], "compared": 0, "compared_cost": 0.0}
         alone = {"at_best": None, "at_dearest": None}
-        return {**window, **nothing, **alone, "by_target": spent}  # type: ignore[typeddict-item, return-value]
+        keys = [{**each, "cost": None} for each in window["by_key"]]
+        return {**window, **nothing, **alone, "by_target": spent, "by_key": keys}  # type: ignore[typeddict-item, return-value]
 
     async def curve(self) -> Curve:
         found = await super().curve()

@@ -31,7 +31,7 @@ ANSWERS = _noisy(make_routing_dataset(queries=240, seed=3), 0.1)
 STATES = states_of(ANSWERS)
 DRAWN = split(ANSWERS, seed=0)
 KNOWS, GUESSES = "knows", "guesses"
-CONFIG = SearchConfig(trials=8, folds=3)
+CONFIG = SearchConfig(trials=8, folds=3, objective="auc")
 SMALL: dict[str, Any] = {
     "features": {
         GUESSES: {"kind": "prefill", "select": "mean.1", "try": {"dim": [4, 8]}},

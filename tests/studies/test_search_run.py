@@ -159,7 +159,7 @@ def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
     assert found.headroom == pytest.approx(headline["headroom_captured"].value, abs=1e-12)
 
 
-@pytest.mark.parametrize("objective", ["brier", "headroom"])
+@pytest.mark.parametrize("objective", ["choice", "brier", "headroom"])
 def test_other_objectives(objective: str) -> None:
     config = SearchConfig(trials=6, folds=3, objective=objective)  # type: ignore[arg-type]
     found = searched(config=config)

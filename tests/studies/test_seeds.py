@@ -20,7 +20,7 @@ from prefill_router.testing import make_routing_dataset
 ANSWERS = make_routing_dataset(queries=200, seed=6)
 STATES = states_of(ANSWERS)
 DRAWN = split(ANSWERS)
-FEATURES: dict[str, Any] = {"features": {"kind": "prefill", "dim": 6}}
+FEATURES: dict[str, Any] = {"features": {"kind": "prefill", "dim": 6}, "shrinkage": False}
 TRUNK: dict[str, Any] = {"kind": "shared_trunk", "seeds": 1, "keep": 1, "max_epochs": 5}
 RECIPES = {
     "network": recipe_from_dict({**FEATURES, "predictor": TRUNK}),

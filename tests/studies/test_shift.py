@@ -78,7 +78,7 @@ def test_no_harm_is_claimed_on_shuffled_labels() -> None:
     noise = dataclasses.replace(ANSWERS, correct=shuffled(turned()).correct)
     [one] = studied(noise).routers
     for name in ("auc_mean", "argmax_accuracy"):
-        assert one.loss_of_shift[name].lower < 0 < one.loss_of_shift[name].upper
+        assert one.loss_of_shift[name].lower <= 0 <= one.loss_of_shift[name].upper
     assert not one.numbers["reference"]["auc_mean"].lower > 0.6
 
 

@@ -62,7 +62,7 @@ SPANS: dict[str, Span] = {
 }
 """By option, for all commands that have it."""
 _OF_COMMANDS: dict[tuple[str, str], Span] = {
-    ("import", "--threshold"): Span(-1e9),
+    ("import", "--threshold"): Span(-100_000),
     ("study seeds", "--count"): Span(2),
     ("study learning", "--draws"): Span(2),
     ("study learning", "--resamples"): _COUNT,

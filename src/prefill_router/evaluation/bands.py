@@ -12,7 +12,6 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from prefill_router.evaluation.bootstrap import LEVEL
 
@@ -54,6 +53,8 @@ def _inside(
     heights: Float[NDArray[np.float64], "resample place"],
 ) -> Bool[NDArray[np.bool_], " resample"]:
     """All but the 5 % of the curves that go furthest out; of equal ones, those that do so often."""
+    from scipy.stats import rankdata
+
     seen = ~np.isnan(heights)
     low = rankdata(np.where(seen, heights, np.inf), axis=0, method="max")
     high = rankdata(np.where(seen, -heights, np.inf), axis=0, method="max")

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -80,18 +81,11 @@ def evaluate(
     names = {"headline": ("",), "targets": trial.targets, "regimes": tuple(map(str, REGIMES))}
     groups = {g: _estimates(g, columns, scores, tables) for g, columns in names.items()}
     on = frontier(scores.singles.cost, scores.singles.accuracy)[0]
+    known = groups["headline"][""]["choice_auc"]
     lam = DEFAULT_LAM if chosen is None else chosen.worth
+    judged = partial(judge, trial, lam=lam, resamples=resamples, seed=seed, choice_auc=known)
     return Evaluation(
-        verdict=None
-        if train is None
-        else judge(
-            trial,
-            train,
-            lam=lam,
-            resamples=resamples,
-            seed=seed,
-            choice_auc=groups["headline"][""]["choice_auc"],
-        ),
+        verdict=None if train is None else judged(train),
         chosen=chosen,
         queries=len(trial),
         labels=int((~np.isnan(trial.correct)).sum()),
@@ -111,14 +105,20 @@ def evaluate(
         mix=mix_of(scores.singles, trial.targets),
         resamples=resamples,
         seed=seed,
-        definitions=definitions(
-            step=step,
-            axis=axis,
-            max_cost=max_cost,
-            policy=trial.policy.told(),
-            check=check.description if check is not None else "",
-        ),
+        definitions=_readings(trial, check, step, axis, max_cost),
     )
+
+
+def _readings(
+    trial: Trial,
+    check: QualityCheck | None,
+    step: float | None,
+    axis: Axis,
+    max_cost: float | None,
+) -> dict[str, str]:
+    said = check.description if check is not None else ""
+    told = trial.policy.told()
+    return definitions(step=step, axis=axis, max_cost=max_cost, policy=told, check=said)
 
 
 def _resample(

@@ -13,13 +13,13 @@ from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.wording import NOTHING, PER, interval, worded
 
 _CARDS = (
-    "argmax_accuracy",
-    "max_lam_accuracy",
-    "headroom_captured",
-    "cost_savings",
+    "chosen_accuracy",
+    "savings",
+    "savings_gain",
     "best_single_accuracy",
     "oracle_accuracy",
     "auc_mean",
+    "choice_auc",
     "p_auccc",
 )
 _COLUMNS = ("accuracy", "mean_cost", "auc", "brier", "share_routed", "accuracy_routed",
@@ -62,9 +62,19 @@ def render(
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """The result in two sentences, or why there is none to be told."""
-    if evaluation.caution:
+    """Whether the router is worth having, and the result in two sentences; or why there is none."""
+    if not evaluation.coverage.compared:
         return evaluation.caution
+    said = evaluation.verdict
+    first = (
+        ""
+        if said is None
+        else f"{said.word.capitalize()}, at lam = {said.lam:.3g}: {said.because}. "
+    )
+    return f"{first}{_result(evaluation)} {evaluation.caution}".strip()
+
+
+def _result(evaluation: Evaluation) -> str:
     number = evaluation.headline
     best = max(evaluation.per_target, key=lambda name: _accuracy(evaluation, name))
     kind = evaluation.definitions["policy"].split(";")[0].split(",")[0].removeprefix("kind: ")
@@ -79,13 +89,13 @@ def verdict(evaluation: Evaluation) -> str:
         f"{worded(number['best_single_accuracy'].value, 'share')}, and a perfect router would "
         f"reach {worded(number['oracle_accuracy'].value, 'share')}."
     )
-    savings = number["cost_savings"]
+    savings = number["savings"]
     if savings.reason:
-        return f"{first} Costs: {savings.reason}."
+        return f"{first} Saved at no less accuracy: {savings.reason}."
     return (
-        f"{first} At its most accurate setting ({worded(number['max_lam_accuracy'].value, 'share')}"
-        f") the router spends {worded(number['max_lam_cost'].value, 'usd')} per {PER:,} queries, "
-        f"{worded(savings.value, 'share')} less than the dearest target would."
+        f"{first} At the cheapest setting that was no less accurate than the best single target on "
+        f"train rows, it spends {worded(savings.value, 'share')} less than that target and is "
+        f"{worded(number['savings_gain'].value, 'points')} more accurate."
     )
 
 

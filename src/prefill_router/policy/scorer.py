@@ -13,8 +13,6 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
-from scipy.optimize import minimize
-from scipy.special import expit, logit
 
 from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError
@@ -83,6 +81,8 @@ class AnswerScorer:
         lacking = [name for name in targets if name not in self.rows]
         if lacking:
             raise ConfigError(f"the cascade's scorer doesn't know {lacking}; fit the router anew")
+        from scipy.special import expit
+
         found = np.empty(correctness.shape)
         for k, name in enumerate(targets):
             mean, spread, *weights = self.rows[name]
@@ -116,6 +116,8 @@ def _columns(
     mean: float,
     spread: float,
 ) -> Float[NDArray[np.float64], "query 4"]:
+    from scipy.special import logit
+
     length = np.clip(np.nan_to_num((np.log1p(tokens) - mean) / spread, nan=0.0), -4, 4)
     sure = logit(np.clip(correctness, _SURE, 1 - _SURE))
     return np.stack([np.ones(len(length)), sure, length, length**2], axis=1)
@@ -125,6 +127,8 @@ def _weights(
     columns: Float[NDArray[np.float64], "query 4"], labels: Float[NDArray[np.float64], " query"]
 ) -> list[float]:
     """Of least cross-entropy, with a penalty of one label for leaving `_FIRST`."""
+    from scipy.optimize import minimize
+    from scipy.special import expit
 
     def loss(now: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         logits = columns @ now

@@ -68,6 +68,8 @@ class FoldScore:
 
     def of(self, objective: Objective) -> float:
         """The number that is searched by."""
+        if objective == "choice" and np.isnan(self.choice):
+            return self.auc  # no query of the fold tells two targets apart, whoever predicts
         value: float = getattr(self, objective)
         return value
 

@@ -1,0 +1,53 @@
+"""The README's figures are those that one command wrote."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))
+
+from benchmarks import readme
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULT = json.loads(readme.RESULT.read_text(encoding="utf-8"))
+
+
+def block(name: str) -> str:
+    found = re.search(rf"<!-- readme: {name} -->\n```\n(.*?)\n```", TEXT, flags=re.DOTALL)
+    assert found is not None, name
+    return found[1]
+
+
+def points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def test_the_first_table_is_what_was_written() -> None:
+    assert block("headline") == readme.headline_block(RESULT)
+
+
+def test_the_table_of_routers_is_what_was_written() -> None:
+    assert block("comparison") == readme.comparison_block(RESULT)
+
+
+@pytest.mark.parametrize("reference", ["best_mix", "best_by_domain"])
+def test_the_verdict_in_words_has_its_figures(reference: str) -> None:
+    gain = RESULT["verdict"]["figures"][reference]["gain"]
+    words = TEXT.split("**Is it worth having?**")[1].split("<!-- readme")[0]
+    assert all(points(gain[end]) in words for end in ("value", "lower", "upper"))
+
+
+def test_what_is_said_of_embeddings_has_its_figures() -> None:
+    against = RESULT["differences"]["SharedTrunkNet on embeddings"]
+    words = TEXT.split("Prefill states predict which target")[1].split("\n\n")[0]
+    for name in ("auc_mean", "choice_auc"):
+        for end in ("value", "lower", "upper"):
+            assert f"{-against[name][end]:+.3f}" in words, (name, end)
+
+
+def test_how_many_questions_are_compared_is_told() -> None:
+    assert f"Of these {RESULT['queries']:,} questions, {RESULT['compared']:,} have" in TEXT
