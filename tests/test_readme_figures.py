@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks import readme
 
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 RESULT = json.loads(readme.RESULT.read_text(encoding="utf-8"))
 
 

@@ -28,6 +28,7 @@ from forwarding_target import ANSWER, DONE, chunked, whole
 
 from prefill_router.gateway.forecasting import client as forecasting
 from prefill_router.gateway.telemetry import DriftWatch, FallbackWatch
+from prefill_router.router.light import read_light
 
 AT_ONCE = {"retries": 1, "backoff_seconds": 0, "breaker_failures": 4, "breaker_seconds": 3600}
 DOWN = whole({"error": {"message": "down"}}, status=503)
@@ -113,6 +114,11 @@ def test_who_fails_too_often_is_left_alone_for_a_while(made: World, gateway: Ser
     settle(made, gateway, failures={**AT_ONCE, "breaker_seconds": 1e-6})
     assert gateway.ask(body=chat()).own("target") == CHEAP
     assert gateway.ask("/ready").json["state"] == "ready"
+
+
+def test_ready_tells_what_the_router_is_worth(made: World, gateway: Served) -> None:
+    verdict = gateway.ask("/ready").json["router"]["verdict"]
+    assert verdict == read_light(made.made.router).verdict
 
 
 def test_all_targets_have_failed(made: World, gateway: Served) -> None:

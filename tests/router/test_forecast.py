@@ -49,6 +49,18 @@ def test_prompt_that_can_not_be_encoded_is_named_by_its_place(router: Router) ->
     assert caught.value.query_id == "request 2"
 
 
+def test_the_light_router_tells_the_verdict_and_names_no_target(
+    saved: Path, router: Router
+) -> None:
+    verdict = router.record.verdict
+    assert verdict is not None
+    told = read_light(saved).verdict
+    assert told is not None
+    assert (told["word"], told["lam"]) == (verdict["word"], verdict["lam"])
+    assert told["gain"] == verdict["figures"]["best_mix"]["gain"]
+    assert not any(name in json.dumps(told) for name in router.pool.names)
+
+
 def test_light_part_prices_and_chooses_as_the_whole(router: Router, saved: Path) -> None:
     light = read_light(saved)
     assert light.pool == router.pool
