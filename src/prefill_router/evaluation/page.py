@@ -48,7 +48,7 @@ def render(
     return template.substitute(
         title=escape(title),
         style=style(),
-        verdict=escape(verdict(evaluation)),
+        verdict="</p><p>".join(map(escape, verdict(evaluation).splitlines())),
         facts=pairs({**facts, **_counts(evaluation, said=facts)}),
         cards="".join(_card(HEADLINE[name], evaluation.headline[name]) for name in _CARDS),
         raw=figures["raw"],
@@ -62,16 +62,13 @@ def render(
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """Whether the router is worth having, and the result in two sentences; or why there is none."""
+    """Whether the router is worth having, the result, and what isn't compared, a line each."""
     if not evaluation.coverage.compared:
         return evaluation.caution
-    said = evaluation.verdict
-    first = (
-        ""
-        if said is None
-        else f"{said.word.capitalize()}, at lam = {said.lam:.3g}: {said.because}. "
-    )
-    return f"{first}{_result(evaluation)} {evaluation.caution}".strip()
+    said, first = evaluation.verdict, ""
+    if said is not None:
+        first = f"{said.word.capitalize()}, at lam = {said.lam:.3g}: {said.because}."
+    return "\n".join(filter(None, (first, _result(evaluation), evaluation.caution)))
 
 
 def _result(evaluation: Evaluation) -> str:
