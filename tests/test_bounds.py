@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from prefill_router.errors import ConfigError, FormatError
+from prefill_router.harness.grading.numbers import extract_number
 from prefill_router.harness.grading.verdicts import read_verdict
 from prefill_router.importers.tables import MAX_COLUMNS, columns_of
 from prefill_router.targets import read_pool
@@ -84,3 +85,10 @@ def test_a_reply_may_have_braces() -> None:
     told = read_verdict("{ x; {} }\n" * 500 + VERDICT, soft=False)
     assert told is not None
     assert told.score == 1.0
+
+
+@pytest.mark.parametrize("filler", ["111," * 10**5, "1,111," * 10**5, "$ " * 10**5, "1*" * 10**5])
+def test_numbers_are_found_behind_a_long_list(filler: str) -> None:
+    found = extract_number(f"{filler} The answer is 1,234.")
+    assert found is not None
+    assert found.value == 1234

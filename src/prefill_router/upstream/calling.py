@@ -183,13 +183,13 @@ class _Call:
             await self._read_stream(pieces, limit)
 
     async def _read_whole(self, pieces: AsyncIterator[bytes]) -> None:
-        found: list[bytes] = []
+        found = bytearray()
         async for piece in pieces:
-            found.append(piece)
-            if sum(map(len, found)) > _LONGEST:
+            found += piece
+            if len(found) > _LONGEST:
                 raise MalformedError("a reply without an end")
         self._heard, self._is_done = self._clock(), True
-        self._reading.take(parse_object(b"".join(found).strip()), self._heard)
+        self._reading.take(parse_object(bytes(found.strip())), self._heard)
 
     async def _read_stream(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> None:
         events = EventReader()

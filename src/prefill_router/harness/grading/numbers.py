@@ -17,7 +17,8 @@ _RELATIVE = Decimal("1e-9")
 _MINUS = str.maketrans({"\u2212": "-", "\u2013": "-", "\uff0d": "-", "\u00a0": " ", "\u202f": " "})
 _NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>[-+]?)(?:[$€£]\s?)?"
-    r"(?P<digits>\d{1,3}(?:,\d{3})+(?![,\d])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    # Twelve groups at most: a list of a hundred thousand would be tried from each of its members.
+    r"(?P<digits>\d{1,3}(?:,\d{3}){1,12}(?![,\d])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
     r"(?:[eE](?P<power>[-+]?\d{1,4})|\s?(?:\*|x|\u00d7|\\times|\\cdot)\s?10\s?(?:\^|\*\*)\s?"
     r"\{?(?P<tenth>[-+]?\d{1,4})\}?)?"
     r"(?:\s?/\s?(?P<below>\d+)(?![\d.]))?"
