@@ -70,6 +70,18 @@ def test_knowing_the_domain_is_never_worse_on_the_rows_that_it_was_chosen_on() -
     assert domains > mix + 0.02
 
 
+def test_a_target_that_nobody_asked_takes_no_domain_away() -> None:
+    _, train = planted(domain_signal=1.0)
+    correct = train.correct.copy()
+    correct[3:, 1] = np.nan
+    scarce = RoutingDataset.of(
+        train.queries, train.pool, correct, recorded_cost=train.recorded_cost
+    )
+    found = FixedChoice.by_domain(scarce)
+    assert len(found.groups) == 4
+    assert 1 not in found.corners
+
+
 def test_without_costs_the_references_are_the_best_targets() -> None:
     _, train = planted(domain_signal=2.0)
     free = RoutingDataset.of(train.queries, train.pool, train.correct)

@@ -17,14 +17,14 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
-from prefill_router.evaluation.trial import LEAST_SHARE
+from prefill_router.evaluation.trial import LEAST_SHARE, domains_of
 from prefill_router.evaluation.weighted import PerResample, Weights, known_mean, ones
 
 Corners = Int[NDArray[np.int64], "corner group"]
 PerCell = Float[NDArray[np.float64], "query target"]
 PerQuery = Float[NDArray[np.float64], " query"]
 LEAST = 20
-"""A domain with fewer train labels of some target takes the mix of the whole."""
+"""A domain with fewer labelled train queries takes the mix of the whole."""
 
 
 @final
@@ -60,7 +60,7 @@ class FixedChoice:
         own = {
             name: _envelope(part)
             for name, part in parts.items()
-            if (~np.isnan(part.correct)).sum(axis=0).min() >= LEAST
+            if (~np.isnan(part.correct)).any(axis=1).sum() >= LEAST
         }
         return cls(tuple(own), _merged([*own.values(), whole], [*(parts[n] for n in own), train]))
 
@@ -117,11 +117,6 @@ class FixedOutcome:
         costs, labels = known_mean(weights, self.cost), known_mean(weights, self.label)
         rows = zip(cost.tolist(), costs, labels, strict=True)
         return np.array([_between(*row) for row in rows])
-
-
-def domains_of(dataset: RoutingDataset) -> tuple[str, ...]:
-    """Benchmark and domain of each query, as one name."""
-    return tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in dataset.queries)
 
 
 def _envelope(train: RoutingDataset) -> list[int]:

@@ -23,6 +23,11 @@ LEAST_SHARE = 0.1
 queries that have its label would be all that is left."""
 
 
+def domains_of(dataset: RoutingDataset) -> tuple[str, ...]:
+    """Benchmark and domain of each query, as one name."""
+    return tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in dataset.queries)
+
+
 @brief
 @final
 @dataclass(frozen=True, eq=False)
@@ -98,7 +103,7 @@ class Trial:
             _own_scores(chosen, predictions, data)
             if check is None
             else _scores(check, predictions, data.correct),
-            domains=tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in data.queries),
+            domains=domains_of(data),
             runs=data.runs,
         )
 

@@ -24,6 +24,7 @@ from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.data.splits import FRACTIONS
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, Trial, evaluate
+from prefill_router.evaluation.trial import domains_of
 from prefill_router.features import FeatureExtractor, Reading
 from prefill_router.features.combined import FeatureSet
 from prefill_router.fitting.cascade import learned_cascade
@@ -142,7 +143,7 @@ def learn(
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
     columns = features.read(Reading.of_dataset(train, states))
-    groups = tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in train.queries)
+    groups = domains_of(train)
     reader = recipe.predictor.describes_with
     examples = Examples(
         columns,
