@@ -3,15 +3,18 @@
 No time is measured: each of these took minutes or gigabytes while it was read without a bound.
 """
 
+import json
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from prefill_router.errors import ConfigError, FormatError
+from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.harness.grading.numbers import extract_number
 from prefill_router.harness.grading.verdicts import read_verdict
+from prefill_router.importers import Columns, Scale, values, wide
 from prefill_router.importers.tables import MAX_COLUMNS, columns_of
+from prefill_router.importers.values import amount
 from prefill_router.targets import read_pool
 from prefill_router.yaml_files import line_of, read_yaml
 
@@ -92,3 +95,47 @@ def test_numbers_are_found_behind_a_long_list(filler: str) -> None:
     found = extract_number(f"{filler} The answer is 1,234.")
     assert found is not None
     assert found.value == 1234
+
+
+@pytest.mark.parametrize("text", ["1" * 10**5 + "x", "1." + "1" * 10**5 + "x", "9" * 10**5 + "e"])
+def test_long_digits_that_are_no_number_are_looked_at_once(text: str) -> None:
+    with pytest.raises(DataError, match="it must be a number"):
+        amount(text, "cost")
+    with pytest.raises(ConfigError, match="the scale is"):
+        Scale.parse(text, None)
+    assert read_verdict(json.dumps({"score": text}), soft=True) is None
+
+
+def test_columns_that_only_some_records_have_are_looked_at_there(tmp_path: Path) -> None:
+    looked = 0
+    names = [f"k{n}" for n in range(400)]
+    lines = [json.dumps({"prompt": f"p{n}", name: 1}) for n, name in enumerate(names)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+
+    def label(value: object, name: str) -> float | None:
+        nonlocal looked
+        looked += 1
+        return original(value, name)
+
+    original = values.label
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "label", label)
+        assert wide._guessed(tmp_path / "a.jsonl", Columns()) == tuple(names)
+    assert looked == len(names)
+
+
+def test_a_verdict_that_is_nested_too_deeply_to_be_written_is_read() -> None:
+    deep = "[" * 980 + "]" * 980
+    found = [read_verdict(f'{{"correct": "yes", "extracted": {deep[n:-n]}}}', soft=False)
+             for n in range(1, 60)]  # fmt: skip
+    assert {verdict.extracted for verdict in found if verdict} - {""}
+    assert all(verdict is None or verdict.score == 1.0 for verdict in found)
+
+
+def test_numbers_that_a_dictionary_would_all_look_at_are_no_names(tmp_path: Path) -> None:
+    same_hash = "\n".join(f"{n * (2**61 - 1)}: 1" for n in range(1, 100))
+    (tmp_path / "a.yaml").write_text(same_hash)
+    with pytest.raises(ConfigError, match="a name is a number of 19 digits"):
+        read_yaml(tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_text("1234567890: 1\n'2305843009213693951': 1\n")
+    assert read_yaml(tmp_path / "a.yaml") == {1234567890: 1, "2305843009213693951": 1}

@@ -13,6 +13,7 @@ from prefill_router.errors import ConfigError
 _MOST_REPEATED = 200_000
 """So much may aliases repeat, in characters and values together."""
 _LONGEST_NUMBER = 1000
+_LONGEST_KEY = 18  # digits; longer numbers can be chosen so that a dictionary looks at all of them
 
 
 def _no_boolean(value: Any) -> Any:
@@ -59,6 +60,11 @@ class DistinctLoader(yaml.SafeLoader):
             if name in seen:
                 line = key.start_mark.line + 1
                 raise ConfigError(f"line {line}: {name!r} is there twice; name each once")
+            if name is not None and len(name) > _LONGEST_KEY and key.tag.endswith(":int"):
+                raise ConfigError(
+                    f"line {key.start_mark.line + 1}: a name is a number of {len(name)} digits; "
+                    "write it in quotes"
+                )
             if name is not None:
                 seen.add(name)
         return node

@@ -1,5 +1,6 @@
 """The parts that answers are read with, on their own."""
 
+import json
 from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import Any
@@ -8,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from prefill_router.targets import Dialect
-from prefill_router.upstream import Usage
-from prefill_router.upstream.events import EventReader, MalformedError
+from prefill_router.upstream import Usage, events
+from prefill_router.upstream.events import EventReader, MalformedError, parse_object
 from prefill_router.upstream.merging import Merged
 from prefill_router.upstream.reading import Reading
 from prefill_router.upstream.retrying import retry_after
@@ -213,6 +214,45 @@ def test_answers_without_end_are_refused() -> None:
     assert list(reader.feed(b"x" * 2**24)) == []
     with pytest.raises(MalformedError, match="without an end"):
         list(reader.feed(b"x"))
+
+
+@pytest.mark.parametrize("line", [b"data: a\n", b"data: {}}\n", b"data:\n", b"data: {\r\n: x\n"])
+def test_an_event_of_many_lines_has_an_end(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_LONGEST", 1000)
+    reader = EventReader()
+    reader.feed(b"data: {\n")
+    with pytest.raises(MalformedError, match="without an end"):
+        reader.feed(line * 1001)
+    reader = EventReader()
+    for _ in range(1001):  # each has one
+        assert reader.feed(b'data: {"a":\ndata: 1}\n\n') == [{"a": 1}]
+
+
+class Counted(bytes):
+    """Bytes that tell how many are copied when others are put before them."""
+
+    copied = 0
+
+    def __radd__(self, before: bytes) -> bytes:
+        Counted.copied += len(before)
+        return before + bytes(self)
+
+
+def test_a_long_line_in_small_pieces_is_put_together_once() -> None:
+    reader, Counted.copied = EventReader(), 0
+    for piece in (b'data: {"a": "', *[b"x"] * 1000, b'"}\n'):
+        found = reader.feed(Counted(piece))
+    assert found == [{"a": "x" * 1000}]
+    assert Counted.copied <= 1100
+
+
+@pytest.mark.parametrize("levels", [101, 400, 5000])
+def test_what_is_nested_deeply_is_malformed(levels: int) -> None:
+    for opened, closed in (("[", "]"), ('{"a":', "}")):
+        with pytest.raises(MalformedError):
+            parse_object(f'{{"odd": {opened * levels}1{closed * levels}}}'.encode())
+    flat = {"a": [[]] * 1000}
+    assert parse_object(json.dumps(flat).encode()) == flat
 
 
 def test_events_over_several_lines() -> None:

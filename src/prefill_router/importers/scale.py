@@ -9,7 +9,7 @@ from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.importers import values
 
-_NUMBER = r"[+-]?\d*\.?\d+"
+_NUMBER = r"[+-]?(?:\d*+\.)?\d++"
 _ENDS = re.compile(rf"\s*({_NUMBER})\s*[-:]\s*({_NUMBER})\s*", re.ASCII)
 
 

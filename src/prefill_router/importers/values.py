@@ -12,7 +12,7 @@ from prefill_router.data.dataset import MOST_TOKENS
 from prefill_router.errors import DataError
 
 LABELS = "a label is a number from 0 to 1, true or false, yes or no, pass or fail"
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d++(\.\d*+)?|\.\d++)([eE][+-]?\d++)?", re.ASCII)
 _RIGHT = ("true", "yes", "pass", "passed", "correct")
 _WRONG = ("false", "no", "fail", "failed", "incorrect")
 _WORDS = {**dict.fromkeys(_RIGHT, 1.0), **dict.fromkeys(_WRONG, 0.0)}

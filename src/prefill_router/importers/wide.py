@@ -53,11 +53,15 @@ def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
     ]
     of_others = {column for name in names for column in columns.of_target(name)[1:]}
     label = values.label if columns.scale is None else columns.scale.label
+    cells: dict[str, list[object]] = {}
+    for record in rows:
+        for column, cell in record.items():
+            cells.setdefault(column, []).append(cell)
     found = [
         name
         for name in names
         if (column := columns.of_target(name)[0]) not in of_others
-        and _are_labels((record.get(column) for record in rows), label)
+        and _are_labels(cells.get(column, ()), label)
     ]
     if not found:
         raise ConfigError(

@@ -29,6 +29,7 @@ _REQUEST_ID = (b"x-request-id", b"request-id", b"x-generation-id")
 _LAST_SECONDS = 1.0  # for the end of a stream whose answer is complete
 _SLACK = 0.05  # of the time limits: timers are moved no more often than that
 _LONGEST = 2**26  # bytes of a reply in one piece
+_LONGEST_STREAM = 2**28  # bytes; a token with the likeliest others beside it takes two thousand
 _AT_ONCE = 1.0  # seconds; a server that closes later has had the time to begin an answer
 _GAVE_UP_WAITING = (504, 524)  # gateways, of a server behind that may go on and bill
 _NOT_ANSWERS: Mapping[str, FailureKind] = {
@@ -192,8 +193,11 @@ class _Call:
         self._reading.take(parse_object(bytes(found.strip())), self._heard)
 
     async def _read_stream(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> None:
-        events = EventReader()
+        events, length = EventReader(), 0
         async for piece in pieces:
+            length += len(piece)
+            if length > _LONGEST_STREAM:
+                raise MalformedError("a stream without an end")
             self._take(events.feed(piece), limit)
             if events.done and not self._is_done:
                 self._is_done = True

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, final
 
 DONE = b"[DONE]"
 _LONGEST = 16 * 2**20  # bytes of one event; chunks of an answer have a few hundred
+_DEEPEST = 100  # levels; what is nested deeper can be read, and then neither walked nor written
 
 
 class MalformedError(ValueError):
@@ -46,7 +47,21 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise MalformedError("JSON, and more")
     if not isinstance(value, dict):
         raise MalformedError("JSON that is no object")
+    if data.count(b"{") + data.count(b"[") > _DEEPEST and _is_deep(value):
+        raise MalformedError("JSON that is nested too deeply")
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            part
+            for item in level
+            if isinstance(item, dict | list)
+            for part in (item.values() if isinstance(item, dict) else item)
+        ]
+    return bool(level)
 
 
 @final
@@ -59,8 +74,10 @@ class EventReader:
 
     def __init__(self) -> None:
         self.done = False
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
         self._held: list[bytes] = []
+        self._held_bytes = 0
 
     def feed(self, piece: bytes) -> list[dict[str, Any]]:
         """The events that these further bytes complete.
@@ -68,11 +85,16 @@ class EventReader:
         Raises:
             MalformedError: An event isn't a JSON object, or has no end.
         """
-        lines = (self._rest + piece if self._rest else piece).split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > _LONGEST:
-            raise MalformedError("an event without an end")
         found: list[dict[str, Any]] = []
+        whole, end, rest = piece.rpartition(b"\n")
+        if not end:
+            self._keep(rest)
+            return found
+        if self._rest:
+            whole = b"".join((*self._rest, whole))
+            self._rest, self._rest_bytes = [], 0
+        lines = whole.split(b"\n")
+        self._keep(rest)
         for line in lines:
             if line:
                 self._line(line.rstrip(b"\r"), found)
@@ -86,8 +108,14 @@ class EventReader:
         Raises:
             MalformedError: What is left isn't a JSON object.
         """
-        rest, self._rest = self._rest, b""
-        return self.feed(rest + b"\n\n")
+        return self.feed(b"\n\n")
+
+    def _keep(self, piece: bytes) -> None:
+        if piece:
+            self._rest.append(piece)
+            self._rest_bytes += len(piece)
+            if self._rest_bytes > _LONGEST:
+                raise MalformedError("an event without an end")
 
     def _line(self, line: bytes, found: list[dict[str, Any]]) -> None:
         if not line:
@@ -99,15 +127,21 @@ class EventReader:
             elif not self._held and data.endswith(b"}"):
                 self._take(data, found)
             elif data or self._held:
-                self._held.append(data)
+                self._hold(data)
 
     def _take(self, data: bytes, found: list[dict[str, Any]]) -> None:
         try:
             found.append(parse_object(data))
         except MalformedError:  # it may go on in the next line
-            self._held.append(data)
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data) + 1
+        if self._held_bytes > _LONGEST:
+            raise MalformedError("an event without an end")
 
     def _end(self, found: list[dict[str, Any]]) -> None:
         if self._held:
-            held, self._held = self._held, []
+            held, self._held, self._held_bytes = self._held, [], 0
             found.append(parse_object(b"\n".join(held)))

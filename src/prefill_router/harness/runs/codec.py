@@ -91,14 +91,14 @@ def answer_from_text(text: str) -> Answer:
     Raises:
         ValueError: It is none.
     """
-    value = json.loads(text)
     try:
+        value = json.loads(text)
         reply = value.pop("reply")
         attempts = tuple(Attempt(**attempt) for attempt in value.pop("attempts"))
         if reply is not None:
             reply = Reply(**{**reply, "usage": Usage(**reply["usage"])})
         return Answer(**value, reply=reply, attempts=attempts)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"no answer: {error}") from None
 
 

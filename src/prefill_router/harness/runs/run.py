@@ -242,7 +242,7 @@ class Run:
     def _task(self, body: str | bytes, options: str | bytes) -> Task:
         try:
             return codec.task_from_texts(codec.unpack(body), codec.unpack(options))
-        except (ValueError, KeyError, TypeError, DataError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError, DataError) as error:
             raise CorruptError(
                 f"a task in {self.folder / schema.DATABASE} isn't what was written ({error}); "
                 "copy the run again, or begin a new one"
