@@ -112,6 +112,24 @@ ESCAPES = [
         "makes a buffer of the kernel larger",
         "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)",
     ),
+    Escape(
+        "locks a byte of a file",
+        "import fcntl\nfcntl.lockf(os.open('/tmp', os.O_TMPFILE | os.O_RDWR), fcntl.LOCK_EX, 1)",
+    ),
+    Escape(
+        "locks a byte of an open file",
+        "import fcntl, struct\nplace = os.open('/tmp', os.O_TMPFILE | os.O_RDWR)\n"
+        "fcntl.fcntl(place, fcntl.F_OFD_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 1, 1, 0))",
+    ),
+    Escape(
+        "makes a pipe larger",
+        "import fcntl\nfcntl.fcntl(os.pipe()[1], fcntl.F_SETPIPE_SZ, 1 << 20)",
+    ),
+    Escape(
+        "makes a timer of the kernel",
+        "number = {'x86_64': 222, 'aarch64': 107}[os.uname().machine]\n"
+        "call(number, 1, None, ctypes.create_string_buffer(8))",
+    ),
     Escape("becomes root", "os.setuid(0)", "root"),
     Escape(
         "raises a limit",

@@ -8,6 +8,7 @@ from runners import QUICK, Runner
 
 from prefill_router.errors import ConfigError
 from prefill_router.sandbox import Limits, Sandbox
+from prefill_router.sandbox.command import FOLDERS
 
 ROOM = Limits()
 
@@ -170,6 +171,58 @@ def test_files(runner: Runner) -> None:
     assert outcome.status == "ok", outcome
     shared_memory, mib = 16 << 20, 1 << 20
     assert 4 * mib < int(outcome.stdout) <= 2 * QUICK.file_bytes + shared_memory + mib
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize(
+    "make", ["os.mknod(name)", "os.mkdir(name)", "os.symlink('x', name)", "os.link('/box/0', name)"]
+)
+def test_the_number_of_files(runner: Runner, folder: str, make: str) -> None:
+    place = "/box" if "link(" in make else folder  # no link leads to another file system
+    program = (
+        "import os, itertools\nos.mknod('/box/0')\n"
+        f"for n in itertools.count(1):\n    name = f'{place}/{{n}}'\n    {make}"
+    )
+    outcome = runner(program, limits=replace(QUICK, cpu_seconds=20))
+    assert (outcome.status, outcome.exit_code) == ("output", None)
+
+
+def test_a_program_may_make_many_files(runner: Runner) -> None:
+    program = (
+        "import os\nfor n in range(5000): os.mknod(f'/tmp/{n}')\nprint(len(os.listdir('/tmp')))"
+    )
+    outcome = runner(program, limits=replace(QUICK, cpu_seconds=20))
+    assert (outcome.status, outcome.stdout) == ("ok", b"5000\n")
+
+
+WAITS = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+import ctypes
+libc, sent = ctypes.CDLL(None), 0
+while sent < 100_000 and libc.sigqueue(os.getpid(), 40, None) == 0: sent += 1
+print(sent)
+"""
+
+
+def test_signals_that_wait(runner: Runner) -> None:
+    assert 0 < int(runner(WAITS).stdout) <= 256
+
+
+ORDINARY_PROGRAM = """
+import asyncio, concurrent.futures, os, queue, signal, tempfile, threading
+async def both():
+    return await asyncio.gather(asyncio.sleep(0.01, 1), asyncio.to_thread(lambda: 2))
+signal.setitimer(signal.ITIMER_REAL, 100)
+with tempfile.TemporaryFile() as file, concurrent.futures.ThreadPoolExecutor(4) as pool:
+    file.write(b"x" * 100_000)
+    print(asyncio.run(both()), sum(pool.map(abs, range(100))), os.pipe()[0] > 0)
+"""
+
+
+def test_what_ordinary_programs_need(runner: Runner) -> None:
+    outcome = runner(ORDINARY_PROGRAM)
+    assert outcome.stdout == b"[1, 2] 4950 True\n", outcome
 
 
 def test_one_file(runner: Runner) -> None:

@@ -1,6 +1,7 @@
 """The filter, for both machines, call by call."""
 
 import errno
+import fcntl
 import re
 import socket
 from pathlib import Path
@@ -12,9 +13,11 @@ from prefill_router.sandbox.seccomp import filter_program
 from prefill_router.sandbox.syscalls import (
     CLONE,
     CLONE3,
+    FCNTL,
     HARMLESS_SHARED,
     MACHINES,
     REFUSED,
+    REFUSED_COMMANDS,
     SOCKET,
     Machine,
     number,
@@ -41,7 +44,7 @@ def numbers_of_header(machine: Machine) -> dict[str, int]:
 def test_numbers_are_the_kernel_s(machine: Machine) -> None:
     header = numbers_of_header(machine)
     named = {name: n for calls in REFUSED.values() for name, n in calls.items()}
-    named |= {"socket": SOCKET, "clone": CLONE, "clone3": (CLONE3, CLONE3)}
+    named |= {"fcntl": FCNTL, "socket": SOCKET, "clone": CLONE, "clone3": (CLONE3, CLONE3)}
     for name, numbers in named.items():
         assert header.get(name) == number(numbers, machine=machine), name
     for name, shared in HARMLESS_SHARED.items():
@@ -61,6 +64,18 @@ def test_every_call_has_its_verdict(machine: Machine) -> None:
             assert got == errno.ENOSYS, call
         else:
             assert got == (errno.EPERM if call in refused else ALLOW), call
+
+
+@every_machine
+def test_commands_of_fcntl(machine: Machine) -> None:
+    program, call = filter_program(machine=machine), number(FCNTL, machine=machine) or 0
+    refused = {getattr(fcntl, name) for name in REFUSED_COMMANDS}
+    assert refused == set(REFUSED_COMMANDS.values())
+    for command in range(1100):
+        expected = errno.EPERM if command in refused else ALLOW
+        assert verdict(program, call, 3, command, architecture=machine) == expected, command
+    high = 1 << 32 | fcntl.F_SETLK  # of which the kernel drops the upper half
+    assert verdict(program, call, 3, high, architecture=machine) == errno.EPERM
 
 
 @every_machine

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO, final
 
 from prefill_router.errors import SandboxError
-from prefill_router.sandbox.command import READY
+from prefill_router.sandbox.command import FOLDERS, READY
 from prefill_router.sandbox.limits import Limits
 from prefill_router.sandbox.watch import Watched, watch
 
@@ -30,10 +30,12 @@ class Child:
         process: bubblewrap.
         inside: A handle of the first process inside, which can't come to mean another; it can be
             read once every process inside is gone.
+        folders: Handles of the folders that can be written to.
     """
 
     process: subprocess.Popen[bytes]
     inside: int
+    folders: tuple[int, ...]
 
     def let_go(self, limits: Limits) -> Watched:
         """Let the program start, and watch it to its end.
@@ -47,6 +49,7 @@ class Child:
             stdout=stream_of(self.process.stdout).fileno(),
             stderr=stream_of(self.process.stderr).fileno(),
             end=self.inside,
+            folders=self.folders,
             stop=self.stop,
             limits=limits,
         )
@@ -81,9 +84,13 @@ def started(command: Callable[[int], Sequence[str]], *, passed: Sequence[int]) -
             os.close(telling)
         stack.callback(_end, process)
         _await_ready(process)
-        inside = _first_inside(told)
+        pid = _first_inside(told)
+        inside = os.pidfd_open(pid)
         stack.callback(os.close, inside)
-        child = Child(process, inside)
+        folders = tuple(os.open(f"/proc/{pid}/root{name}", os.O_PATH) for name in FOLDERS)
+        for folder in folders:
+            stack.callback(os.close, folder)
+        child = Child(process, inside, folders)
         try:
             yield child
         finally:
@@ -144,7 +151,7 @@ def _first_inside(told: int) -> int:
     found = re.search(rb'"child-pid": *(\d+)', _read(told))
     if found is None:
         raise SandboxError("the sandbox couldn't be started: bubblewrap didn't name its child")
-    return os.pidfd_open(int(found[1]))
+    return int(found[1])
 
 
 def _read(descriptor: int) -> bytes:

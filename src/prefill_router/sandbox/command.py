@@ -111,7 +111,7 @@ def prlimit(tools: Tools, limits: Limits) -> Sequence[str]:
         f"--fsize={limits.file_bytes}",
         f"--nproc={limits.threads}",
         f"--stack={min(limits.stack_bytes, limits.memory_bytes)}",
-        *("--nofile=128", "--core=0", "--rtprio=0", "--"),
+        *("--nofile=128", "--core=0", "--rtprio=0", "--sigpending=256", "--"),
     )
 
 

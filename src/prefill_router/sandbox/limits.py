@@ -12,7 +12,7 @@ Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 - `error`: by itself, with another exit code.
 - `timeout`: it used up its CPU time or its wall time.
 - `memory`: by itself, saying that no memory was left.
-- `output`: it wrote more than it may.
+- `output`: it wrote more than it may, or made more files.
 - `killed`: by a signal.
 """
 

@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from prefill_router.sandbox.syscalls import (
     CLONE,
     CLONE3,
+    FCNTL,
     FIRST_SHARED,
     HARMLESS_SHARED,
+    REFUSED_COMMANDS,
     SOCKET,
     Machine,
     number,
@@ -29,6 +31,7 @@ _ALLOW = 0x7FFF0000
 _KILL_PROCESS = 0x80000000
 _FAIL = 0x00050000
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp_data
+_SECOND_ARGUMENT_AT = 24
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 _AF_UNIX = 1
@@ -56,6 +59,7 @@ def _program(machine: Machine) -> Iterator[_Instruction]:
     for refused in sorted(refused_numbers(machine=machine)):
         yield _EQUAL, 0, 1, refused
         yield _RETURN, 0, 0, _FAIL | errno.EPERM
+    yield from _commands(machine)
     yield from _sockets(machine)
     yield from _threads(machine)
     yield _RETURN, 0, 0, _ALLOW
@@ -69,6 +73,17 @@ def _shared_calls() -> Iterator[_Instruction]:
         yield _EQUAL, 0, 1, harmless
         yield _RETURN, 0, 0, _ALLOW
     yield _RETURN, 0, 0, _FAIL | errno.ENOSYS
+
+
+def _commands(machine: Machine) -> Iterator[_Instruction]:
+    """`fcntl` for what a program needs of it; the kernel too looks at the command's 32 bits."""
+    refused = sorted(REFUSED_COMMANDS.values())
+    yield _EQUAL, 0, 2 * len(refused) + 2, number(FCNTL, machine=machine) or 0
+    yield _LOAD, 0, 0, _SECOND_ARGUMENT_AT
+    for command in refused:
+        yield _EQUAL, 0, 1, command
+        yield _RETURN, 0, 0, _FAIL | errno.EPERM
+    yield _RETURN, 0, 0, _ALLOW
 
 
 def _sockets(machine: Machine) -> Iterator[_Instruction]:

@@ -15,6 +15,7 @@ Numbers = tuple[int | None, int | None]
 
 SOCKET: Numbers = (41, 198)
 CLONE: Numbers = (56, 220)
+FCNTL: Numbers = (72, 25)
 CLONE3 = 435
 FIRST_SHARED = 424
 """From here on a call is refused as unknown, unless it stands in `HARMLESS_SHARED`."""
@@ -71,6 +72,7 @@ REFUSED: Mapping[str, Mapping[str, Numbers]] = {
         "inotify_init1": (294, 26),
         "inotify_add_watch": (254, 27),
         "io_setup": (206, 0),  # rings that all users share
+        "timer_create": (222, 107),
     },
     "the machine itself": {
         "kexec_load": (246, 104),
@@ -96,6 +98,17 @@ REFUSED: Mapping[str, Mapping[str, Numbers]] = {
     },
 }
 """Calls that end with "operation not permitted", by what they would reach."""
+
+REFUSED_COMMANDS: Mapping[str, int] = {
+    "F_SETLK": 6,  # locks of single bytes: as many as there is time for
+    "F_SETLKW": 7,
+    "F_OFD_SETLK": 37,
+    "F_OFD_SETLKW": 38,
+    "F_SETLEASE": 1024,
+    "F_NOTIFY": 1026,
+    "F_SETPIPE_SZ": 1031,  # a megabyte, for each of its pipes
+}
+"""Commands of `fcntl` that end likewise, since no limit counts what they have the kernel keep."""
 
 HARMLESS_SHARED: Mapping[str, int] = {
     "close_range": 436,

@@ -3,7 +3,7 @@
 import os
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -13,7 +13,10 @@ from prefill_router.sandbox.limits import Limits
 Stopped = Literal["timeout", "output"]
 
 STDERR_BYTES = 1 << 16
+MOST_FILES = 10_000
+"""Files in the folders that can be written to: empty ones take a kilobyte each, of no limit."""
 _STOP_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 _CHUNK = 1 << 16
 
 
@@ -60,7 +63,13 @@ class _Sink:
 
 
 def watch(
-    *, stdout: int, stderr: int, end: int, stop: Callable[[], None], limits: Limits
+    *,
+    stdout: int,
+    stderr: int,
+    end: int,
+    folders: Sequence[int],
+    stop: Callable[[], None],
+    limits: Limits,
 ) -> Watched:
     """Read until a run is over.
 
@@ -68,6 +77,7 @@ def watch(
         stdout: Its standard output.
         stderr: Its standard error.
         end: A descriptor that can be read once every process of it is gone.
+        folders: Descriptors of those that it can write to.
         stop: Ends every process of it.
         limits: How much it may write and how long it may take, from now on.
 
@@ -85,11 +95,13 @@ def watch(
         for descriptor in (*sinks, end):
             selector.register(descriptor, selectors.EVENT_READ)
         while selector.get_map():
-            _read_some(selector, sinks, seconds=max(0.0, deadline - time.monotonic()))
+            left = max(0.0, deadline - time.monotonic())
+            _read_some(selector, sinks, seconds=min(left, _LOOK_SECONDS))
             late = time.monotonic() >= deadline
             if stopped and late:
                 raise SandboxError("a program of the sandbox can't be stopped; look at the machine")
             much = any(sink.total > limits.output_bytes for sink in sinks.values())
+            much |= not stopped and sum(map(_files_in, folders)) > MOST_FILES
             if (late or much) and not stopped:
                 stopped, deadline = (
                     "timeout" if late else "output",
@@ -103,6 +115,12 @@ def watch(
         truncated=any(sink.truncated for sink in sinks.values()),
         seconds=time.monotonic() - begin,
     )
+
+
+def _files_in(folder: int) -> int:
+    """How many files the file system of a folder has."""
+    told = os.statvfs(folder)
+    return told.f_files - told.f_ffree
 
 
 def _read_some(

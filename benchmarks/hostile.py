@@ -1,0 +1,320 @@
+"""Texts made to take much time, given to everything that reads what strangers write.
+
+Each reader gets each shape at three lengths, each twice the one before. What is reported is the
+processor time of the longest, and the exponent with which the time grew; and every error that isn't
+one of the package's own. The texts are those of `_hostile_shapes`.
+
+    python -m benchmarks.hostile [--length 25000] [READER...]
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks._hostile_shapes import SHAPES
+from benchmarks._system import machine
+from prefill_router import files
+from prefill_router.data import Query, read_dataset
+from prefill_router.errors import PrefillRouterError
+from prefill_router.features.complexity.family import measure
+from prefill_router.gateway.forwarding.arrival import BrokenError
+from prefill_router.gateway.forwarding.facts import Facts, parsed
+from prefill_router.gateway.forwarding.verdicts import Refusal, refused
+from prefill_router.gateway.forwarding.watch import Watch
+from prefill_router.gateway.guarding.key_file import read_keys
+from prefill_router.gateway.protocol import parse_model, read_envelope, read_wishes
+from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.settings import read_settings
+from prefill_router.gateway.words import HEADER, SESSION_HEADER
+from prefill_router.harness.grading.blocks import last_block
+from prefill_router.harness.grading.comparing import same_output, same_result
+from prefill_router.harness.grading.equality_worker import _balanced
+from prefill_router.harness.grading.letters import LetterGrader
+from prefill_router.harness.grading.matching import normalised
+from prefill_router.harness.grading.numbers import NumberGrader, parse_number
+from prefill_router.harness.grading.verdicts import read_verdict
+from prefill_router.harness.runs import codec
+from prefill_router.harness.runs.manifest import read_manifest
+from prefill_router.harness.task import Task
+from prefill_router.importers import FORMATS, import_dataset, read_prices
+from prefill_router.minipool.server.request import ApiError, read_request
+from prefill_router.router.light import read_light
+from prefill_router.router.storage import CHECKED, load_router
+from prefill_router.targets import read_pool
+from prefill_router.tensors import read_tensors
+from prefill_router.upstream.events import EventReader, MalformedError, parse_object
+from prefill_router.upstream.reading import ErrorEventError, Reading
+from prefill_router.upstream.redaction import Redaction
+from prefill_router.upstream.retrying import retry_after
+from prefill_router.upstream.thinking import split_thinking
+from prefill_router.yaml_files import read_yaml
+
+RESULTS = Path(__file__).parent / "results"
+EXPONENT, SECONDS, LEAST = 1.3, 1.0, 0.1
+OURS = (PrefillRouterError, RefusalError, MalformedError, ErrorEventError, BrokenError, ApiError)
+TASK = Task(query=Query("q", "?"), grader="", answer=("A",))
+NUMBER = Task(query=Query("q", "?"), grader="", answer=("12",))
+_REDACTION = Redaction(["a-secret-of-a-target", "answer: 7"])
+Reader = Callable[[str], object]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _stream(text: str) -> None:
+    """As an event, in pieces; what is an object is read as a part of an answer."""
+    data, events, reading = _bytes(text), EventReader(), Reading("vllm")
+    for place in range(0, len(data), 100):
+        for event in events.feed(data[place : place + 100]):
+            reading.take(event, 0.0)
+    for event in events.close():
+        reading.take(event, 0.0)
+    reading.reply(began=0.0, ended=1.0)
+
+
+def _content(text: str) -> None:
+    """As the text of an answer."""
+    reading = Reading("vllm")
+    for place in range(0, len(text), 100):
+        delta = {"content": text[place : place + 100]}
+        reading.take({"choices": [{"delta": delta}]}, 0.0)
+    _REDACTION.reply(reading.reply(began=0.0, ended=1.0))
+
+
+def _field(text: str) -> None:
+    """As a field of an answer that isn't known, and as an error."""
+    for name in ("odd", "error"):
+        event = parse_object(b'{"%b":%b}' % (name.encode(), _bytes(text)))
+        reading = Reading("vllm")
+        reading.take(event, 0.0)
+        _REDACTION.reply(reading.reply(began=0.0, ended=1.0))
+
+
+def _watched(text: str) -> None:
+    """As a stream that the gateway hands on."""
+    for endpoint in ("chat", "responses", "messages"):
+        watch = Watch(endpoint, leave_out_usage=True)  # type: ignore[arg-type]
+        data = b'data: {"choices":[]}\n\ndata: ' + _bytes(text) + b"\n\n"
+        for place in range(0, len(data), 100):
+            watch.feed(data[place : place + 100])
+        watch.close()
+
+
+def _answered(text: str) -> None:
+    """As an answer in one piece, and its end."""
+    data, facts = _bytes(text), Facts("chat")
+    for value in (parsed(data), parsed(b'{"error":%b}' % data), parsed(b'{"usage":%b}' % data)):
+        if value is not None:
+            facts.take(value)
+    facts.count(data)
+    facts.take_end(b'{"usage":' + data)
+    refused(Refusal(status=400, headers=[(b"retry-after", data)], body=data), key="k" * 20)
+
+
+def _asked(text: str) -> None:
+    """As a request of a client, in each of its places."""
+    value = _bytes(text)
+    if len(text) <= 200_000:
+        parse_model(text, targets=["a", "b"], names={"auto": 0.5})
+    for body in (
+        value,
+        b'{"model":"auto","messages":%b}' % value,
+        b'{"model":"auto","messages":[{"role":"user","content":%b}],"metadata":%b}'
+        % (value, value),
+        b'{"model":"auto","messages":[{"role":"user","content":%b}]}' % _bytes(json.dumps(text)),
+        b'{"model":"auto","messages":[],"tools":%b,"stream":true,"stream_options":%b}'
+        % (value, value),
+    ):
+        _all_of(read_envelope("chat", body))
+
+
+def _all_of(envelope: Any) -> None:
+    for name in ("turns", "key_turns", "text_bytes", "needs", "tool_call_ids", "session_hint"):
+        getattr(envelope, name)
+    envelope.body_for("other", ask_usage=True)
+
+
+def _wished(text: str) -> None:
+    value = text.encode("latin-1", "replace")
+    for name in (*(HEADER + n for n in ("lam", "max-cost", "allow", "scored")), SESSION_HEADER):
+        try:
+            read_wishes([(name.encode(), value)], ["a", "b"])
+        except RefusalError:
+            continue
+
+
+def _waited(text: str) -> None:
+    names = ("retry-after-ms", "retry-after", "date", "x-ratelimit-reset")
+    for name in (*names, "x-ratelimit-reset-tokens", "anthropic-ratelimit-tokens-reset"):
+        told = {name: text, "anthropic-ratelimit-tokens-remaining": "0"}
+        retry_after(told, now=0.0)
+
+
+def _kept(text: str) -> None:
+    """As a record of a run."""
+    with contextlib.suppress(ValueError):  # told as one that is corrupt, by who reads it
+        codec.answer_from_text(text)
+
+
+def _minipool(text: str) -> None:
+    for body in (_bytes(text), b'{"model":"m","messages":%b}' % _bytes(text)):
+        try:
+            read_request(body, "chat")
+        except ApiError:
+            continue
+
+
+TEXTS: dict[str, Reader] = {
+    "letters": lambda text: LetterGrader().grade(TASK, text),
+    "numbers": lambda text: NumberGrader().grade(NUMBER, text),
+    "a number": parse_number,
+    "mathematics": _balanced,
+    "matching": normalised,
+    "verdicts": lambda text: read_verdict(text, soft=False),
+    "scores": lambda text: read_verdict(json.dumps({"score": text}), soft=True),
+    "code blocks": last_block,
+    "outputs": lambda text: same_output(text, text + "0"),
+    "results": lambda text: same_result(text, "[1]"),
+    "a stream": _stream,
+    "contents": _content,
+    "a field": _field,
+    "a passing stream": _watched,
+    "a passing answer": _answered,
+    "a request": _asked,
+    "wishes": _wished,
+    "waits": _waited,
+    "records": _kept,
+    "the minipool's request": _minipool,
+    "redaction": _REDACTION,
+    "thoughts": lambda text: split_thinking(text, "vllm"),
+    "complexity": lambda text: measure([text]),
+}
+
+
+def _of_folder(read: Callable[[Path], object], *names: str) -> Callable[[Path], Reader]:
+    """Reads a folder whose files all hold the text, as their checksums say."""
+
+    def made(folder: Path) -> Reader:
+        def reader(text: str) -> None:
+            for name in names:
+                (folder / name).write_bytes(_bytes(text))
+            files.write_checksums(folder, list(names))
+            read(folder)
+
+        return reader
+
+    return made
+
+
+def _of_file(read: Callable[[Path], object], name: str) -> Callable[[Path], Reader]:
+    def made(folder: Path) -> Reader:
+        def reader(text: str) -> None:
+            (folder / name).write_bytes(_bytes(text))
+            read(folder / name)
+
+        return reader
+
+    return made
+
+
+def _import(kind: str) -> Callable[[Path], object]:
+    return lambda path: import_dataset(kind, [path], skip_malformed=True)
+
+
+FILES: dict[str, Callable[[Path], Reader]] = {
+    "YAML": _of_file(read_yaml, "a.yaml"),
+    "a pool": _of_file(read_pool, "pool.yaml"),
+    "prices": _of_file(read_pool, "prices.csv"),
+    "prices as JSON": _of_file(read_prices, "prices.json"),
+    "clients' keys": _of_file(read_keys, "keys.yaml"),
+    "settings": _of_file(read_settings, "gateway.yaml"),
+    "tensors": _of_file(read_tensors, "a.safetensors"),
+    "a run's manifest": _of_folder(read_manifest, "run.json"),
+    "a router": _of_folder(load_router, *CHECKED),
+    "a light router": _of_folder(read_light, *CHECKED),
+    "a dataset": _of_folder(read_dataset, "queries.parquet", "outcomes.parquet"),
+    **{
+        f"{kind} ({suffix})": _of_file(_import(kind), f"a.{suffix}")
+        for kind in FORMATS
+        for suffix in ("csv", "jsonl", "json")
+    },
+}
+
+
+def timed(read: Reader, text: str) -> tuple[float, str | None]:
+    """Processor seconds, and an error that isn't the package's own."""
+    odd = None
+    gc.collect()
+    gc.disable()  # how often it looks depends on what came before
+    began = time.process_time()
+    try:
+        read(text)
+    except OURS:
+        pass
+    except Exception as error:
+        odd = f"{type(error).__name__}: {error}"[:200]
+    took = time.process_time() - began
+    gc.enable()
+    return took, odd
+
+
+def looked_at(name: str, read: Reader, length: int) -> list[dict[str, Any]]:
+    """What a reader makes of each shape."""
+    found = []
+    for shape, make in SHAPES.items():
+        times, errors = zip(*(timed(read, make(length * k)) for k in (1, 2, 4)), strict=True)
+        exponent = math.log2(max(times[2], 1e-6) / max(times[0], 1e-6)) / 2
+        is_slow = times[2] > SECONDS or (exponent > EXPONENT and times[2] > LEAST)
+        found.append(
+            {
+                "reader": name,
+                "shape": shape,
+                "seconds": round(times[2], 4),
+                "exponent": round(exponent, 2),
+                "error": next((error for error in errors if error), None),
+                "is slow": is_slow,
+            }
+        )
+    return found
+
+
+def main() -> None:
+    """Look at every reader, print what is wrong, and write the results."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("readers", nargs="*")
+    options.add_argument("--length", type=int, default=25_000)
+    chosen = options.parse_args()
+    found = []
+    with tempfile.TemporaryDirectory() as temporary:
+        readers = TEXTS | {name: make(Path(temporary)) for name, make in FILES.items()}
+        for name, read in readers.items():
+            if not chosen.readers or name in chosen.readers:
+                found += looked_at(name, read, chosen.length)
+                for row in found[-len(SHAPES) :]:
+                    if row["is slow"] or row["error"]:
+                        print(json.dumps(row), flush=True)
+    wrong = [row for row in found if row["is slow"] or row["error"]]
+    if not chosen.readers:
+        summary = {
+            "readers": len(readers),
+            "shapes": len(SHAPES),
+            "characters": 4 * chosen.length,
+            "slowest": sorted(found, key=lambda row: -row["seconds"])[:20],
+            "wrong": wrong,
+        }
+        files.write_json(RESULTS / "hostile.json", {"machine": machine(), **summary})
+    print(f"{len(wrong)} of {len(found)} are wrong")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
