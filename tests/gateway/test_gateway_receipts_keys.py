@@ -1,11 +1,16 @@
 """A target that quotes its key in a good answer: no receipt and no memory keeps it."""
 
+import io
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from clients_world import CHEAP, PRICES, chat, served, world
 from forwarding_target import ANSWER, chunked, whole
+
+from prefill_router.gateway.settings import Logs
+from prefill_router.gateway.telemetry import logging_to
 
 KEY = "sk-hush-0123456789"
 CALLS = [{"id": f"call-{KEY}", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
@@ -44,3 +49,19 @@ def test_no_receipt_has_a_key(tmp_path: Path) -> None:
     assert [row["input_tokens"] for row in rows[:2]] == [3, 3]
     assert KEY not in repr(rows)
     assert KEY.encode() not in b"".join(p.read_bytes() for p in tmp_path.glob("receipts.sqlite*"))
+
+
+def test_a_key_that_comes_with_a_reload_is_in_no_line_of_the_log(tmp_path: Path) -> None:
+    stream, late, early = io.StringIO(), "a-late+key/0123456789", "an-early+key/0123456789"
+    with (
+        world(tmp_path, dialects=dict.fromkeys(PRICES, "openai")) as made,
+        logging_to(Logs(), stream=stream) as log,
+    ):
+        made.environment["LAB_KEY"] = early
+        with served(made) as gateway:
+            gateway.gateway.on_secrets.append(log.hide)
+            made.environment["LAB_KEY"] = late
+            gateway.wait_for(gateway.gateway.reload())
+            logging.getLogger("prefill_router.gateway").warning("%s, %s, none", early, late)
+    (line,) = (line for line in stream.getvalue().splitlines() if "none" in line)
+    assert "[redacted], [redacted], none" in line

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import final
@@ -37,7 +37,7 @@ from prefill_router.gateway.telemetry import (
     log_request,
 )
 from prefill_router.router import EncoderSources
-from prefill_router.upstream import provider_keys
+from prefill_router.upstream import NO_KEY, provider_keys
 from prefill_router.upstream.redaction import Redaction
 
 _log = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Gateway:
         under_way: Requests under way.
         streams: Those of them that are streamed.
         on_reload: Told of what was read anew.
+        on_secrets: Told of all keys that there are or were, before they are used.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Gateway:
         self.under_way = self.streams = 0
         self.is_watched = self.is_ending = False
         self.on_reload: list[Callable[[Loaded], None]] = []
+        self.on_secrets: list[Callable[[Collection[str]], None]] = []
         self.drift = _drift(loaded)
         self.fallbacks = FallbackWatch()
         self.traces = None if settings.traces is None else Traces(settings.traces)
@@ -253,6 +255,8 @@ class Gateway:
         keys = provider_keys(loaded.pool, self._environment)
         self._secrets |= {*keys.values(), *(secret for p in keys for secret in p.secrets)}
         self.writer.redaction = Redaction.of_keys(self._secrets)
+        for hide in self.on_secrets:
+            hide(self._secrets - {NO_KEY})
         return Live(
             loaded,
             forecaster=await self._forecaster(loaded, before),

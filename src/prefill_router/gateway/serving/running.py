@@ -22,7 +22,7 @@ from prefill_router.gateway.serving.gateway import Gateway
 from prefill_router.gateway.serving.loading import Loaded
 from prefill_router.gateway.serving.places import Places
 from prefill_router.gateway.settings import Listen, Settings
-from prefill_router.gateway.telemetry import logging_to
+from prefill_router.gateway.telemetry import Log, logging_to
 from prefill_router.upstream import NO_KEY, provider_keys
 
 _log = logging.getLogger(__name__)
@@ -47,11 +47,11 @@ def run(places: Places, loaded: Loaded, *, told: Callable[[str], None]) -> None:
     keys = provider_keys(loaded.pool, os.environ)
     theirs = {key for key in keys.values() if key != NO_KEY}.union(*(p.secrets for p in keys))
     with (
-        logging_to(loaded.settings.logs, secrets=theirs),
+        logging_to(loaded.settings.logs, secrets=theirs) as log,
         listening(loaded.settings.listen) as place,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        runner.run(_serve(places, loaded, place, told))
+        runner.run(_serve(places, loaded, place, told, log))
 
 
 def listening(listen: Listen) -> socket.socket:
@@ -76,9 +76,10 @@ def listening(listen: Listen) -> socket.socket:
 
 
 async def _serve(
-    places: Places, loaded: Loaded, place: socket.socket, told: Callable[[str], None]
+    places: Places, loaded: Loaded, place: socket.socket, told: Callable[[str], None], log: Log
 ) -> None:
     gateway = Gateway(places, loaded)
+    gateway.on_secrets.append(log.hide)
     try:
         await gateway.start()
         _settle_memory()

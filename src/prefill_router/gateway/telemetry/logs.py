@@ -33,9 +33,12 @@ REQUESTS = logging.getLogger("prefill_router.gateway.requests")
 class Log:
     """A log that is being written."""
 
-    def __init__(self, handler: "_Handler", writer: "_Writer") -> None:
-        self._handler = handler
-        self._writer = writer
+    def __init__(self, handler: "_Handler", writer: "_Writer", form: str) -> None:
+        self._handler, self._writer, self._form = handler, writer, form
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """From now on these values are never written, in place of those of before."""
+        self._writer.setFormatter(_FORMS[self._form](Redaction(secrets)))
 
     @property
     def lost(self) -> int:
@@ -60,8 +63,9 @@ def logging_to(
     if form == "auto":
         form = "text" if target.isatty() else "json"
     writer = _Writer(target)
-    writer.setFormatter(_FORMS[form](Redaction(secrets)))
     handler = _Handler(waiting)
+    log = Log(handler, writer, form)
+    log.hide(secrets)
     root = logging.getLogger()
     before = {name: _state(logging.getLogger(name)) for name in (*_OURS, _MUTED)}
     for name in _OURS:
@@ -71,7 +75,7 @@ def logging_to(
     thread = threading.Thread(target=_write, args=(waiting, writer), name="log", daemon=True)
     thread.start()
     try:
-        yield Log(handler, writer)
+        yield log
     finally:
         root.removeHandler(handler)
         for name, state in before.items():
