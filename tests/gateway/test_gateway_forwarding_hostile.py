@@ -345,3 +345,20 @@ def test_behind_a_proxy_no_cookie_goes_to_the_next_and_no_body_outlives_its_send
                 arrival.close()
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("key", ["sk-a/secret-0123456789", 'sk-"quoted"-0123456789'])
+def test_a_key_in_a_good_stream_is_handed_on_to_nobody_however_it_is_cut(key: str) -> None:
+    said = delta(f"my key is {key}")
+    for stream in (said, said.replace(b"/", b"\\/"), said[:-2]):
+        watch = Watch("chat", leave_out_usage=False, secret=key)
+        got = [watch.feed(stream[place : place + 1]) for place in range(len(stream))]
+        whole = b"".join((*got, watch.close()))
+        assert b"my key is [redacted]" in whole
+        assert b"0123456789" not in whole
+
+
+@pytest.mark.parametrize("key", ["dummy", "none", None, "other-secret-0123456789"])
+def test_what_quotes_no_key_is_the_very_same(key: str | None) -> None:
+    watch, stream = Watch("chat", leave_out_usage=False, secret=key), delta("dummy, none")
+    assert watch.feed(stream) is stream

@@ -36,8 +36,10 @@ def test_no_receipt_has_a_key(tmp_path: Path) -> None:
             chunked([b"data: %b\n\n" % json.dumps(EVENT).encode(), b"data: [DONE]\n\n"]),
         )
         with served(made) as gateway:
-            assert gateway.ask(body=chat(CHEAP)).status == 200
-            assert gateway.ask(body=chat(CHEAP, stream=True)).status == 200
+            replies = [gateway.ask(body=chat(CHEAP)), gateway.ask(body=chat(CHEAP, stream=True))]
+            assert [reply.status for reply in replies] == [200, 200]
+            assert not [reply for reply in replies if KEY.encode() in reply.body]
+            assert [reply.body.count(b"[redacted]") for reply in replies] == [4, 3]
             said = chat(CHEAP, f"you said {KEY}")
             assert gateway.ask(body=said).status == 200
             outcomes = [receipt.outcome for receipt in gateway.receipts]

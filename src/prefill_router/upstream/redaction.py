@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, final
 from urllib.parse import quote
 
@@ -17,6 +18,23 @@ _LEAST = 4  # characters: shorter ones would garble every line, and keep nothing
 _LEAST_KEPT = 6
 _A_WORD = re.compile(r"[A-Za-z]{1,12}")
 _LOOKS_SECRET = re.compile(r"\b(Bearer +|Basic +|sk-|pr-)[A-Za-z0-9_\-.=+/]{16,}", re.IGNORECASE)
+
+
+@lru_cache(maxsize=256)
+def forms_of_key(key: str | None) -> tuple[bytes, ...]:
+    """How JSON may quote a key; nothing of what isn't secret, such as `none` or `dummy`."""
+    if key is None or len(key) < _LEAST_KEPT or _A_WORD.fullmatch(key):
+        return ()
+    escaped = json.dumps(key)[1:-1]
+    return tuple({form.encode() for form in (key, escaped, escaped.replace("/", "\\/"))})
+
+
+def without_key(data: bytes, forms: Iterable[bytes]) -> bytes:
+    """Bytes of JSON in which no such form is; the very same where none was."""
+    for form in forms:
+        if form in data:
+            data = data.replace(form, REDACTED.encode())
+    return data
 
 
 @final

@@ -17,6 +17,7 @@ from prefill_router.gateway.forwarding.verdicts import (
 )
 from prefill_router.gateway.forwarding.watch import Watch
 from prefill_router.gateway.forwarding.whole_lines import WholeLines
+from prefill_router.upstream.redaction import forms_of_key, without_key
 
 _LONGEST = 2**26  # bytes of a reply in one piece
 _LONGEST_ERROR = 2**20
@@ -155,7 +156,8 @@ async def _read_whole(call: Call, arrival: Arrival, key: str | None) -> Opened:
     facts.done = True
     if not facts.has_usage:
         facts.count(body)
-    return Opened(status=arrival.status, headers=arrival.headers, facts=facts, body=body)
+    given = without_key(body, forms_of_key(key))
+    return Opened(status=arrival.status, headers=arrival.headers, facts=facts, body=given)
 
 
 async def _read_all(arrival: Arrival) -> bytes:

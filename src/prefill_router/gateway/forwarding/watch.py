@@ -10,6 +10,7 @@ from typing import final
 from prefill_router.gateway.forwarding.arrival import BrokenError
 from prefill_router.gateway.forwarding.facts import Facts, parsed
 from prefill_router.gateway.words import Endpoint
+from prefill_router.upstream.redaction import forms_of_key, without_key
 
 _LONGEST = 2**26  # bytes of a line; pictures come in one
 _MOST_HELD = 2**20  # bytes of an object over several lines; nobody reads a longer one
@@ -50,6 +51,7 @@ class Watch:
         self, endpoint: Endpoint, *, leave_out_usage: bool, secret: str | None = None
     ) -> None:
         self.facts = Facts(endpoint, secret=secret)
+        self._key_forms = forms_of_key(secret)
         self.is_open = self.is_malformed = False
         self._telling = _TELLING.get(endpoint, _CHUNKS)
         self._leaves_out = leave_out_usage
@@ -86,10 +88,11 @@ class Watch:
         lines = whole.split(b"\n")
         lines.pop()
         if self._swallows or (self._leaves_out and b'"usage"' in whole):
-            return b"".join(line + b"\n" for line in lines if not self._is_left_out(line))
-        for line in lines:
-            self._line(line)
-        return whole
+            whole = b"".join(line + b"\n" for line in lines if not self._is_left_out(line))
+        else:
+            for line in lines:
+                self._line(line)
+        return without_key(whole, self._key_forms)
 
     def close(self) -> bytes:
         """What is left to hand on where the stream has ended as streams do."""
@@ -97,7 +100,7 @@ class Watch:
         self._tail = []
         left_out = self._is_left_out(rest)
         self._line(b"")
-        return b"" if left_out else rest
+        return b"" if left_out else without_key(rest, self._key_forms)
 
     def _keep(self, piece: bytes) -> None:
         self._tail.append(piece)
