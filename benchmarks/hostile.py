@@ -102,7 +102,7 @@ def _field(text: str) -> None:
 def _watched(text: str) -> None:
     """As a stream that the gateway hands on."""
     for endpoint in ("chat", "responses", "messages"):
-        watch = Watch(endpoint, leave_out_usage=True)  # type: ignore[arg-type]
+        watch = Watch(endpoint, leave_out_usage=True)
         data = b'data: {"choices":[]}\n\ndata: ' + _bytes(text) + b"\n\n"
         for place in range(0, len(data), 100):
             watch.feed(data[place : place + 100])
