@@ -8,7 +8,6 @@ from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import SplitFile
-from prefill_router.data import load_split, read_dataset
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -58,6 +57,7 @@ def compare(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
+    from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import gather
     from prefill_router.reports.compare import STUDY, Plan, draw_for, recipes_of, run_plan, write
     from prefill_router.reports.compare.report import to_dict

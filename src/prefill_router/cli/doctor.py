@@ -9,14 +9,14 @@ import typer
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.codes import Code
 from prefill_router.cli.options import UnseenPart
-from prefill_router.cli.unseen import PARTS, Unseen
 from prefill_router.cli.usage import one_of
-from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
+    from prefill_router.cli.unseen import Unseen
     from prefill_router.activations import Activations
+    from prefill_router.data import RoutingDataset
     from prefill_router.router import Router
     from prefill_router.studies.doctor import Checkup
     from prefill_router.studies.doctor.distance import PerQuery
@@ -66,6 +66,8 @@ def doctor(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
+    from prefill_router.cli.unseen import PARTS, Unseen
+    from prefill_router.data import read_dataset
     from prefill_router.evaluation.judging import DEFAULT_LAM
     from prefill_router.router import Router
     from prefill_router.studies.doctor.report import check_replaceable, write_checkup
@@ -143,8 +145,8 @@ def _examined(
 
 def _distances(
     router: "Router",
-    train: RoutingDataset,
-    judged: RoutingDataset,
+    train: "RoutingDataset",
+    judged: "RoutingDataset",
     stores: Sequence["Activations"],
 ) -> "PerQuery | None":
     """Distances in the router's features, where the stores hold the states of the train part."""

@@ -8,11 +8,11 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.usage import one_of
-from prefill_router.data import PARTS, RoutingDataset, Split, read_dataset
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset, Split
     from prefill_router.router import Router
 
 
@@ -53,6 +53,7 @@ def evaluate(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
     from prefill_router.cli.sources import sources
+    from prefill_router.data import PARTS, read_dataset
     from prefill_router.evaluation import evaluate as judge, write_report
     from prefill_router.evaluation.report import check_replaceable
     from prefill_router.router import Router
@@ -97,7 +98,7 @@ def evaluate(
     out.print(f"report: {report / 'index.html'}", soft_wrap=True)
 
 
-def _train(router: "Router", whole: RoutingDataset) -> RoutingDataset | None:
+def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None":
     """What the router was trained on, at its prices, for the verdict; None if it isn't there."""
     held = set(whole.query_ids)
     train = [name for name in router.split["train"] if name in held]
@@ -111,7 +112,7 @@ def _train(router: "Router", whole: RoutingDataset) -> RoutingDataset | None:
 
 
 def _facts(
-    router: "Router", dataset: RoutingDataset, folder: Path, data: Path, part: str
+    router: "Router", dataset: "RoutingDataset", folder: Path, data: Path, part: str
 ) -> dict[str, str]:
     """What the report's page says of the evaluation."""
     return {
@@ -124,8 +125,10 @@ def _facts(
     }
 
 
-def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
+def _part(dataset: "RoutingDataset", drawn: "Split", part: str) -> "RoutingDataset":
     """The queries that are judged: those of a part of the router's split, or all."""
+    from prefill_router.data import PARTS
+
     if part == "all":
         seen = _trained_on(dataset, drawn)
         if seen:
@@ -136,11 +139,11 @@ def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
     return dataset.select(drawn[name])
 
 
-def _trained_on(dataset: RoutingDataset, drawn: Split) -> int:
+def _trained_on(dataset: "RoutingDataset", drawn: "Split") -> int:
     return len(set(dataset.query_ids) & set(drawn["train"]))
 
 
-def _check_held(dataset: RoutingDataset, ids: Sequence[str], part: str) -> None:
+def _check_held(dataset: "RoutingDataset", ids: Sequence[str], part: str) -> None:
     lacking = set(ids) - set(dataset.query_ids)
     if lacking:
         raise DataError(

@@ -9,9 +9,7 @@ import typer
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import SplitFile
 from prefill_router.cli.overwrite import Overwrite
-from prefill_router.cli.poolings import parse_poolings
 from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.data import load_split, read_dataset
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -80,6 +78,7 @@ def fit(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
     from prefill_router.cli.sources import sources
+    from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import FitConfig, fit_router
     from prefill_router.fitting.place import check_same_fit
     from prefill_router.router.storage import check_replaceable
@@ -152,6 +151,7 @@ def _prefill(
     all_layers: bool,
     assign: list[str] | None,
 ) -> "PrefillConfig":
+    from prefill_router.cli.poolings import parse_poolings
     from prefill_router.features.prefill import PrefillConfig
 
     pairs = [pair.rpartition("=") for pair in assign or ()]

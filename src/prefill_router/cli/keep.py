@@ -9,11 +9,11 @@ from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.codes import Code
 from prefill_router.cli.options import UnseenPart
 from prefill_router.cli.usage import one_of
-from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset
     from prefill_router.evaluation import Estimate
     from prefill_router.studies.guarantee import Assumption, Guarantee
 
@@ -59,6 +59,7 @@ def keep(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
     from prefill_router.cli.unseen import PARTS, Unseen
+    from prefill_router.data import read_dataset
     from prefill_router.evaluation import Trial
     from prefill_router.router import Router
     from prefill_router.router.states import default_cache
@@ -90,7 +91,7 @@ def keep(
         raise typer.Exit(Code.NO_GUARANTEE)
 
 
-def _best(train: RoutingDataset | None) -> str:
+def _best(train: "RoutingDataset | None") -> str:
     from prefill_router.studies.guarantee import best_single
 
     if train is None:

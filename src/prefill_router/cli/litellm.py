@@ -4,12 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.errors import ConfigError
-from prefill_router.targets import write_pool
 
 if TYPE_CHECKING:
     from prefill_router.gateway.litellm import Imported
@@ -31,7 +29,10 @@ def litellm(
 
     Example: prefill-router litellm config.yaml --out pool.yaml --settings gateway.yaml
     """
+    import yaml
+
     from prefill_router.gateway.litellm.importing import import_config
+    from prefill_router.targets import write_pool
 
     _check_places(config, to, settings)
     found = import_config(config)

@@ -14,7 +14,6 @@ import typer
 from prefill_router.cli.app import err, out, print_json
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
-from prefill_router.upstream import is_loopback
 
 _LOOPBACK = "127.0.0.1"
 _minipool = typer.Typer()
@@ -57,6 +56,7 @@ def serve(
         serve_pool,
         served_pool,
     )
+    from prefill_router.upstream import is_loopback
 
     if write_pool is not None:
         check_place(write_pool)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,14 +13,12 @@ from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
-from prefill_router.harness.prices.refresh import (
-    OPENROUTER,
-    PRICES,
-    Change,
-    Refreshed,
-    refresh_prices,
-)
-from prefill_router.targets import read_pool, write_pool
+
+if TYPE_CHECKING:
+    from prefill_router.harness.prices.refresh import (
+        Change,
+        Refreshed,
+    )
 
 _COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
 _HEADS = ("input", "output", "cached input", "reasoning")
@@ -34,7 +32,7 @@ def prices(
     ] = None,
     source: Annotated[
         str, typer.Option("--from", help="OpenRouter's list, at an address or in a file.")
-    ] = OPENROUTER,
+    ] = "https://openrouter.ai/api/v1/models",
     provider: Annotated[
         list[str] | None,
         typer.Option(help="Take this provider's prices; TARGET=NAME for one target."),
@@ -52,6 +50,9 @@ def prices(
 
     Example: prefill-router prices --pool pool.yaml --map fast=openai/gpt-oss-20b
     """
+    from prefill_router.harness.prices.refresh import refresh_prices
+    from prefill_router.targets import read_pool, write_pool
+
     place = to or pool
     check_place(place)
     if place.suffix.lower() not in (".yaml", ".yml"):
@@ -94,7 +95,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def _show(found: Refreshed, place: Path) -> None:
+def _show(found: "Refreshed", place: Path) -> None:
     table = Table("target", "listed as", *_HEADS, box=None, pad_edge=False)
     for change in found.found:
         at = "" if change.provider is None else f" at {change.provider}"
@@ -121,7 +122,7 @@ def _price(price: float | None) -> str:
     return "-" if price is None else f"{price:.10g}"
 
 
-def _summary(found: Refreshed, place: Path) -> dict[str, Any]:
+def _summary(found: "Refreshed", place: Path) -> dict[str, Any]:
     return {
         "out": str(place),
         "source": found.source,
@@ -132,7 +133,9 @@ def _summary(found: Refreshed, place: Path) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: "Change") -> dict[str, Any]:
+    from prefill_router.harness.prices.refresh import PRICES
+
     return {
         "target": change.target,
         "model": change.model,

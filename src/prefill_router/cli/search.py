@@ -8,7 +8,6 @@ import typer
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import SplitFile
 from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.data import load_split, read_dataset, split
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -118,6 +117,7 @@ class _Job:
         """Search, choose, write; and open the test part, unless it stays sealed."""
         from prefill_router.activations import ActivationStore
         from prefill_router.cli.sources import sources
+        from prefill_router.data import load_split, read_dataset, split
         from prefill_router.fitting import gather
         from prefill_router.studies.search import choose, conclude, report, seal, search
         from prefill_router.studies.search.proposing import openers

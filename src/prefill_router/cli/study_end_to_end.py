@@ -21,7 +21,6 @@ from prefill_router.cli.study import (
     finish,
     study,
 )
-from prefill_router.data import Prompt, RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from prefill_router.activations import Activations
+    from prefill_router.data import Prompt, RoutingDataset
     from prefill_router.router import Router
     from prefill_router.studies.end_to_end import Charge, Contender, EndToEnd, Latency
     from prefill_router.studies.end_to_end.contender import PerCell
@@ -148,7 +148,7 @@ class _Stage:
     """Where the contenders meet: the same queries, at the router's prices."""
 
     router: "Router"
-    judged: RoutingDataset
+    judged: "RoutingDataset"
     best: str
     stores: "Sequence[Activations]"
     sample: int
@@ -169,6 +169,7 @@ class _Stage:
     ) -> "_Stage":
         from prefill_router.cli.sources import sources
         from prefill_router.cli.unseen import Unseen
+        from prefill_router.data import read_dataset
         from prefill_router.router import Router
         from prefill_router.studies.guarantee import best_single
 
@@ -245,8 +246,8 @@ class _Stage:
         return known | timed
 
 
-def _route(name: str, router: "Router") -> Callable[[Prompt], object]:
-    def route(prompt: Prompt) -> object:
+def _route(name: str, router: "Router") -> Callable[["Prompt"], object]:
+    def route(prompt: "Prompt") -> object:
         try:
             return router.route(prompt)
         except PrefillRouterError as error:

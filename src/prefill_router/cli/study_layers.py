@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import err
-from prefill_router.cli.poolings import parse_poolings
 from prefill_router.cli.study import AsJson, Out, Seed, finish, study
-from prefill_router.data import read_dataset, split
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
@@ -37,6 +35,8 @@ def layers(
     from rich.table import Table
 
     from prefill_router.activations import ActivationStore
+    from prefill_router.cli.poolings import parse_poolings
+    from prefill_router.data import read_dataset, split
     from prefill_router.studies.ablations import ablation_study
     from prefill_router.studies.ablations_report import sheet
     from prefill_router.studies.output import check_place, mark
