@@ -83,7 +83,6 @@ def collect(
     from prefill_router.progress import BarProgress
     from prefill_router.upstream.client import Upstream
 
-    asked = _pool(pool, only)
     options = CollectOptions(
         limit=max_cost,
         attempts=attempts,
@@ -95,7 +94,7 @@ def collect(
         settled=settled,
         seed=seed,
     )
-    report = LoadReport()
+    asked, report = _pool(pool, only), LoadReport()
     chosen: Iterable[Task] = load_tasks(tasks, report=report)
     if sample is not None:
         chosen = sample_tasks(chosen, sample, seed=seed)

@@ -77,17 +77,19 @@ def encode(
     from prefill_router.encoders import load_encoder, plan_encoding, run_encoding
     from prefill_router.encoders.load import TEMPLATES
 
-    queries = read_dataset(dataset)
-    poolings, part = parse_poolings(pooling), _shard(shard)
+    poolings, part, numbers = parse_poolings(pooling), _shard(shard), _numbers(layers)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
+    kind = one_of("--template", template, TEMPLATES)
+    computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
+    queries = read_dataset(dataset)
     network = load_encoder(
         encoder,
         revision=revision,
-        template=one_of("--template", template, TEMPLATES),
+        template=kind,
         max_tokens=max_tokens,
-        dtype=None if dtype is None else one_of("--dtype", dtype, ROUNDINGS),
+        dtype=computed,
         device=device,
-        layers=_numbers(layers),
+        layers=numbers,
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.overwrite import Overwrite, check_origin
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
@@ -41,6 +42,7 @@ def evaluate(
     encoder_folder: Annotated[
         list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json.")] = False,
 ) -> None:
     """Judge a router on queries with known outcomes.
@@ -53,7 +55,7 @@ def evaluate(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
     from prefill_router.cli.sources import sources
-    from prefill_router.data import PARTS, read_dataset
+    from prefill_router.data import PARTS, Origin, read_dataset
     from prefill_router.evaluation import evaluate as judge, write_report
     from prefill_router.evaluation.report import check_replaceable
     from prefill_router.router import Router
@@ -61,6 +63,8 @@ def evaluate(
 
     one_of("--part", part, (*PARTS, "all"))
     check_replaceable(report)
+    origin = Origin.of("evaluate", folder, data)
+    check_origin(report, origin, overwrite=overwrite)
     router = Router.load(folder, sources=sources(encoder_folder))
     whole = read_dataset(data)
     dataset = _part(whole, router.split, part)
@@ -91,6 +95,7 @@ def evaluate(
         title=f"{folder.name} on {data.name}",
         facts=_facts(router, dataset, folder, data, part),
     )
+    origin.write(report)
     if as_json:
         print_json(result.to_dict())
         return

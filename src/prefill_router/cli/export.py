@@ -34,10 +34,11 @@ def export(
     from prefill_router.gateway.receipts.opening import file_of
     from prefill_router.targets import read_pool
 
+    start = moment(since)
     origin = Origin.of("export", file_of(receipts) or receipts)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     prices = None if pool is None else read_pool(pool)
-    found = make(scored_receipts(receipts, since=moment(since)), pool=prices)
+    found = make(scored_receipts(receipts, since=start), pool=prices)
     write_dataset(found.dataset, to, origin=origin)
     labels = int((~np.isnan(found.dataset.correct)).sum())
     if as_json:

@@ -79,6 +79,8 @@ def grade(
     from prefill_router.harness.runs.run import Run
     from prefill_router.targets import read_pool
 
+    choice = one_of("--unextracted", unextracted, UNEXTRACTED)
+    left_out = frozenset(one_of("--skip", name, tuple(GRADERS)) for name in skip or ())
     settings = Settings(
         judge=None if judge is None else read_pool(judge),
         soft=soft,
@@ -86,9 +88,9 @@ def grade(
         judge_limit=judge_max_cost,
         judge_again=judge_again,
         jobs=jobs,
-        skip=frozenset(skip or ()),
+        skip=left_out,
         fresh=fresh,
-        unextracted=one_of("--unextracted", unextracted, UNEXTRACTED),
+        unextracted=choice,
         interpreter=interpreter,
         function=grader_function,
     )

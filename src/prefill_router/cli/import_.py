@@ -7,6 +7,7 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.overwrite import Overwrite
+from prefill_router.cli.usage import UsageError, reading_words
 
 if TYPE_CHECKING:
     from prefill_router.data import Summary
@@ -95,6 +96,10 @@ def import_command(
     from prefill_router.data.storage import check_replaceable
     from prefill_router.importers import Columns, Scale, import_dataset
 
+    if format_ not in FORMATS:
+        raise UsageError(f"there is no format {format_!r}; the formats are {', '.join(FORMATS)}")
+    with reading_words():
+        scores = Scale.parse(scale, threshold)
     origin = Origin.of(f"import {format_}", *sources)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     columns = Columns(
@@ -107,7 +112,7 @@ def import_command(
         input_tokens=inputs,
         output_tokens=outputs,
         cost=cost,
-        scale=Scale.parse(scale, threshold),
+        scale=scores,
         targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
     )
     with err.status(f"reading {format_}"):

@@ -9,7 +9,7 @@ from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.codes import Code
 from prefill_router.cli.options import UnseenPart
 from prefill_router.cli.usage import one_of
-from prefill_router.errors import ConfigError, DataError
+from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def keep(
     from prefill_router.studies.guarantee import guarantee
 
     one_of("--part", part, PARTS)
+    assumed = _assumption(assume)
     router = Router.load(folder, sources=sources(encoder_folder))
     unseen = Unseen.of(router, read_dataset(data), part)
     best = best or _best(unseen.train)
@@ -78,7 +79,7 @@ def keep(
         best=best,
         keep=share,
         confidence=confidence,
-        assume=_assumption(assume),
+        assume=assumed,
         queries=unseen.judged.queries,
         resamples=resamples,
         seed=seed,
@@ -105,10 +106,7 @@ def _best(train: "RoutingDataset | None") -> str:
 def _assumption(name: str) -> "Assumption":
     from prefill_router.studies.guarantee import ASSUMPTIONS
 
-    for known in ASSUMPTIONS:
-        if known == name:
-            return known
-    raise ConfigError(f"--assume is {name!r}; it must be one of {list(ASSUMPTIONS)}")
+    return one_of("--assume", name, ASSUMPTIONS)
 
 
 def _show(found: "Guarantee") -> None:

@@ -43,10 +43,10 @@ def layers(
     from prefill_router.data import read_dataset
     from prefill_router.layers import ablation, candidate_sites, search, survey
 
+    poolings = parse_poolings(pooling)
     if to is not None:
         files.check_place(to / "figure.png")
     activations = ActivationStore.open(store)
-    poolings = parse_poolings(pooling)
     dataset = read_dataset(data)
     train = dataset.select(drawn(dataset, split_file, seed)["train"])
     sites = candidate_sites(activations, poolings=poolings, all_layers=all_layers)

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.usage import UsageError
-from prefill_router.errors import ConfigError
+from prefill_router.cli.overwrite import Overwrite, replacing
+from prefill_router.cli.usage import UsageError, check_suffix
 from prefill_router.files import check_place
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def prices(
         list[str] | None,
         typer.Option("--map", metavar="TARGET=MODEL", help="The list's name of a target."),
     ] = None,
+    overwrite: Overwrite = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Refresh a pool's prices from OpenRouter's list of models, and date them.
@@ -54,27 +55,37 @@ def prices(
     from prefill_router.targets import read_pool, write_pool
 
     place = to or pool
-    check_place(place)
-    if place.suffix.lower() not in (".yaml", ".yml"):
-        raise ConfigError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
+    if to is None and place.suffix.lower() not in (".yaml", ".yml"):
+        raise UsageError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
+    check_suffix("--out", place, (".yaml", ".yml"))
     general, by_target = _providers(provider or [])
+    models = dict(_pair("--map", text) for text in map_ or [])
+    check_place(place)
     before = read_pool(pool)
     with err.status(f"reading {source}"):
         found = refresh_prices(
             before,
             date=datetime.now(UTC).date().isoformat(),
             source=source,
-            models=dict(_pair("--map", text) for text in map_ or []),
+            models=models,
             provider=general,
             providers=by_target,
         )
     if place == pool and _COMMENT.search(pool.read_text(encoding="utf-8-sig")):
         err.print(f"note: the comments in {pool} aren't kept", soft_wrap=True)
-    write_pool(found.pool, place)
+    if to is None:
+        write_pool(found.pool, pool)
+    else:
+        with replacing(to, overwrite=overwrite or _is_same(to, pool)) as temporary:
+            write_pool(found.pool, temporary)
     if json:
         print_json(_summary(found, place))
     else:
         _show(found, place)
+
+
+def _is_same(to: Path, pool: Path) -> bool:
+    return to.exists() and to.samefile(pool)
 
 
 def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:

@@ -7,6 +7,7 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.overwrite import Overwrite
+from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import file_digest
 
@@ -35,7 +36,11 @@ def reprice(
     """
     from prefill_router.router import Router
     from prefill_router.targets import read_pool
+    from prefill_router.targets.pool import day_of
 
+    if date is not None:
+        with reading_words():
+            day_of(date)
     router = Router.load(folder)
     listed = read_pool(prices)
     known = {

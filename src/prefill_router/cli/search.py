@@ -68,6 +68,7 @@ def search(
     """
     from prefill_router.studies.search import SearchConfig, read_space
 
+    aim = _objective(objective)
     what = read_space(space)
     if listed:
         _list(what, as_json=as_json)
@@ -77,7 +78,7 @@ def search(
     config = SearchConfig(
         trials=trials,
         folds=folds,
-        objective=_objective(objective),
+        objective=aim,
         margin=margin,
         seed=seed,
         jobs=jobs,

@@ -53,8 +53,8 @@ def dimensions(
     from prefill_router.studies.dimensions_report import sheet
     from prefill_router.studies.output import check_place, mark
 
-    check_place(to, "dimensions")
     sizes, poolings = _sizes(dims), parse_poolings(pooling)
+    check_place(to, "dimensions")
     stores = [ActivationStore.open(path) for path in store]
     dataset = read_dataset(data)
     parts = drawn(dataset, split_file, seed)

@@ -21,6 +21,7 @@ from prefill_router.cli.study import (
     finish,
     study,
 )
+from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
@@ -89,11 +90,13 @@ def end_to_end(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.measured import answers_seconds
+    from prefill_router.cli.unseen import PARTS
     from prefill_router.studies.end_to_end import LAMS, Charge, study_end_to_end
     from prefill_router.studies.end_to_end.page import NAME, sheet
     from prefill_router.studies.end_to_end.result import ROUTER
     from prefill_router.studies.output import check_place, mark
 
+    one_of("--part", part, PARTS)
     check_place(to, NAME)
     if rounds < 1:
         raise ConfigError(f"--rounds is {rounds}; 5 is usual, 1 is the least")

@@ -41,11 +41,11 @@ def layers(
     from prefill_router.studies.ablations_report import sheet
     from prefill_router.studies.output import check_place, mark
 
+    poolings = parse_poolings(pooling)
     check_place(to, "layers")
     names = [path.resolve().name for path in data]
     if len(set(names)) < len(names):
         raise ConfigError(f"the datasets' folders are called {names}; each needs a name of its own")
-    poolings = parse_poolings(pooling)
     stores = [ActivationStore.open(path) for path in store]
     pools = {}
     for name, path in zip(names, data, strict=True):

@@ -38,8 +38,8 @@ def sweep(
     from prefill_router.layers import sweep as run
     from prefill_router.layers.figures import draw_sweep
 
-    files.check_place(to / "sweep.png")
     poolings = parse_poolings(pooling)
+    files.check_place(to / "sweep.png")
     stores = [ActivationStore.open(path) for path in store]
     dataset = read_dataset(data)
     parts = drawn(dataset, split_file, seed)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.errors import ConfigError
+from prefill_router.cli.overwrite import Overwrite, replacing
+from prefill_router.cli.usage import check_suffix
 from prefill_router.files import check_place
 
 if TYPE_CHECKING:
@@ -41,22 +42,20 @@ def tasks(
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of the hub's repository.")
     ] = None,
+    overwrite: Overwrite = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Write the tasks of a benchmark or a file as JSON Lines."""
     from prefill_router.harness.benchmarks import LoadReport, load_tasks, sample_tasks, write_tasks
 
+    check_suffix("--out", to, (".jsonl", ".ndjson"))
     check_place(to)
-    if to.suffix.lower() not in (".jsonl", ".ndjson"):
-        raise ConfigError(
-            f"--out is {to}; tasks are written as JSON Lines: name it {to.stem}.jsonl"
-        )
     report, kinds = LoadReport(), Counter[str]()
     found: Iterable[Task] = load_tasks(spec, revision=revision, report=report)
-    with err.status(f"reading {spec}"):
+    with replacing(to, overwrite=overwrite) as temporary, err.status(f"reading {spec}"):
         if sample is not None:
             found = sample_tasks(found, sample, seed=seed)
-        count = write_tasks(_counted(found, kinds), to)
+        count = write_tasks(_counted(found, kinds), temporary)
     if json:
         print_json(
             {
