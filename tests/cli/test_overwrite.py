@@ -139,7 +139,8 @@ def test_reprice_takes_no_names_of_others_and_no_days_that_are_none(
 ) -> None:
     (tmp_path / "prices.csv").write_text(PRICES + rows)
     before = content(copy.router)
-    refused(reason, "reprice", copy.router, "--prices", tmp_path / "prices.csv", *date)
+    words = ("reprice", copy.router, "--prices", tmp_path / "prices.csv", *date)
+    refused(reason, *words, code=2 if date else 1)
     assert content(copy.router) == before
 
 
@@ -206,7 +207,7 @@ def test_prices(tmp_path: Path) -> None:
 
 def test_reports(copy: Job, tmp_path: Path) -> None:
     shutil.copytree(copy.router, tmp_path / "other")
-    states = ("--store", copy.states, "--resamples", 10)
+    states = ("--store", copy.states, "--resamples", 20)
     for command in ("evaluate", "doctor"):
         report = ("--data", copy.answers, *states, "--out", tmp_path / command)
         done = run(command, copy.router, *report)
