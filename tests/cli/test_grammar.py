@@ -142,6 +142,68 @@ def test_every_number_is_bounded_and_told_alike(name: str) -> None:
             assert "is nan" in malformed("", *name.split(), *required(name), f"{option}=nan")
 
 
+PLACES = {
+    "fit": ["gone", "--out", "new", "--store", "gone"],
+    "import": ["long", "gone", "--out", "new"],
+    "litellm": ["gone.yaml", "--out", "new.yaml"],
+    "prices": ["--pool", "gone.yaml"],
+    "study shift": ["gone", "--data", "gone", "--out", "new", "--hold-out", "a"],
+    "tasks": ["gone.jsonl", "--out", "new.jsonl"],
+}
+"""Command lines that are well formed, of what isn't there; elsewhere what is required will do."""
+LOOKED_UP = {
+    "collect": "--tasks --only",
+    "compare": "--reference",
+    "encode": "--encoder --revision --device",
+    "explain": "--receipts",
+    "fit": "--assign",
+    "grade": "--grader-function",
+    "import": "--prompt-column --query-column --target-column --target-columns --correct-column "
+    "--benchmark-column --domain-column --input-tokens-column --output-tokens-column --cost-column",
+    "keep": "--best",
+    "key new": "--target",
+    "prices": "--from --provider",
+    "reproduce": "--encoder --embedding --text-network",
+    "route": "--only",
+    "serve": "--host --receipts --device",
+    "study end-to-end": "--best",
+    "study ratio": "--strong",
+    "study shift": "--hold-out",
+    "tasks": "--revision",
+}
+"""Words that only what a command reads can tell to be wrong: names of targets, models, columns."""
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {*SERVERS, "demo", "key new"}))
+def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [*name.split(), *PLACES.get(name, required(name))]
+    if name != "minipool tasks":
+        assert run(*given).code == Code.UNUSABLE
+    words = [o for o in options(name) if annotation(options(name)[o]) in (str, list[str])]
+    for option in set(words) - set(LOOKED_UP.get(name, "").split()):
+        malformed("", *given, f"{option}=no such word")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("tasks", "gone", "--out", "new.txt"), "new.jsonl"),
+        (("litellm", "gone", "--out", "pool"), "pool.yaml"),
+        (("litellm", "gone", "--out", "p.yaml", "--settings", "p.yaml"), "can't hold both"),
+        (("prices", "--pool", "gone.csv"), "isn't a YAML file"),
+        (("import", "lang", "gone", "--out", "new"), "the formats are"),
+        (("key", "new", "me", "--expires", "soon"), "expires"),
+    ],
+)
+def test_names_that_say_the_wrong_thing_are_the_command_lines(
+    words: tuple[str, ...], reason: str
+) -> None:
+    malformed(reason, *words)
+
+
 def test_one_error_has_one_spelling_and_one_code(job: Job) -> None:
     commands = (
         ("route", job.router, "Why?"),

@@ -94,7 +94,7 @@ def test_keep_tells_which_labels_are_missing_and_what_became_of_them(copy: Job) 
 
 
 def test_keep_refuses(job: Job, newer: Path) -> None:
-    refused("--assume is 'luck'", "keep", *given(job), "--assume", "luck")
+    refused("--assume is 'luck'", "keep", *given(job), "--assume", "luck", code=2)
     malformed("keep is 3", "keep", *given(job), "--keep", 3)
     malformed("confidence is 1", "keep", *given(job), "--confidence", 1)
     refused("no target 'nobody'", "keep", *given(job), "--best", "nobody")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, refused, succeeded
+from commands import Job, refused, run, succeeded
 from gateway import receipts_made
 from harness import graded_runs
+from prefill_router.cli.codes import Code
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.testing import make_routing_dataset
 
@@ -18,7 +19,7 @@ TABLE = "prompt,target,correct\np,a,1\np,b,0\n"
 
 def content(place: Path) -> dict[str, bytes]:
     files = [place] if place.is_file() else sorted(place.rglob("*"))
-    return {str(path): path.read_bytes() for path in files}
+    return {str(path): path.read_bytes() for path in files if path.is_file()}
 
 
 def test_import(tmp_path: Path) -> None:
@@ -138,7 +139,8 @@ def test_reprice_takes_no_names_of_others_and_no_days_that_are_none(
 ) -> None:
     (tmp_path / "prices.csv").write_text(PRICES + rows)
     before = content(copy.router)
-    refused(reason, "reprice", copy.router, "--prices", tmp_path / "prices.csv", *date)
+    words = ("reprice", copy.router, "--prices", tmp_path / "prices.csv", *date)
+    refused(reason, *words, code=2 if date else 1)
     assert content(copy.router) == before
 
 
@@ -147,3 +149,84 @@ def test_a_dataset_of_one_target_leaves_nothing_to_route(job: Job, tmp_path: Pat
     write_dataset(dataset.select(targets=["target-1"]), tmp_path / "one")
     fit = ("fit", tmp_path / "one", "--store", job.states, "--out", tmp_path / "router")
     refused("nothing to route: the dataset has one target, 'target-1'.*merge", *fit)
+
+
+def test_tasks(tmp_path: Path) -> None:
+    mini = ("minipool", "tasks", "--count", 5, "--out", tmp_path / "mini.jsonl")
+    (tmp_path / "own.jsonl").write_text('{"prompt": "p", "answer": "a", "grader": "exact"}\n')
+    own = ("tasks", tmp_path / "own.jsonl", "--out", tmp_path / "tasks.jsonl")
+    for words, other in ((mini, ("--seed", 1)), (own, ())):
+        out = words[-1]
+        for _ in range(2):
+            succeeded(*words)
+        if not other:
+            out.write_text("notes\n")
+        before = content(out)
+        refused(REFUSED, *words, *other)
+        assert content(out) == before
+        assert not list(tmp_path.glob(".*"))
+        succeeded(*words, *other, "--overwrite")
+        assert content(out) != before
+
+
+MODELS = "model_list:\n- model_name: a\n  litellm_params: {{model: openai/{}}}\n"
+
+
+def test_litellm_writes_both_files_or_neither(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(MODELS.format("one"))
+    words = ("litellm", tmp_path / "config.yaml", "--out", tmp_path / "pool.yaml")
+    for _ in range(2):
+        succeeded(*words)
+    before = content(tmp_path / "pool.yaml")
+    (tmp_path / "config.yaml").write_text(MODELS.format("two"))
+    refused(REFUSED, *words, "--settings", tmp_path / "gateway.yaml")
+    assert content(tmp_path / "pool.yaml") == before
+    assert not (tmp_path / "gateway.yaml").exists()
+    (tmp_path / "gateway.yaml").write_text("notes: 1\n")
+    refused(REFUSED, *words[:-1], tmp_path / "new.yaml", "--settings", tmp_path / "gateway.yaml")
+    assert not (tmp_path / "new.yaml").exists()
+    succeeded(*words, "--settings", tmp_path / "gateway.yaml", "--overwrite")
+    assert content(tmp_path / "pool.yaml") != before
+
+
+def test_prices(tmp_path: Path) -> None:
+    pool, out = tmp_path / "pool.yaml", tmp_path / "new.yaml"
+    pool.write_text("targets:\n- name: a\n  model: a/b\n")
+    pricing = {"prompt": "0.000001", "completion": "0.000002"}
+    listed = {"data": [{"id": "a/b", "pricing": pricing}]}
+    (tmp_path / "list.json").write_text(json.dumps(listed))
+    words = ("prices", "--pool", pool, "--from", tmp_path / "list.json")
+    out.write_text("notes: 1\n")
+    refused(REFUSED, *words, "--out", out)
+    assert out.read_text() == "notes: 1\n"
+    for extra in ("--overwrite",), ():
+        succeeded(*words, "--out", out, *extra)
+    succeeded(*words)
+    succeeded(*words, "--out", pool)
+
+
+def test_reports(copy: Job, tmp_path: Path) -> None:
+    shutil.copytree(copy.router, tmp_path / "other")
+    states = ("--store", copy.states, "--resamples", 20)
+    for command in ("evaluate", "doctor"):
+        report = ("--data", copy.answers, *states, "--out", tmp_path / command)
+        done = run(command, copy.router, *report)
+        assert run(command, copy.router, *report).code == done.code != Code.UNUSABLE
+        before = content(tmp_path / command)
+        told = f"made by {command} of router, answers.*{REFUSED}"
+        refused(told, command, tmp_path / "other", *report)
+        assert content(tmp_path / command) == before
+        assert run(command, tmp_path / "other", *report, "--overwrite").code == done.code
+
+
+def test_comparisons(copy: Job, tmp_path: Path) -> None:
+    recipes = "routers:\n  one: {features: [{kind: complexity}], predictor: logistic}\n"
+    (tmp_path / "config.yaml").write_text(recipes)
+    words = ("compare", tmp_path / "config.yaml", "--resamples", 10, "--out", tmp_path / "out")
+    for _ in range(2):
+        succeeded(*words, "--data", copy.answers)
+    shutil.copytree(copy.answers, tmp_path / "more")
+    before = content(tmp_path / "out")
+    refused(REFUSED, *words, "--data", tmp_path / "more")
+    assert content(tmp_path / "out") == before
+    succeeded(*words, "--data", tmp_path / "more", "--overwrite")

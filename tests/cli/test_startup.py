@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from commands import succeeded
+from prefill_router.cli import grade, import_, tasks
+from prefill_router.cli.commands import COMMANDS
+from prefill_router.cli.encode import encode
+from prefill_router.cli.prices import prices
 from prefill_router.data import write_dataset
+from prefill_router.encoders import MINILM
+from prefill_router.harness.benchmarks import BENCHMARKS
+from prefill_router.harness.grading import GRADERS
+from prefill_router.harness.prices.refresh import OPENROUTER
+from prefill_router.importers import FORMATS
 from prefill_router.testing import make_routing_dataset
 
 LEFT_OUT = (
@@ -63,3 +73,48 @@ def test_a_decision_loads_torch_and_nothing_else_that_takes_long(
     program: str, router: Path
 ) -> None:
     assert loaded(program, router) == ["torch"]
+
+
+HELPED = [
+    (*group, name)
+    for group, table in [
+        ((), COMMANDS),
+        *(((name,), entry.commands) for name, entry in COMMANDS.items() if entry.commands),
+    ]
+    for name in table
+]
+"""Every command and group, as it is called."""
+HELP = """
+import sys
+from prefill_router.cli import main
+heavy = {heavy!r}
+for words in {commands!r}:
+    sys.argv = ["prefill-router", *words, "--help"]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code
+    print("loaded:", " ".join(words), [name for name in heavy if name in sys.modules])
+"""
+HEAVY = ("numpy", "polars", "torch", "scipy", "matplotlib", "fastapi", "yaml", "transformers")
+
+
+def test_no_help_loads_what_computes_or_serves() -> None:
+    program = HELP.format(heavy=HEAVY, commands=[(), *HELPED])
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("loaded: ")]
+    assert told == [f"loaded: {' '.join(words)} []" for words in [(), *HELPED]]
+
+
+def test_what_the_help_lists_is_what_the_registries_hold() -> None:
+    for listed, registry in (
+        (grade.GRADERS, GRADERS),
+        (import_.FORMATS, FORMATS),
+        (tasks.BENCHMARKS, BENCHMARKS),
+    ):
+        assert listed == {name: entry.summary for name, entry in registry.items()}
+    assert inspect.signature(encode).parameters["encoder"].default == MINILM
+    assert inspect.signature(prices).parameters["source"].default == OPENROUTER

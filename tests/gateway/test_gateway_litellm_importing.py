@@ -344,10 +344,10 @@ def test_the_command_writes_a_pool_and_settings(
 
 
 def test_the_command_refuses_places_that_would_lose_something(config: Path) -> None:
-    refused("LiteLLM's own file", "litellm", config, "--out", config)
+    refused("LiteLLM's own file", "litellm", config, "--out", config, code=2)
     pool = config.with_name("pool.yaml")
-    refused("can't hold both", "litellm", config, "--out", pool, "--settings", pool)
-    refused("isn't a YAML file", "litellm", config, "--out", config.with_name("pool.csv"))
+    refused("can't hold both", "litellm", config, "--out", pool, "--settings", pool, code=2)
+    refused(r"name a file such as pool\.yaml", "litellm", config, "--out", "pool.csv", code=2)
     refused("LAB_VLLM|isn't set", "litellm", config, "--out", pool)
     refused("no such file", "litellm", config.with_name("x.yaml"), "--out", pool)
     assert not pool.exists()

@@ -359,6 +359,6 @@ def test_the_command_is_refused_in_one_line(folder: Path, tmp_path: Path) -> Non
     malformed("--jobs is 0", "grade", folder, *out, "--jobs", "0")
     malformed("--judge-samples is 0", "grade", folder, *out, "--judge-samples", "0")
     malformed("--judge-max-cost is -1", "grade", folder, *out, "--judge-max-cost", "-1")
-    refused("no grader 'x'", "grade", folder, *out, "--skip", "x")
+    refused("--skip is 'x'", "grade", folder, *out, "--skip", "x", code=2)
     refused("no such file", "grade", folder, *out, "--judge", tmp_path / "absent.yaml")
     assert run("grade", "--help").code == 0

@@ -285,7 +285,7 @@ def test_command_says_that_comments_are_lost(server: PriceServer, tmp_path: Path
         (("--map", "oss=openrouter/auto"), "its price for prompt varies"),
         (("--provider", "a", "--provider", "b"), "--provider names a and b"),
         (("--provider", "=b"), "--provider is '=b'"),
-        (("--out", "{folder}/prices.csv"), "isn't a YAML file; name one with --out"),
+        (("--out", "{folder}/prices.csv"), r"--out is .*such as prices\.yaml"),
         (("--out", "{folder}/pool.yaml/x.yaml"), "is a file; name another place"),
         (("--pool", "{folder}/none.yaml"), "no such file; a pool is"),
     ],

@@ -45,7 +45,7 @@ def test_sample_as_json(tmp_path: Path) -> None:
         (("{0}/bad.jsonl", "--out", "{0}/o.jsonl"), r"bad\.jsonl:1: lacks an answer"),
         (("hle={0}", "--out", "{0}/o.jsonl", "--revision", "x"), "has no revisions"),
         (("hle={0}", "--out", "{0}/o.jsonl", "--sample", "0"), "--sample is 0"),
-        (("hle={0}", "--out", "{0}/o.csv"), r"name it o\.jsonl"),
+        (("hle={0}", "--out", "{0}/o.csv"), r"--out is .*such as o\.jsonl"),
         (("hle={0}", "--out", "{0}/bad.jsonl/o.jsonl"), "is a file; name another place"),
         (("hle={0}", "--out", "{0}/data.jsonl"), "data.jsonl"),
     ],

@@ -10,7 +10,6 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.progress import BarProgress
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from prefill_router.activations import ActivationStore
+    from prefill_router.data import RoutingDataset
     from prefill_router.evaluation.bootstrap import Estimate
     from prefill_router.evaluation.calibrators import Tried
     from prefill_router.evaluation.diagram import Reliability
@@ -57,6 +57,7 @@ def calibration(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
+    from prefill_router.data import read_dataset
     from prefill_router.evaluation.calibrators import try_calibrators
     from prefill_router.evaluation.diagram import reliability_of
     from prefill_router.router import Router
@@ -97,7 +98,7 @@ def _check(to: Path) -> None:
 
 def _trial(
     router: "Router",
-    dataset: RoutingDataset,
+    dataset: "RoutingDataset",
     part: str,
     stores: Sequence["ActivationStore"],
     progress: BarProgress,

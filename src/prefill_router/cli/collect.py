@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -14,13 +13,15 @@ from prefill_router.cli.amounts import counted, dollars, rounded_up
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError
-from prefill_router.targets import Pool, read_pool
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from prefill_router.harness import Task
     from prefill_router.harness.collecting.estimate import Estimate
     from prefill_router.harness.collecting.summary import Summary
     from prefill_router.harness.runs.run import Retry
+    from prefill_router.targets import Pool
 
 
 @app.command()
@@ -82,7 +83,6 @@ def collect(
     from prefill_router.progress import BarProgress
     from prefill_router.upstream.client import Upstream
 
-    asked = _pool(pool, only)
     options = CollectOptions(
         limit=max_cost,
         attempts=attempts,
@@ -94,7 +94,7 @@ def collect(
         settled=settled,
         seed=seed,
     )
-    report = LoadReport()
+    asked, report = _pool(pool, only), LoadReport()
     chosen: Iterable[Task] = load_tasks(tasks, report=report)
     if sample is not None:
         chosen = sample_tasks(chosen, sample, seed=seed)
@@ -117,7 +117,9 @@ def collect(
     _check(summary)
 
 
-def _pool(path: Path, only: str | None) -> Pool:
+def _pool(path: Path, only: str | None) -> "Pool":
+    from prefill_router.targets import read_pool
+
     pool = read_pool(path)
     return pool if only is None else pool.select(dict.fromkeys(n.strip() for n in only.split(",")))
 
@@ -136,7 +138,7 @@ def _tell_estimate(found: "Estimate", *, json: bool) -> None:
         _show_estimate(found, to=out)
 
 
-def _show_estimate(found: "Estimate", to: Console = err) -> None:
+def _show_estimate(found: "Estimate", to: "Console" = err) -> None:
     """What asking will take: a line for each target, and sums."""
     if not found.calls:
         to.print("nothing is left to ask")

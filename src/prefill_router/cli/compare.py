@@ -8,7 +8,7 @@ from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import SplitFile
-from prefill_router.data import load_split, read_dataset
+from prefill_router.cli.overwrite import Overwrite, check_origin
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def compare(
     encoder_folder: Annotated[
         list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json.")] = False,
 ) -> None:
     """Fit routers of several recipes on one split and lay them side by side.
@@ -58,12 +59,15 @@ def compare(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
+    from prefill_router.data import Origin, load_split, read_dataset
     from prefill_router.fitting import gather
     from prefill_router.reports.compare import STUDY, Plan, draw_for, recipes_of, run_plan, write
     from prefill_router.reports.compare.report import to_dict
     from prefill_router.studies.output import ROUTERS, check_place, mark
 
     check_place(to, STUDY)
+    origin = Origin.of("compare", data)
+    check_origin(to, origin, overwrite=overwrite)
     recipes = recipes_of(config)
     dataset = read_dataset(data)
     drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
@@ -72,6 +76,7 @@ def compare(
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     stores = [ActivationStore.open(path) for path in store or []]
     mark(to, STUDY, plan.to_dict())
+    origin.write(to)
     states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
     result = run_plan(plan, dataset, states, folder=to / ROUTERS, progress=bar)
     write(result, to, title=f"Routers on {data.name}", known=_known(plan, data))

@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
 from rich.table import Table
 
-from prefill_router.activations import ActivationStore
 from prefill_router.cli.app import out
-from prefill_router.cli.headline import picture
-from prefill_router.data import read_dataset
-from prefill_router.evaluation import Comparison, Estimate, Evaluation, compare, evaluate
-from prefill_router.router import Router
+
+if TYPE_CHECKING:
+    from prefill_router.evaluation import Comparison, Estimate, Evaluation
 
 _LAMS = (0.25, 0.5, 0.75, 1.0)
 _PER = 1000
@@ -35,13 +32,18 @@ class Verdict:
         seconds: What the demo took.
     """
 
-    systems: Mapping[str, Evaluation]
-    comparison: Comparison | None
+    systems: Mapping[str, "Evaluation"]
+    comparison: "Comparison | None"
     seconds: float
 
     @classmethod
     def of(cls, folder: Path, encoders: Mapping[str, str], *, seconds: float) -> "Verdict":
         """Judge the routers in `folder`, by the encoders' names and what they are called."""
+        from prefill_router.activations import ActivationStore
+        from prefill_router.data import read_dataset
+        from prefill_router.evaluation import compare, evaluate
+        from prefill_router.router import Router
+
         answers = read_dataset(folder / "answers")
         predicted, systems = [], {}
         for encoder, reads in encoders.items():
@@ -63,6 +65,8 @@ class Verdict:
 
     def show(self) -> None:
         """Print the table and the plane."""
+        from prefill_router.cli.headline import picture
+
         first = next(iter(self.systems.values()))
         table = Table(box=None, pad_edge=False)
         table.add_column(f"{first.queries:,} test questions")
@@ -91,6 +95,8 @@ class Verdict:
         }
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
+        import numpy as np
+
         first = next(iter(self.systems.values()))
         rows = [
             _row(name, values["accuracy"], values["mean_cost"].value)
@@ -108,7 +114,7 @@ class Verdict:
         rows.append(_row("oracle", first.headline["oracle_accuracy"], float("nan")))
         return rows
 
-    def _show_comparison(self, comparison: Comparison) -> None:
+    def _show_comparison(self, comparison: "Comparison") -> None:
         names = list(self.systems)
         table = Table(box=None, pad_edge=False)
         table.add_column("")
@@ -125,10 +131,12 @@ class Verdict:
         out.print(table)
 
 
-def _row(name: str, accuracy: Estimate, cost: float) -> tuple[str, str, str, str]:
+def _row(name: str, accuracy: "Estimate", cost: float) -> tuple[str, str, str, str]:
     bounds = f"{accuracy.lower:.1%} to {accuracy.upper:.1%}"
     return name, f"{accuracy.value:.1%}", bounds, _money(cost)
 
 
 def _money(cost: float) -> str:
+    import numpy as np
+
     return "" if np.isnan(cost) else f"{cost * _PER:.5f}"

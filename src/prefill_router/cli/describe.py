@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, final
+from typing import TYPE_CHECKING, Annotated, final
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from prefill_router.cli.app import app, out, print_json
-from prefill_router.data import PartSummary, read_dataset, summarise
-from prefill_router.data.summary import MEASURED
-from prefill_router.targets import Pool
+
+if TYPE_CHECKING:
+    from prefill_router.data import PartSummary
+    from prefill_router.targets import Pool
 
 _BAR = 24
 
@@ -35,6 +36,8 @@ def describe(
 
     Example: prefill-router describe answers --by domain
     """
+    from prefill_router.data import read_dataset, summarise
+
     dataset = read_dataset(folder)
     summary = summarise(dataset)
     if as_json:
@@ -50,7 +53,7 @@ def describe(
         _show_matrix(by, groups[by], dataset.pool.names)
 
 
-def _show_whole(whole: PartSummary, pool: Pool) -> None:
+def _show_whole(whole: "PartSummary", pool: "Pool") -> None:
     rest = f", {whole.distinct_prompts:,} distinct prompts, {len(whole.targets)} targets"
     out.print(Text.assemble((f"{whole.queries:,} queries", "bold"), rest))
     if whole.unmeasured:
@@ -61,7 +64,7 @@ def _show_whole(whole: PartSummary, pool: Pool) -> None:
     _show_comparison(whole)
 
 
-def _show_comparison(whole: PartSummary) -> None:
+def _show_comparison(whole: "PartSummary") -> None:
     """What targets would give together, as far as they were asked the same queries."""
     best = Text.assemble("best single target ", (_percent(whole.best_single_accuracy), "bold"))
     best.append(f" ({whole.best_single or 'no target has labels of two queries'})")
@@ -88,7 +91,7 @@ def _show_comparison(whole: PartSummary) -> None:
         )
 
 
-def _targets(whole: PartSummary, pool: Pool) -> Table:
+def _targets(whole: "PartSummary", pool: "Pool") -> Table:
     """Targets by accuracy, the best first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("target", overflow="fold")
@@ -104,7 +107,9 @@ def _targets(whole: PartSummary, pool: Pool) -> Table:
     return table
 
 
-def _regimes(whole: PartSummary) -> Table:
+def _regimes(whole: "PartSummary") -> Table:
+    from prefill_router.data.summary import MEASURED
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("consensus")
     table.add_column("queries", justify="right")
@@ -117,8 +122,10 @@ def _regimes(whole: PartSummary) -> Table:
     return table
 
 
-def _overview(name: str, parts: Mapping[str, PartSummary]) -> Table:
+def _overview(name: str, parts: Mapping[str, "PartSummary"]) -> Table:
     """A row per benchmark or domain, shares and accuracies in per cent."""
+    from prefill_router.data.summary import MEASURED
+
     table = Table(
         box=None, pad_edge=False, header_style="bold", caption="shares and accuracies in %"
     )
@@ -134,7 +141,7 @@ def _overview(name: str, parts: Mapping[str, PartSummary]) -> Table:
     return table
 
 
-def _show_matrix(by: By, parts: Mapping[str, PartSummary], names: tuple[str, ...]) -> None:
+def _show_matrix(by: By, parts: Mapping[str, "PartSummary"], names: tuple[str, ...]) -> None:
     """Accuracy of each target in each part, as many parts side by side as the terminal holds."""
     width = max(map(len, names))
     fitting = max(1, (out.width - width) // 12)

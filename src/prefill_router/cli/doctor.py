@@ -9,14 +9,15 @@ import typer
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.codes import Code
 from prefill_router.cli.options import UnseenPart
-from prefill_router.cli.unseen import PARTS, Unseen
+from prefill_router.cli.overwrite import Overwrite, check_origin
 from prefill_router.cli.usage import one_of
-from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
+    from prefill_router.cli.unseen import Unseen
+    from prefill_router.data import RoutingDataset
     from prefill_router.router import Router
     from prefill_router.studies.doctor import Checkup
     from prefill_router.studies.doctor.distance import PerQuery
@@ -54,6 +55,7 @@ def doctor(
     encoder_folder: Annotated[
         list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print doctor.json.")] = False,
 ) -> None:
     """Examine whether a router is more than a fixed choice.
@@ -66,13 +68,17 @@ def doctor(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
+    from prefill_router.cli.unseen import PARTS, Unseen
+    from prefill_router.data import Origin, read_dataset
     from prefill_router.evaluation.judging import DEFAULT_LAM
     from prefill_router.router import Router
     from prefill_router.studies.doctor.report import check_replaceable, write_checkup
 
     one_of("--part", part, PARTS)
+    origin = Origin.of("doctor", folder, data)
     if to is not None:
         check_replaceable(to)
+        check_origin(to, origin, overwrite=overwrite)
     router = Router.load(folder, sources=sources(encoder_folder))
     chosen = router.record.chosen
     lam = given_lam if given_lam is not None else DEFAULT_LAM if chosen is None else chosen.worth
@@ -91,6 +97,7 @@ def doctor(
             "prices": router.pool.prices_date or "undated",
         }
         write_checkup(found, to, title=f"Check-up of {folder.name} on {data.name}", facts=facts)
+        origin.write(to)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -143,8 +150,8 @@ def _examined(
 
 def _distances(
     router: "Router",
-    train: RoutingDataset,
-    judged: RoutingDataset,
+    train: "RoutingDataset",
+    judged: "RoutingDataset",
     stores: Sequence["Activations"],
 ) -> "PerQuery | None":
     """Distances in the router's features, where the stores hold the states of the train part."""

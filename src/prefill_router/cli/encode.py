@@ -3,30 +3,21 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from prefill_router.activations import Pooling, Provenance, Site
-from prefill_router.activations.rounding import ROUNDINGS
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.poolings import parse_poolings
 from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.data import read_dataset
-from prefill_router.encoders import (
-    MINILM,
-    Encoder,
-    EncoderName,
-    EncodingPlan,
-    EncodingReport,
-    candidate_layers,
-    gives_own_vectors,
-    load_encoder,
-    plan_encoding,
-    run_encoding,
-)
-from prefill_router.encoders.load import TEMPLATES
 from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.activations import Pooling, Provenance, Site
+    from prefill_router.encoders import (
+        Encoder,
+        EncodingPlan,
+        EncodingReport,
+    )
 
 _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
@@ -43,7 +34,7 @@ def encode(
             help="minilm, minipool, a local folder, or a hub id; sentence:NAME for embeddings, "
             "endpoint:MODEL@URL for those of an endpoint, signals:NAME for perplexity and the like."
         ),
-    ] = MINILM,
+    ] = "minilm",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     template: Annotated[
         str, typer.Option(help="chat (the tokenizer's chat template), plain, or auto.")
@@ -80,17 +71,25 @@ def encode(
 
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
-    queries = read_dataset(dataset)
-    poolings, part = parse_poolings(pooling), _shard(shard)
+    from prefill_router.activations.rounding import ROUNDINGS
+    from prefill_router.cli.poolings import parse_poolings
+    from prefill_router.data import read_dataset
+    from prefill_router.encoders import load_encoder, plan_encoding, run_encoding
+    from prefill_router.encoders.load import TEMPLATES
+
+    poolings, part, numbers = parse_poolings(pooling), _shard(shard), _numbers(layers)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
+    kind = one_of("--template", template, TEMPLATES)
+    computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
+    queries = read_dataset(dataset)
     network = load_encoder(
         encoder,
         revision=revision,
-        template=one_of("--template", template, TEMPLATES),
+        template=kind,
         max_tokens=max_tokens,
-        dtype=None if dtype is None else one_of("--dtype", dtype, ROUNDINGS),
+        dtype=computed,
         device=device,
-        layers=_numbers(layers),
+        layers=numbers,
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
     )
@@ -110,7 +109,9 @@ def encode(
             out.print(f"the endpoint read {network.billed_tokens:,} tokens")
 
 
-def _tell(plan: EncodingPlan, made_by: Provenance) -> None:
+def _tell(plan: "EncodingPlan", made_by: "Provenance") -> None:
+    from prefill_router.encoders import EncoderName
+
     err.print(
         f"{made_by.encoder} ({made_by.revision[:19]}), {made_by.template} prompts, "
         f"{made_by.dtype}, {len(plan.layout.sites)} sites x {made_by.hidden_size}"
@@ -126,7 +127,9 @@ def _tell(plan: EncodingPlan, made_by: Provenance) -> None:
     )
 
 
-def _summary(plan: EncodingPlan, report: EncodingReport, made_by: Provenance) -> dict[str, Any]:
+def _summary(
+    plan: "EncodingPlan", report: "EncodingReport", made_by: "Provenance"
+) -> dict[str, Any]:
     return {
         "store": str(plan.out),
         "provenance": made_by.to_dict(),
@@ -143,8 +146,11 @@ def _summary(plan: EncodingPlan, report: EncodingReport, made_by: Provenance) ->
     }
 
 
-def _sites(encoder: Encoder, layers: str | None, poolings: Sequence[Pooling]) -> list[Site]:
+def _sites(encoder: "Encoder", layers: str | None, poolings: Sequence["Pooling"]) -> list["Site"]:
     """What is asked for; of an encoder that gives a vector of its own, that."""
+    from prefill_router.activations import Site
+    from prefill_router.encoders import candidate_layers, gives_own_vectors
+
     if gives_own_vectors(encoder.provenance.encoder):
         return list(encoder.sites)
     count = encoder.provenance.num_layers

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.overwrite import Overwrite, check_origin
 from prefill_router.cli.usage import one_of
-from prefill_router.data import PARTS, RoutingDataset, Split, read_dataset
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset, Split
     from prefill_router.router import Router
 
 
@@ -41,6 +42,7 @@ def evaluate(
     encoder_folder: Annotated[
         list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json.")] = False,
 ) -> None:
     """Judge a router on queries with known outcomes.
@@ -53,6 +55,7 @@ def evaluate(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
     from prefill_router.cli.sources import sources
+    from prefill_router.data import PARTS, Origin, read_dataset
     from prefill_router.evaluation import evaluate as judge, write_report
     from prefill_router.evaluation.report import check_replaceable
     from prefill_router.router import Router
@@ -60,6 +63,8 @@ def evaluate(
 
     one_of("--part", part, (*PARTS, "all"))
     check_replaceable(report)
+    origin = Origin.of("evaluate", folder, data)
+    check_origin(report, origin, overwrite=overwrite)
     router = Router.load(folder, sources=sources(encoder_folder))
     whole = read_dataset(data)
     dataset = _part(whole, router.split, part)
@@ -90,6 +95,7 @@ def evaluate(
         title=f"{folder.name} on {data.name}",
         facts=_facts(router, dataset, folder, data, part),
     )
+    origin.write(report)
     if as_json:
         print_json(result.to_dict())
         return
@@ -97,7 +103,7 @@ def evaluate(
     out.print(f"report: {report / 'index.html'}", soft_wrap=True)
 
 
-def _train(router: "Router", whole: RoutingDataset) -> RoutingDataset | None:
+def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None":
     """What the router was trained on, at its prices, for the verdict; None if it isn't there."""
     held = set(whole.query_ids)
     train = [name for name in router.split["train"] if name in held]
@@ -111,7 +117,7 @@ def _train(router: "Router", whole: RoutingDataset) -> RoutingDataset | None:
 
 
 def _facts(
-    router: "Router", dataset: RoutingDataset, folder: Path, data: Path, part: str
+    router: "Router", dataset: "RoutingDataset", folder: Path, data: Path, part: str
 ) -> dict[str, str]:
     """What the report's page says of the evaluation."""
     return {
@@ -124,8 +130,10 @@ def _facts(
     }
 
 
-def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
+def _part(dataset: "RoutingDataset", drawn: "Split", part: str) -> "RoutingDataset":
     """The queries that are judged: those of a part of the router's split, or all."""
+    from prefill_router.data import PARTS
+
     if part == "all":
         seen = _trained_on(dataset, drawn)
         if seen:
@@ -136,11 +144,11 @@ def _part(dataset: RoutingDataset, drawn: Split, part: str) -> RoutingDataset:
     return dataset.select(drawn[name])
 
 
-def _trained_on(dataset: RoutingDataset, drawn: Split) -> int:
+def _trained_on(dataset: "RoutingDataset", drawn: "Split") -> int:
     return len(set(dataset.query_ids) & set(drawn["train"]))
 
 
-def _check_held(dataset: RoutingDataset, ids: Sequence[str], part: str) -> None:
+def _check_held(dataset: "RoutingDataset", ids: Sequence[str], part: str) -> None:
     lacking = set(ids) - set(dataset.query_ids)
     if lacking:
         raise DataError(

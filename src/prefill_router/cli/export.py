@@ -3,16 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.cli.explain import URL
 from prefill_router.cli.moments import HELP, moment
 from prefill_router.cli.overwrite import Overwrite
-from prefill_router.data import Origin
-from prefill_router.data.storage import check_replaceable, write_dataset
-from prefill_router.targets import read_pool
 
 
 @app.command()
@@ -30,13 +26,19 @@ def export(
 
     Example: prefill-router export receipts.sqlite --out traffic --pool pool.yaml --since 30d
     """
+    import numpy as np
+
+    from prefill_router.data import Origin
+    from prefill_router.data.storage import check_replaceable, write_dataset
     from prefill_router.gateway.receipts import export as make, scored_receipts
     from prefill_router.gateway.receipts.opening import file_of
+    from prefill_router.targets import read_pool
 
+    start = moment(since)
     origin = Origin.of("export", file_of(receipts) or receipts)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     prices = None if pool is None else read_pool(pool)
-    found = make(scored_receipts(receipts, since=moment(since)), pool=prices)
+    found = make(scored_receipts(receipts, since=start), pool=prices)
     write_dataset(found.dataset, to, origin=origin)
     labels = int((~np.isnan(found.dataset.correct)).sum())
     if as_json:

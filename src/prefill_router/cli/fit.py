@@ -9,15 +9,14 @@ import typer
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import SplitFile
 from prefill_router.cli.overwrite import Overwrite
-from prefill_router.cli.poolings import parse_poolings
-from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.data import load_split, read_dataset
+from prefill_router.cli.usage import UsageError, one_of, reading_words
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.features import FeatureExtractor
     from prefill_router.features.prefill import PrefillConfig
     from prefill_router.fitting import Recipe, RouterFit
+    from prefill_router.policy import FrugalCascade, Policy
 
 
 @app.command()
@@ -80,14 +79,18 @@ def fit(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
     from prefill_router.cli.sources import sources
+    from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import FitConfig, fit_router
     from prefill_router.fitting.place import check_same_fit
+    from prefill_router.fitting.reading import policy_of
     from prefill_router.router.storage import check_replaceable
 
+    with reading_words():
+        prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
+        named = None if policy is None else policy_of({"kind": policy})
     check_replaceable(to)
-    prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
     config = FitConfig(
-        recipe=_with_policy(_recipe(prefill, recipe, store), policy),
+        recipe=_with_policy(_recipe(prefill, recipe, store), named),
         assumed_output_tokens=assume_output_tokens,
         seed=seed,
     )
@@ -136,10 +139,8 @@ def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | Non
     return read_recipe(file)
 
 
-def _with_policy(recipe: "Recipe", kind: str | None) -> "Recipe":
-    from prefill_router.fitting.reading import policy_of
-
-    return recipe if kind is None else replace(recipe, policy=policy_of({"kind": kind}))
+def _with_policy(recipe: "Recipe", policy: "Policy | FrugalCascade | None") -> "Recipe":
+    return recipe if policy is None else replace(recipe, policy=policy)
 
 
 def _prefill(
@@ -152,6 +153,7 @@ def _prefill(
     all_layers: bool,
     assign: list[str] | None,
 ) -> "PrefillConfig":
+    from prefill_router.cli.poolings import parse_poolings
     from prefill_router.features.prefill import PrefillConfig
 
     pairs = [pair.rpartition("=") for pair in assign or ()]

@@ -6,16 +6,23 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.grade_summary import judge_warning, show_grading
 from prefill_router.cli.overwrite import Overwrite
 from prefill_router.cli.usage import one_of
-from prefill_router.harness.grading import GRADERS, Settings, grade_run
-from prefill_router.harness.grading.letters import UNEXTRACTED
-from prefill_router.harness.runs.run import Run
 from prefill_router.progress import BarProgress
-from prefill_router.targets import read_pool
 
-_LISTING = "  \n".join(f"{name}: {kind.summary}" for name, kind in GRADERS.items())
+GRADERS = {
+    "exact": "the whole answer, but for white space around it",
+    "normalised": "the same without case, punctuation, articles and odd white space",
+    "mmlu_pro": "the letter of a choice, found as MMLU-Pro finds it",
+    "number": "the number that the answer ends on",
+    "math": "equality of LaTeX and of expressions, by math-verify",
+    "python": "a function of your own",
+    "judge": "another language model, by the task's rubric",
+    "hle": "another language model, which compares with the right answer",
+    "code": "programs against tests, in a sandbox, as LiveCodeBench does",
+}
+"""As the registry has them, written out so that the help needn't import it."""
+_LISTING = "  \n".join(f"{name}: {summary}" for name, summary in GRADERS.items())
 
 
 @app.command(
@@ -66,6 +73,14 @@ def grade(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Grade a run's answers and write a dataset folder."""
+    from prefill_router.cli.grade_summary import judge_warning, show_grading
+    from prefill_router.harness.grading import Settings, grade_run
+    from prefill_router.harness.grading.letters import UNEXTRACTED
+    from prefill_router.harness.runs.run import Run
+    from prefill_router.targets import read_pool
+
+    choice = one_of("--unextracted", unextracted, UNEXTRACTED)
+    left_out = frozenset(one_of("--skip", name, tuple(GRADERS)) for name in skip or ())
     settings = Settings(
         judge=None if judge is None else read_pool(judge),
         soft=soft,
@@ -73,9 +88,9 @@ def grade(
         judge_limit=judge_max_cost,
         judge_again=judge_again,
         jobs=jobs,
-        skip=frozenset(skip or ()),
+        skip=left_out,
         fresh=fresh,
-        unextracted=one_of("--unextracted", unextracted, UNEXTRACTED),
+        unextracted=choice,
         interpreter=interpreter,
         function=grader_function,
     )

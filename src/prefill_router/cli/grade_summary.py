@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
 from prefill_router.cli.amounts import counted, dollars, needed, rounded_up
 from prefill_router.cli.app import out
-from prefill_router.harness.grading import GradingReport
-from prefill_router.harness.grading.bill import Bill
-from prefill_router.harness.grading.sheet import GRADES
-from prefill_router.harness.grading.tally import TargetSummary
+
+if TYPE_CHECKING:
+    from prefill_router.harness.grading import GradingReport
+    from prefill_router.harness.grading.bill import Bill
+    from prefill_router.harness.grading.tally import TargetSummary
 
 _OTHER_FIX = "check the judge's endpoint in its pool file and grade again"
 _FIXES: Final[Mapping[str, str]] = {
@@ -23,7 +24,7 @@ _FIXES: Final[Mapping[str, str]] = {
 }
 
 
-def show_grading(report: GradingReport, folder: Path) -> None:
+def show_grading(report: "GradingReport", folder: Path) -> None:
     """Print what came of grading: a line for each target, what lacks labels, what judging cost."""
     out.print(_table(report.targets))
     for name in report.skipped:
@@ -43,7 +44,9 @@ def show_grading(report: GradingReport, folder: Path) -> None:
         _show_bill(report.judging)
 
 
-def _show_examples(report: GradingReport, folder: Path) -> None:
+def _show_examples(report: "GradingReport", folder: Path) -> None:
+    from prefill_router.harness.grading.sheet import GRADES
+
     shown = {reason: one for reason, one in report.examples.items() if reason != "skipped"}
     for reason, one in shown.items():
         told = f": {one.detail}" if one.detail else ""
@@ -52,7 +55,7 @@ def _show_examples(report: GradingReport, folder: Path) -> None:
         out.print(f"the rest: {folder / GRADES}, column detail", soft_wrap=True)
 
 
-def judge_warning(report: GradingReport) -> str:
+def judge_warning(report: "GradingReport") -> str:
     """Why no answer has a judge's label though some needed one, and what to do about it."""
     failed = report.judge_failed
     reasons = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
@@ -60,7 +63,7 @@ def judge_warning(report: GradingReport) -> str:
     return f"warning: the judge gave no verdict at all ({reasons}); {'; '.join(fixes)}"
 
 
-def _show_bill(bill: Bill) -> None:
+def _show_bill(bill: "Bill") -> None:
     calls = counted(bill.calls, "judge call")
     out.print(f"{calls} in all gradings of this run: {dollars(bill.cost)}", soft_wrap=True)
     if bill.at_risk:
@@ -77,7 +80,7 @@ def _show_bill(bill: Bill) -> None:
         out.print(f"about --judge-max-cost {enough} would do for all of them", soft_wrap=True)
 
 
-def _table(targets: tuple[TargetSummary, ...]) -> Table:
+def _table(targets: tuple["TargetSummary", ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("target", overflow="fold")
     for title in ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost"):
@@ -89,7 +92,7 @@ def _table(targets: tuple[TargetSummary, ...]) -> Table:
     return table
 
 
-def _cells(target: TargetSummary, digits: int) -> tuple[str, ...]:
+def _cells(target: "TargetSummary", digits: int) -> tuple[str, ...]:
     interval = target.interval
     missing = sum(target.missing.values())
     return (

@@ -3,7 +3,6 @@
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.table import Table
 
 from prefill_router.cli.app import out
@@ -71,6 +70,8 @@ def _text(value: float, digits: int, unit: str) -> str:
 
 def picture(result: "Evaluation") -> str:
     """The accuracy-cost plane in characters."""
+    import numpy as np
+
     curve = [
         Mark(cost, accuracy, "*")
         for cost, accuracy in zip(result.curve.mean_cost, result.curve.accuracy, strict=True)

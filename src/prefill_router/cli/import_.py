@@ -1,18 +1,31 @@
 """`prefill-router import`: scored answers of another format into a dataset folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.overwrite import Overwrite
-from prefill_router.data import Origin, Summary, summarise, write_dataset
-from prefill_router.data.storage import check_replaceable
-from prefill_router.importers import FORMATS, Columns, ImportReport, Scale, import_dataset
+from prefill_router.cli.usage import UsageError, reading_words
+
+if TYPE_CHECKING:
+    from prefill_router.data import Summary
+    from prefill_router.importers import ImportReport
 
 _SHOWN = 10
-_LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in FORMATS.items())
+FORMATS = {
+    "llmrouterbench": "LLMRouterBench: a results tree, a tar of it, or interchange JSON Lines",
+    "routerbench": "RouterBench: the wide table as CSV, JSON Lines or Parquet",
+    "mmlu_pro": "MMLU-Pro eval_results: one zip or JSON list per target",
+    "routellm": "RouteLLM: CSV with a prompt and a boolean column per target",
+    "nvidia": "NVIDIA LLM Router blueprint v3: a long CSV of isCorrect",
+    "routerarena": "RouterArena: JSON lists of predictions",
+    "long": "your own table, a row per query and target: CSV, JSON Lines or Parquet",
+    "wide": "your own table, a column per target: CSV, JSON Lines or Parquet",
+}
+"""As the registry has them, written out so that the help needn't import it."""
+_LISTING = "  \n".join(f"{name}: {summary}" for name, summary in FORMATS.items())
 
 
 @app.command(
@@ -79,6 +92,14 @@ def import_command(
     ] = None,
 ) -> None:
     """Read scored answers of another format and write a dataset folder."""
+    from prefill_router.data import Origin, summarise, write_dataset
+    from prefill_router.data.storage import check_replaceable
+    from prefill_router.importers import Columns, Scale, import_dataset
+
+    if format_ not in FORMATS:
+        raise UsageError(f"there is no format {format_!r}; the formats are {', '.join(FORMATS)}")
+    with reading_words():
+        scores = Scale.parse(scale, threshold)
     origin = Origin.of(f"import {format_}", *sources)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     columns = Columns(
@@ -91,7 +112,7 @@ def import_command(
         input_tokens=inputs,
         output_tokens=outputs,
         cost=cost,
-        scale=Scale.parse(scale, threshold),
+        scale=scores,
         targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
     )
     with err.status(f"reading {format_}"):
@@ -112,7 +133,7 @@ def import_command(
     _show_dataset(summary, to)
 
 
-def _show(report: ImportReport) -> None:
+def _show(report: "ImportReport") -> None:
     out.print(f"read {report.rows_read:,} rows of {report.files_read:,} files")
     for reason, count in report.files_skipped.items():
         out.print(f"  {count:,} files left out: {reason}", soft_wrap=True)
@@ -128,7 +149,7 @@ def _show(report: ImportReport) -> None:
         out.print(f"note: {note}", soft_wrap=True)
 
 
-def _show_dataset(summary: Summary, to: Path) -> None:
+def _show_dataset(summary: "Summary", to: Path) -> None:
     whole = summary.whole
     labels = sum(target.measured for target in whole.targets)
     missing = sum(target.missing for target in whole.targets)

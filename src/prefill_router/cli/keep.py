@@ -9,11 +9,11 @@ from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.codes import Code
 from prefill_router.cli.options import UnseenPart
 from prefill_router.cli.usage import one_of
-from prefill_router.data import RoutingDataset, read_dataset
-from prefill_router.errors import ConfigError, DataError
+from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset
     from prefill_router.evaluation import Estimate
     from prefill_router.studies.guarantee import Assumption, Guarantee
 
@@ -59,12 +59,14 @@ def keep(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
     from prefill_router.cli.unseen import PARTS, Unseen
+    from prefill_router.data import read_dataset
     from prefill_router.evaluation import Trial
     from prefill_router.router import Router
     from prefill_router.router.states import default_cache
     from prefill_router.studies.guarantee import guarantee
 
     one_of("--part", part, PARTS)
+    assumed = _assumption(assume)
     router = Router.load(folder, sources=sources(encoder_folder))
     unseen = Unseen.of(router, read_dataset(data), part)
     best = best or _best(unseen.train)
@@ -77,7 +79,7 @@ def keep(
         best=best,
         keep=share,
         confidence=confidence,
-        assume=_assumption(assume),
+        assume=assumed,
         queries=unseen.judged.queries,
         resamples=resamples,
         seed=seed,
@@ -90,7 +92,7 @@ def keep(
         raise typer.Exit(Code.NO_GUARANTEE)
 
 
-def _best(train: RoutingDataset | None) -> str:
+def _best(train: "RoutingDataset | None") -> str:
     from prefill_router.studies.guarantee import best_single
 
     if train is None:
@@ -104,10 +106,7 @@ def _best(train: RoutingDataset | None) -> str:
 def _assumption(name: str) -> "Assumption":
     from prefill_router.studies.guarantee import ASSUMPTIONS
 
-    for known in ASSUMPTIONS:
-        if known == name:
-            return known
-    raise ConfigError(f"--assume is {name!r}; it must be one of {list(ASSUMPTIONS)}")
+    return one_of("--assume", name, ASSUMPTIONS)
 
 
 def _show(found: "Guarantee") -> None:

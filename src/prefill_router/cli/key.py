@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli.app import err, out, print_json
-from prefill_router.errors import ConfigError
+from prefill_router.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from prefill_router.gateway.guarding.keys import ClientKey
@@ -116,7 +116,7 @@ def _checked(given: dict[str, Any]) -> "ClientKey":
         return ClientKey.model_validate(given)
     except ValidationError as error:
         told = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
-        raise ConfigError(told) from None
+        raise UsageError(told) from None
 
 
 def _told(row: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ import typer
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import SplitFile
-from prefill_router.cli.poolings import parse_poolings
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -40,13 +39,14 @@ def layers(
     Example: prefill-router layers answers --store states --out figures
     """
     from prefill_router.activations import ActivationStore
+    from prefill_router.cli.poolings import parse_poolings
     from prefill_router.data import read_dataset
     from prefill_router.layers import ablation, candidate_sites, search, survey
 
+    poolings = parse_poolings(pooling)
     if to is not None:
         files.check_place(to / "figure.png")
     activations = ActivationStore.open(store)
-    poolings = parse_poolings(pooling)
     dataset = read_dataset(data)
     train = dataset.select(drawn(dataset, split_file, seed)["train"])
     sites = candidate_sites(activations, poolings=poolings, all_layers=all_layers)

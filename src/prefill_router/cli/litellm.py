@@ -1,15 +1,15 @@
 """`prefill-router litellm`: LiteLLM's configuration as a pool."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.errors import ConfigError
-from prefill_router.targets import write_pool
+from prefill_router.cli.overwrite import Overwrite, check_same, replacing
+from prefill_router.cli.usage import UsageError, check_suffix
 
 if TYPE_CHECKING:
     from prefill_router.gateway.litellm import Imported
@@ -22,6 +22,7 @@ def litellm(
     settings: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The gateway's settings file to write.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Make a pool file, and settings of the gateway, of LiteLLM's configuration.
@@ -31,14 +32,21 @@ def litellm(
 
     Example: prefill-router litellm config.yaml --out pool.yaml --settings gateway.yaml
     """
+    import yaml
+
     from prefill_router.gateway.litellm.importing import import_config
+    from prefill_router.targets import write_pool
 
     _check_places(config, to, settings)
     found = import_config(config)
-    write_pool(found.pool, to)
-    if settings is not None:
-        told = yaml.safe_dump({k: dict(v) for k, v in found.settings.items()}, sort_keys=False)
-        files.write_text(settings, told)
+    with ExitStack() as places:  # both, or neither
+        pool = places.enter_context(replacing(to, overwrite=overwrite))
+        write_pool(found.pool, pool)
+        if settings is not None:
+            told = yaml.safe_dump({k: dict(v) for k, v in found.settings.items()}, sort_keys=False)
+            place = places.enter_context(replacing(settings, overwrite=overwrite))
+            place.write_text(told, encoding="utf-8")
+        check_same(to, pool, overwrite=overwrite)
     if as_json:
         _print_json(found, to, settings)
     else:
@@ -49,13 +57,14 @@ def _check_places(config: Path, to: Path, settings: Path | None) -> None:
     for place in (to, settings):
         if place is None:
             continue
-        files.check_place(place)
-        if place.suffix.lower() not in (".yaml", ".yml"):
-            raise ConfigError(f"{place} isn't a YAML file; name one, such as pool.yaml")
+        check_suffix("--out" if place is to else "--settings", place, (".yaml", ".yml"))
         if place.resolve() == config.resolve():
-            raise ConfigError(f"{place} is LiteLLM's own file; name another")
+            raise UsageError(f"{place} is LiteLLM's own file; name another")
     if settings is not None and settings.resolve() == to.resolve():
-        raise ConfigError(f"{to} can't hold both; give --out and --settings names of their own")
+        raise UsageError(f"{to} can't hold both; give --out and --settings names of their own")
+    for place in (to, settings):
+        if place is not None:
+            files.check_place(place)
 
 
 def _show(found: "Imported", to: Path, settings: Path | None) -> None:

@@ -1,19 +1,22 @@
 """How long targets took in a run, for the dataset that was graded from it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.cli.app import err
-from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
+
+if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset
 
 PerCell = Float[NDArray[np.float64], "query target"]
 
 
-def measured_seconds(folder: Path, dataset: RoutingDataset) -> PerCell:
+def measured_seconds(folder: Path, dataset: "RoutingDataset") -> PerCell:
     """From each request to the end of its answer, as collected; NaN where there is none.
 
     Args:
@@ -43,7 +46,7 @@ def measured_seconds(folder: Path, dataset: RoutingDataset) -> PerCell:
 
 
 def answers_seconds(
-    judged: RoutingDataset, speeds: Path | None, run: Path | None
+    judged: "RoutingDataset", speeds: Path | None, run: Path | None
 ) -> tuple[PerCell, str]:
     """How long each answer takes, by speeds or as measured in a run, and where that comes from."""
     from prefill_router.studies.end_to_end import answer_seconds, read_speeds

@@ -8,8 +8,6 @@ import typer
 
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.cli.overwrite import Overwrite
-from prefill_router.data import Origin, merge, read_dataset, summarise, write_dataset
-from prefill_router.data.storage import check_replaceable
 
 
 @final
@@ -40,6 +38,9 @@ def merge_command(
 
     Example: prefill-router merge answers more --out both
     """
+    from prefill_router.data import Origin, merge, read_dataset, summarise, write_dataset
+    from prefill_router.data.storage import check_replaceable
+
     origin = Origin.of("merge", *folders)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     datasets = {str(folder): read_dataset(folder) for folder in folders}

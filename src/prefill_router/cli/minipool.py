@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import err, out, print_json
+from prefill_router.cli.overwrite import Overwrite, replacing
+from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
-from prefill_router.upstream import is_loopback
 
 _LOOPBACK = "127.0.0.1"
 _minipool = typer.Typer()
@@ -57,6 +58,7 @@ def serve(
         serve_pool,
         served_pool,
     )
+    from prefill_router.upstream import is_loopback
 
     if write_pool is not None:
         check_place(write_pool)
@@ -90,6 +92,7 @@ def tasks(
     count: Annotated[int, typer.Option(help="How many.")] = 2000,
     seed: Annotated[int, typer.Option(help="Another seed, other questions.")] = 0,
     domains: Annotated[str | None, typer.Option(help="Families of tasks, between commas.")] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Make questions that none of the tiny models was trained on, each with its answer.
@@ -101,17 +104,20 @@ def tasks(
     from prefill_router.harness.task import Task
     from prefill_router.minipool import make_tasks
 
-    check_place(to)
     names = None if domains is None else [name.strip() for name in domains.split(",")]
+    with reading_words():
+        asked = make_tasks(count, seed=seed, domains=names)
+    check_place(to)
     made = [
         Task(
             query=Query(task.id, task.prompt, domain=task.domain, benchmark="minipool"),
             grader="exact",
             answer=(task.answer,),
         )
-        for task in make_tasks(count, seed=seed, domains=names)
+        for task in asked
     ]
-    write_tasks(made, to)
+    with replacing(to, overwrite=overwrite) as temporary:
+        write_tasks(made, temporary)
     families = sorted({task.query.domain or "" for task in made})
     if as_json:
         print_json({"tasks": len(made), "families": families, "file": str(to)})

@@ -7,11 +7,11 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset
     from prefill_router.evaluation import Comparison
     from prefill_router.router import Router
 
@@ -40,6 +40,7 @@ def paired(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
+    from prefill_router.data import read_dataset
     from prefill_router.evaluation import compare
     from prefill_router.router import Router
     from prefill_router.router.states import default_cache
@@ -70,7 +71,7 @@ def paired(
     _show(found, len(unseen), first.name, second.name)
 
 
-def _unseen(dataset: RoutingDataset, routers: "list[Router]") -> RoutingDataset:
+def _unseen(dataset: "RoutingDataset", routers: "list[Router]") -> "RoutingDataset":
     """The queries of the first router's test part that neither learned from."""
     one, other = routers
     if set(one.pool.names) != set(other.pool.names):

@@ -4,23 +4,21 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.usage import UsageError
-from prefill_router.errors import ConfigError
+from prefill_router.cli.overwrite import Overwrite, replacing
+from prefill_router.cli.usage import UsageError, check_suffix
 from prefill_router.files import check_place
-from prefill_router.harness.prices.refresh import (
-    OPENROUTER,
-    PRICES,
-    Change,
-    Refreshed,
-    refresh_prices,
-)
-from prefill_router.targets import read_pool, write_pool
+
+if TYPE_CHECKING:
+    from prefill_router.harness.prices.refresh import (
+        Change,
+        Refreshed,
+    )
 
 _COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
 _HEADS = ("input", "output", "cached input", "reasoning")
@@ -34,7 +32,7 @@ def prices(
     ] = None,
     source: Annotated[
         str, typer.Option("--from", help="OpenRouter's list, at an address or in a file.")
-    ] = OPENROUTER,
+    ] = "https://openrouter.ai/api/v1/models",
     provider: Annotated[
         list[str] | None,
         typer.Option(help="Take this provider's prices; TARGET=NAME for one target."),
@@ -43,6 +41,7 @@ def prices(
         list[str] | None,
         typer.Option("--map", metavar="TARGET=MODEL", help="The list's name of a target."),
     ] = None,
+    overwrite: Overwrite = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Refresh a pool's prices from OpenRouter's list of models, and date them.
@@ -52,28 +51,41 @@ def prices(
 
     Example: prefill-router prices --pool pool.yaml --map fast=openai/gpt-oss-20b
     """
+    from prefill_router.harness.prices.refresh import refresh_prices
+    from prefill_router.targets import read_pool, write_pool
+
     place = to or pool
-    check_place(place)
-    if place.suffix.lower() not in (".yaml", ".yml"):
-        raise ConfigError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
+    if to is None and place.suffix.lower() not in (".yaml", ".yml"):
+        raise UsageError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
+    check_suffix("--out", place, (".yaml", ".yml"))
     general, by_target = _providers(provider or [])
+    models = dict(_pair("--map", text) for text in map_ or [])
+    check_place(place)
     before = read_pool(pool)
     with err.status(f"reading {source}"):
         found = refresh_prices(
             before,
             date=datetime.now(UTC).date().isoformat(),
             source=source,
-            models=dict(_pair("--map", text) for text in map_ or []),
+            models=models,
             provider=general,
             providers=by_target,
         )
     if place == pool and _COMMENT.search(pool.read_text(encoding="utf-8-sig")):
         err.print(f"note: the comments in {pool} aren't kept", soft_wrap=True)
-    write_pool(found.pool, place)
+    if to is None:
+        write_pool(found.pool, pool)
+    else:
+        with replacing(to, overwrite=overwrite or _is_same(to, pool)) as temporary:
+            write_pool(found.pool, temporary)
     if json:
         print_json(_summary(found, place))
     else:
         _show(found, place)
+
+
+def _is_same(to: Path, pool: Path) -> bool:
+    return to.exists() and to.samefile(pool)
 
 
 def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
@@ -94,7 +106,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def _show(found: Refreshed, place: Path) -> None:
+def _show(found: "Refreshed", place: Path) -> None:
     table = Table("target", "listed as", *_HEADS, box=None, pad_edge=False)
     for change in found.found:
         at = "" if change.provider is None else f" at {change.provider}"
@@ -121,7 +133,7 @@ def _price(price: float | None) -> str:
     return "-" if price is None else f"{price:.10g}"
 
 
-def _summary(found: Refreshed, place: Path) -> dict[str, Any]:
+def _summary(found: "Refreshed", place: Path) -> dict[str, Any]:
     return {
         "out": str(place),
         "source": found.source,
@@ -132,7 +144,9 @@ def _summary(found: Refreshed, place: Path) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: "Change") -> dict[str, Any]:
+    from prefill_router.harness.prices.refresh import PRICES
+
     return {
         "target": change.target,
         "model": change.model,

@@ -16,10 +16,10 @@ from prefill_router.cli.moments import HELP, moment
 from prefill_router.cli.usage import UsageError
 from prefill_router.files import check_place
 from prefill_router.progress import BarProgress
-from prefill_router.targets import Pool, read_pool
 
 if TYPE_CHECKING:
     from prefill_router.gateway.receipts import Receipt, Replay
+    from prefill_router.targets import Pool
 
 _LAMS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _MOVES = 3
@@ -57,6 +57,7 @@ def replay(
     Example: prefill-router replay receipts.sqlite --lam 0.3 --lam 0.9 --since 7d
     """
     from prefill_router.gateway.receipts import read_receipts
+    from prefill_router.targets import read_pool
 
     if to is not None:
         check_place(to)
@@ -102,7 +103,7 @@ def _decide(
     receipts: "Callable[[], Iterator[Receipt]]",
     lams: Sequence[float],
     router: Path | None,
-    pool: Pool | None,
+    pool: "Pool | None",
     encoders: Sequence[Path] | None,
 ) -> "Replay":
     from prefill_router.gateway.receipts import Recorded, at_prices, by_router, replay as again

@@ -1,15 +1,18 @@
 """`prefill-router reprice`: other prices, the same router."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.overwrite import Overwrite
+from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import file_digest
-from prefill_router.targets import Pool, Target, read_pool
+
+if TYPE_CHECKING:
+    from prefill_router.targets import Pool, Target
 
 
 @app.command()
@@ -32,7 +35,12 @@ def reprice(
     Example: prefill-router reprice router --prices prices.csv --date 2026-11-20
     """
     from prefill_router.router import Router
+    from prefill_router.targets import read_pool
+    from prefill_router.targets.pool import day_of
 
+    if date is not None:
+        with reading_words():
+            day_of(date)
     router = Router.load(folder)
     listed = read_pool(prices)
     known = {
@@ -89,13 +97,13 @@ def _check_same(to: Path, folder: Path) -> None:
         raise ConfigError(f"{to} isn't this router; name another folder, or say --overwrite")
 
 
-def _prices(target: Target) -> str:
+def _prices(target: "Target") -> str:
     if not target.has_price:
         return "?"
     return f"${target.input_price} in, ${target.output_price} out"
 
 
-def _summary(before: Pool, after: Pool) -> str:
+def _summary(before: "Pool", after: "Pool") -> str:
     lines = [
         f"{old.name}: {_prices(old)} -> {_prices(new)}"
         for old, new in zip(before, after, strict=True)

@@ -13,12 +13,12 @@ from rich.text import Text
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.cli.options import Lam
 from prefill_router.cli.usage import UsageError
-from prefill_router.data import Prompt
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
-from prefill_router.targets import Pool, read_pool
 
 if TYPE_CHECKING:
+    from prefill_router.data import Prompt
     from prefill_router.router import CascadePlan, Decision
+    from prefill_router.targets import Pool
     from prefill_router.upstream import Reply
 
 
@@ -88,8 +88,10 @@ def route(
         print_json(decision.to_dict())
 
 
-def _places(pool: Path | None) -> Pool:
+def _places(pool: Path | None) -> "Pool":
     """Who is asked; never as a router's folder says, which may be somebody else's."""
+    from prefill_router.targets import read_pool
+
     if pool is None:
         raise UsageError(
             "--answer sends the request and a key to the endpoint of a target, which a router's "
@@ -98,7 +100,9 @@ def _places(pool: Path | None) -> Pool:
     return read_pool(pool)
 
 
-def _cascade(plan: "CascadePlan", prompt: Prompt, places: "Pool | None", *, as_json: bool) -> None:
+def _cascade(
+    plan: "CascadePlan", prompt: "Prompt", places: "Pool | None", *, as_json: bool
+) -> None:
     """Show whom a cascade asks; ask them where places are given."""
     from prefill_router.cli.route_cascade import show_plan, show_trail
     from prefill_router.upstream import ask_once
@@ -145,7 +149,7 @@ def _standard_input() -> str:
         raise FormatError(f"not UTF-8 at byte {error.start}", file="standard input") from None
 
 
-def _messages(text: str) -> Prompt:
+def _messages(text: str) -> "Prompt":
     from prefill_router.router import as_prompt
 
     try:

@@ -8,7 +8,6 @@ import typer
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import SplitFile
 from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.data import load_split, read_dataset, split
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ def search(
     """
     from prefill_router.studies.search import SearchConfig, read_space
 
+    aim = _objective(objective)
     what = read_space(space)
     if listed:
         _list(what, as_json=as_json)
@@ -78,7 +78,7 @@ def search(
     config = SearchConfig(
         trials=trials,
         folds=folds,
-        objective=_objective(objective),
+        objective=aim,
         margin=margin,
         seed=seed,
         jobs=jobs,
@@ -118,6 +118,7 @@ class _Job:
         """Search, choose, write; and open the test part, unless it stays sealed."""
         from prefill_router.activations import ActivationStore
         from prefill_router.cli.sources import sources
+        from prefill_router.data import load_split, read_dataset, split
         from prefill_router.fitting import gather
         from prefill_router.studies.search import choose, conclude, report, seal, search
         from prefill_router.studies.search.proposing import openers

@@ -1,23 +1,19 @@
 """`prefill-router split`: draw a split and save it by query id."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prefill_router import files
 from prefill_router.cli.app import app, out, print_json
 from prefill_router.cli.overwrite import Overwrite
-from prefill_router.data import (
-    FRACTIONS,
-    WITH_CALIBRATION,
-    Split,
-    load_split,
-    read_dataset,
-    save_split,
-    split,
-)
 from prefill_router.errors import ConfigError, FormatError
+
+if TYPE_CHECKING:
+    from prefill_router.data import (
+        Split,
+    )
 
 
 @app.command(name="split")
@@ -35,6 +31,8 @@ def split_command(
 
     Example: prefill-router split answers --seed 0 --out split.json
     """
+    from prefill_router.data import FRACTIONS, WITH_CALIBRATION, read_dataset, save_split, split
+
     files.check_place(to)
     if to.is_dir():
         raise ConfigError(f"{to} is a folder; a split is a file: name one, such as {to}/split.json")
@@ -55,8 +53,10 @@ def split_command(
         out.print(f"strata too small to split alone, merged by regime: {small}", soft_wrap=True)
 
 
-def _is_same(drawn: Split, there: Path) -> bool:
+def _is_same(drawn: "Split", there: Path) -> bool:
     """Whether a file holds this very split."""
+    from prefill_router.data import load_split
+
     try:
         return load_split(there) == drawn
     except FormatError:

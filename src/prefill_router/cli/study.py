@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 
 from prefill_router.cli.app import err, out, print_json
-from prefill_router.data import RoutingDataset, Split, load_split, read_dataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from prefill_router.activations import Activations
+    from prefill_router.data import RoutingDataset, Split
     from prefill_router.fitting import Recipe
     from prefill_router.router import Router
     from prefill_router.studies.fitted import Failed
@@ -60,9 +60,9 @@ class Opened:
         router: The router, where a folder of one was given.
     """
 
-    dataset: RoutingDataset
+    dataset: "RoutingDataset"
     recipes: "Mapping[str, Recipe]"
-    drawn: Split
+    drawn: "Split"
     states: "Sequence[Activations]"
     folder: Path
     bar: BarProgress
@@ -81,7 +81,7 @@ def begin(
     seed: int = 0,
     encoder_folder: Sequence[Path] | None = None,
     asked: Mapping[str, Any] | None = None,
-    check: Callable[[RoutingDataset, Split], object] | None = None,
+    check: Callable[["RoutingDataset", "Split"], object] | None = None,
 ) -> Opened:
     """Check the folder, read what is asked for, and gather the states.
 
@@ -102,6 +102,7 @@ def begin(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources
+    from prefill_router.data import read_dataset
     from prefill_router.fitting import gather
     from prefill_router.studies.output import check_place, mark
 
@@ -131,7 +132,7 @@ def require_some(fitted: Sized, failed: "Sequence[Failed]") -> None:
         raise FitError(f"no router could be fitted; {failed[0].name}: {failed[0].why}")
 
 
-def facts(data: Path, drawn: Split, seed: int) -> dict[str, str]:
+def facts(data: Path, drawn: "Split", seed: int) -> dict[str, str]:
     """What the reader of any study must know."""
     sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
     return {
@@ -184,12 +185,13 @@ def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
 
 
 def _drawn(
-    dataset: RoutingDataset,
+    dataset: "RoutingDataset",
     recipes: "Mapping[str, Recipe]",
     router: "Router | None",
     file: Path | None,
     seed: int,
-) -> Split:
+) -> "Split":
+    from prefill_router.data import load_split
     from prefill_router.reports.compare.plan import draw_for
 
     if file is not None:

@@ -7,7 +7,6 @@ import typer
 
 from prefill_router.cli.app import err
 from prefill_router.cli.options import SplitFile
-from prefill_router.cli.poolings import parse_poolings
 from prefill_router.cli.study import (
     AsJson,
     Data,
@@ -18,7 +17,6 @@ from prefill_router.cli.study import (
     study,
 )
 from prefill_router.cli.usage import UsageError
-from prefill_router.data import read_dataset
 from prefill_router.progress import BarProgress
 
 
@@ -49,12 +47,14 @@ def dimensions(
 
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.layers import drawn
+    from prefill_router.cli.poolings import parse_poolings
+    from prefill_router.data import read_dataset
     from prefill_router.studies.dimensions import dimension_study
     from prefill_router.studies.dimensions_report import sheet
     from prefill_router.studies.output import check_place, mark
 
-    check_place(to, "dimensions")
     sizes, poolings = _sizes(dims), parse_poolings(pooling)
+    check_place(to, "dimensions")
     stores = [ActivationStore.open(path) for path in store]
     dataset = read_dataset(data)
     parts = drawn(dataset, split_file, seed)

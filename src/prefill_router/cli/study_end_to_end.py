@@ -21,7 +21,7 @@ from prefill_router.cli.study import (
     finish,
     study,
 )
-from prefill_router.data import Prompt, RoutingDataset, read_dataset
+from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from prefill_router.activations import Activations
+    from prefill_router.data import Prompt, RoutingDataset
     from prefill_router.router import Router
     from prefill_router.studies.end_to_end import Charge, Contender, EndToEnd, Latency
     from prefill_router.studies.end_to_end.contender import PerCell
@@ -89,11 +90,13 @@ def end_to_end(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.measured import answers_seconds
+    from prefill_router.cli.unseen import PARTS
     from prefill_router.studies.end_to_end import LAMS, Charge, study_end_to_end
     from prefill_router.studies.end_to_end.page import NAME, sheet
     from prefill_router.studies.end_to_end.result import ROUTER
     from prefill_router.studies.output import check_place, mark
 
+    one_of("--part", part, PARTS)
     check_place(to, NAME)
     if rounds < 1:
         raise ConfigError(f"--rounds is {rounds}; 5 is usual, 1 is the least")
@@ -148,7 +151,7 @@ class _Stage:
     """Where the contenders meet: the same queries, at the router's prices."""
 
     router: "Router"
-    judged: RoutingDataset
+    judged: "RoutingDataset"
     best: str
     stores: "Sequence[Activations]"
     sample: int
@@ -169,6 +172,7 @@ class _Stage:
     ) -> "_Stage":
         from prefill_router.cli.sources import sources
         from prefill_router.cli.unseen import Unseen
+        from prefill_router.data import read_dataset
         from prefill_router.router import Router
         from prefill_router.studies.guarantee import best_single
 
@@ -245,8 +249,8 @@ class _Stage:
         return known | timed
 
 
-def _route(name: str, router: "Router") -> Callable[[Prompt], object]:
-    def route(prompt: Prompt) -> object:
+def _route(name: str, router: "Router") -> Callable[["Prompt"], object]:
+    def route(prompt: "Prompt") -> object:
         try:
             return router.route(prompt)
         except PrefillRouterError as error:

@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import err
-from prefill_router.cli.poolings import parse_poolings
 from prefill_router.cli.study import AsJson, Out, Seed, finish, study
-from prefill_router.data import read_dataset, split
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
@@ -37,15 +35,17 @@ def layers(
     from rich.table import Table
 
     from prefill_router.activations import ActivationStore
+    from prefill_router.cli.poolings import parse_poolings
+    from prefill_router.data import read_dataset, split
     from prefill_router.studies.ablations import ablation_study
     from prefill_router.studies.ablations_report import sheet
     from prefill_router.studies.output import check_place, mark
 
+    poolings = parse_poolings(pooling)
     check_place(to, "layers")
     names = [path.resolve().name for path in data]
     if len(set(names)) < len(names):
         raise ConfigError(f"the datasets' folders are called {names}; each needs a name of its own")
-    poolings = parse_poolings(pooling)
     stores = [ActivationStore.open(path) for path in store]
     pools = {}
     for name, path in zip(names, data, strict=True):

@@ -21,10 +21,10 @@ from prefill_router.cli.study import (
     study,
 )
 from prefill_router.cli.usage import one_of
-from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError
 
 if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset, Split
     from prefill_router.router import Router
     from prefill_router.studies.fitted import Failed
 
@@ -63,7 +63,7 @@ def ratio(
 
     one_of("--strong-by", strong_by, _BY)
 
-    def check(dataset: RoutingDataset, drawn: Split) -> None:
+    def check(dataset: "RoutingDataset", drawn: "Split") -> None:
         del drawn
         if strong is not None and strong not in dataset.pool.names:
             raise ConfigError(

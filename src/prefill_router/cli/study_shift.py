@@ -20,7 +20,7 @@ from prefill_router.cli.study import (
     require_some,
     study,
 )
-from prefill_router.cli.usage import UsageError
+from prefill_router.cli.usage import UsageError, reading_words
 
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset
@@ -113,9 +113,14 @@ def shift(
 def _check(
     train_on: str | None, test_on: str | None, hold_out: str | None, preset: str | None
 ) -> None:
+    from prefill_router.studies.shift_plan import Shift
+
     ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
     if ways != 1 or (train_on is None) != (test_on is None):
         raise UsageError("give --train-on with --test-on, or --hold-out, or --preset; one of these")
+    if preset:
+        with reading_words():
+            Shift.preset(preset)
 
 
 def _shift(

@@ -9,7 +9,6 @@ from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.layers import drawn
 from prefill_router.cli.options import SplitFile
-from prefill_router.cli.poolings import parse_poolings
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -34,12 +33,13 @@ def sweep(
     Example: prefill-router sweep answers --store states-a --store states-b --out sweep
     """
     from prefill_router.activations import ActivationStore
+    from prefill_router.cli.poolings import parse_poolings
     from prefill_router.data import read_dataset
     from prefill_router.layers import sweep as run
     from prefill_router.layers.figures import draw_sweep
 
-    files.check_place(to / "sweep.png")
     poolings = parse_poolings(pooling)
+    files.check_place(to / "sweep.png")
     stores = [ActivationStore.open(path) for path in store]
     dataset = read_dataset(data)
     parts = drawn(dataset, split_file, seed)

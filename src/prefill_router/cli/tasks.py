@@ -3,23 +3,26 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.errors import ConfigError
+from prefill_router.cli.overwrite import Overwrite, replacing
+from prefill_router.cli.usage import check_suffix
 from prefill_router.files import check_place
-from prefill_router.harness.benchmarks import (
-    BENCHMARKS,
-    LoadReport,
-    load_tasks,
-    sample_tasks,
-    write_tasks,
-)
-from prefill_router.harness.task import Task
 
-_LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in BENCHMARKS.items())
+if TYPE_CHECKING:
+    from prefill_router.harness.task import Task
+
+BENCHMARKS = {
+    "mmlu_pro": "MMLU-Pro, multiple choice; shots=5 adds solved questions",
+    "hle": "Humanity's Last Exam, the questions without images",
+    "livecodebench": "LiveCodeBench, programming; release=release_v5, from=2024-08-01, "
+    "to=2025-01-01",
+}
+"""As the registry has them, written out so that the help needn't import it."""
+_LISTING = "  \n".join(f"{name}: {summary}" for name, summary in BENCHMARKS.items())
 
 
 @app.command(
@@ -39,20 +42,20 @@ def tasks(
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of the hub's repository.")
     ] = None,
+    overwrite: Overwrite = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Write the tasks of a benchmark or a file as JSON Lines."""
+    from prefill_router.harness.benchmarks import LoadReport, load_tasks, sample_tasks, write_tasks
+
+    check_suffix("--out", to, (".jsonl", ".ndjson"))
     check_place(to)
-    if to.suffix.lower() not in (".jsonl", ".ndjson"):
-        raise ConfigError(
-            f"--out is {to}; tasks are written as JSON Lines: name it {to.stem}.jsonl"
-        )
     report, kinds = LoadReport(), Counter[str]()
     found: Iterable[Task] = load_tasks(spec, revision=revision, report=report)
-    with err.status(f"reading {spec}"):
+    with replacing(to, overwrite=overwrite) as temporary, err.status(f"reading {spec}"):
         if sample is not None:
             found = sample_tasks(found, sample, seed=seed)
-        count = write_tasks(_counted(found, kinds), to)
+        count = write_tasks(_counted(found, kinds), temporary)
     if json:
         print_json(
             {
@@ -70,7 +73,7 @@ def tasks(
         out.print(f"  {left_out:,} left out: {reason}", soft_wrap=True)
 
 
-def _counted(found: Iterable[Task], kinds: Counter[str]) -> Iterator[Task]:
+def _counted(found: Iterable["Task"], kinds: Counter[str]) -> Iterator["Task"]:
     for task in found:
         kinds[task.grader] += 1
         yield task

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, final
 
 from prefill_router.cli.app import err
 from prefill_router.cli.usage import one_of
-from prefill_router.data import Part, RoutingDataset, Split
 from prefill_router.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from prefill_router.data import Part, RoutingDataset, Split
     from prefill_router.router import Router
 
 PARTS = ("test", "calibration", "unseen")
@@ -26,11 +26,11 @@ class Unseen:
             where it has none.
     """
 
-    judged: RoutingDataset
-    train: RoutingDataset | None
+    judged: "RoutingDataset"
+    train: "RoutingDataset | None"
 
     @classmethod
-    def of(cls, router: "Router", whole: RoutingDataset, part: str) -> "Unseen":
+    def of(cls, router: "Router", whole: "RoutingDataset", part: str) -> "Unseen":
         """Take a dataset apart.
 
         Args:
@@ -67,7 +67,7 @@ class Unseen:
 
 
 def _judged(
-    drawn: Split, dataset: RoutingDataset, train: RoutingDataset | None, part: str
+    drawn: "Split", dataset: "RoutingDataset", train: "RoutingDataset | None", part: str
 ) -> Sequence[str]:
     named: tuple[Part, ...] = ("test", "calibration")
     for name in named:
@@ -84,7 +84,7 @@ def _judged(
     return ids
 
 
-def _check_held(dataset: RoutingDataset, ids: Sequence[str], part: str) -> None:
+def _check_held(dataset: "RoutingDataset", ids: Sequence[str], part: str) -> None:
     lacking = len(set(ids) - set(dataset.query_ids))
     if lacking:
         raise DataError(

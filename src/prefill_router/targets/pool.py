@@ -123,7 +123,7 @@ class Pool:
             else t
             for t in self.targets
         )
-        return replace(self, targets=targets, prices_date=None if date is None else _day(date))
+        return replace(self, targets=targets, prices_date=None if date is None else day_of(date))
 
     def public(self) -> "Pool":
         """The same pool as it may be shown and kept: addresses without what may be a key."""
@@ -140,7 +140,12 @@ class Pool:
         return {**date, **served, "targets": [target.to_dict() for target in self.targets]}
 
 
-def _day(text: str) -> str:
+def day_of(text: str) -> str:
+    """A day, as ISO 8601 has it.
+
+    Raises:
+        ConfigError: It is none.
+    """
     try:
         return day.fromisoformat(text).isoformat()
     except ValueError:
