@@ -1,17 +1,19 @@
 """`prefill-router import`: scored answers of another format into a dataset folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.overwrite import Overwrite
+from prefill_router.cli.usage import one_of
 from prefill_router.data import Origin, Summary, summarise, write_dataset
 from prefill_router.data.storage import check_replaceable
 from prefill_router.importers import FORMATS, Columns, ImportReport, Scale, import_dataset
 
 _SHOWN = 10
+REPEATS: Final[tuple[Literal["mean"]]] = ("mean",)
 _LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in FORMATS.items())
 
 
@@ -23,7 +25,8 @@ _LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in FORMATS.ite
         "Malformed rows are left out and reported with file and line; where they are more than one "
         "in a hundred, nothing is written. --scale, --threshold and the --...-column options are "
         "for long and wide tables; in a wide table --correct-column and the last three hold "
-        "{target}, as in '{target}|total_cost'.\n\n"
+        "{target}, as in '{target}|total_cost'. So is --repeats mean: rows of the same query and "
+        "target are runs, and their mean counts.\n\n"
         "Example: prefill-router import long answers.csv --out answers --prices prices.csv"
     ),
 )
@@ -64,6 +67,9 @@ def import_command(
     threshold: Annotated[
         float | None, typer.Option(help="An answer is right from this score on, else wrong.")
     ] = None,
+    repeats: Annotated[
+        str | None, typer.Option(help="Rows of the same query and target are runs: mean.")
+    ] = None,
     benchmark: Annotated[
         str | None, typer.Option("--benchmark-column", help="Usually benchmark.")
     ] = None,
@@ -92,6 +98,7 @@ def import_command(
         output_tokens=outputs,
         cost=cost,
         scale=Scale.parse(scale, threshold),
+        repeats=None if repeats is None else one_of("--repeats", repeats, REPEATS),
         targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
     )
     with err.status(f"reading {format_}"):
