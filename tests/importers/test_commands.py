@@ -66,13 +66,13 @@ def test_describe_as_text_and_json(tmp_path: Path) -> None:
     for piece in (
         "5 queries",
         "best single target 75.0 % (beta)",
-        "oracle 75.0 %, on the 4 queries",
+        "oracle 100.0 %, on the 4 queries",
         "disagreement",
     ):
         assert piece in text.output
     told = json.loads(run("describe", tmp_path / "out", "--json").stdout)
     assert told["regimes"]["disagreement"] == {"count": 3, "share": 0.6}
-    assert told["by_benchmark"]["made-up"]["oracle_accuracy"] == 0.75
+    assert told["by_benchmark"]["made-up"]["oracle_accuracy"] == 1
     by = run("describe", tmp_path / "out", "--by", "benchmark")
     assert "accuracy by benchmark" in by.output
 

@@ -57,7 +57,7 @@ class PartSummary:
         compared: Queries with the labels of all targets that have enough of them
             (`well_measured`): best single target and oracle are of these.
         best_single: The most accurate target on them, the first of several; None where they are
-            fewer than two.
+            fewer than two, or it is the only one of several that has enough.
         best_single_accuracy: Its accuracy on them.
         oracle_accuracy: Mean of each query's highest label on them.
         regimes: Queries in each consensus regime, over the targets measured on it.
@@ -150,13 +150,13 @@ def _part(dataset: RoutingDataset) -> PartSummary:
     labels = (~np.isnan(dataset.correct)).sum(axis=0)
     judged = np.flatnonzero(well_measured(dataset.correct) & (labels >= _FEWEST))
     compared = dataset.correct[~np.isnan(dataset.correct[:, judged]).any(axis=1)]
-    told = len(judged) > 0 and len(compared) >= _FEWEST
+    told = len(judged) >= min(_FEWEST, len(dataset.pool)) and len(compared) >= _FEWEST
     single = compared[:, judged].mean(axis=0) if told else np.zeros(0)
     return PartSummary(
         queries=len(dataset),
         distinct_prompts=len(set(dataset.prompt_keys)),
         targets=_targets(dataset, accuracy),
-        compared=len(compared) if len(judged) else 0,
+        compared=len(compared) if told else 0,
         best_single=dataset.pool.names[judged[single.argmax()]] if told else None,
         best_single_accuracy=float(single.max()) if told else None,
         oracle_accuracy=float(np.fmax.reduce(compared, axis=1).mean()) if told else None,
