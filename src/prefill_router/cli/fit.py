@@ -34,8 +34,9 @@ def fit(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Who answers: lambda, argmax, tolerance, tiered, cascade or frugal_cascade, with "
-            "its defaults; instead of the recipe's."
+            help="Who answers: lambda, argmax, tolerance, threshold, tiered, cascade or "
+            "frugal_cascade, or one with options as in a recipe: '{kind: KIND, ...}'; instead of "
+            "the recipe's."
         ),
     ] = None,
     mode: Annotated[
@@ -137,9 +138,18 @@ def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | Non
 
 
 def _with_policy(recipe: "Recipe", kind: str | None) -> "Recipe":
-    from prefill_router.fitting.reading import policy_of
+    from prefill_router.fitting import recipe_from_dict
+    from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
 
-    return recipe if kind is None else replace(recipe, policy=policy_of({"kind": kind}))
+    if kind is None:
+        return recipe
+    try:
+        given = parse_yaml(kind, DistinctLoader)
+    except NotYamlError as error:
+        raise UsageError(
+            f"--policy can't be read: {error}; give a kind, or '{{kind: tolerance, ...}}'"
+        ) from None
+    return replace(recipe, policy=recipe_from_dict({"policy": given or kind}).policy)
 
 
 def _prefill(

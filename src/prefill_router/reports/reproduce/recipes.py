@@ -24,8 +24,6 @@ REHEARSAL: Mapping[str, int] = {
     **{"rounds": 10},
 }
 """Options that make a fit quick and its router useless."""
-_AS_PUBLISHED: Mapping[str, bool] = {"shrinkage": False, "operating_points": False}
-"""What the paper's routers lack, each of which takes five more fits."""
 CALIBRATION: CalibratorKind = "platt"
 """Of the paper's suite it doesn't say which its tables have."""
 BASELINES = tuple(SYSTEMS[name] for name in SEMANTIC)
@@ -74,13 +72,16 @@ def routers(
             features=features,
             predictor=predictor,
             calibration=calibration,
-            **_AS_PUBLISHED,
+            shrinkage=False,
+            operating_points=False,
         )
     if text_network is not None:
         tuned = TextNetworkConfig(network=text_network)
         if options.quick:
             tuned = replace(tuned, epochs=1)
-        made[TUNED] = Recipe(features=(tuned,), predictor=GivenConfig(), **_AS_PUBLISHED)
+        made[TUNED] = Recipe(
+            features=(tuned,), predictor=GivenConfig(), shrinkage=False, operating_points=False
+        )
     if soft_labels is not None:
         judged = replace(made[SYSTEMS[UNIFIED]], calibration="none")
         made[JUDGED] = replace(judged, soft_labels=SoftLabels(file=soft_labels))
