@@ -46,6 +46,11 @@ def data(folder: Path) -> None:
     samples.write_csv(folder / "answers.csv", rows)
     judged = [{**row, "correct": 1 + q % 5} for q, row in enumerate(rows)]
     samples.write_csv(folder / "judged.csv", judged)
+    samples.write_csv(
+        folder / "sampled.csv", [{**row, "correct": n % 2} for n, row in enumerate(rows)]
+    )
+    for run in ("first", "second"):
+        write_dataset(make_routing_dataset(queries=5, seed=1), folder / run)
     log = [{"question": r["prompt"], "llm": r["target"], "score": 0.5} for r in rows]
     samples.write_jsonl(folder / "log.jsonl", log)
     wide = [

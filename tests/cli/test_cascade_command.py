@@ -8,7 +8,7 @@ import pytest
 from commands import Job, malformed, refused, succeeded
 from prefill_router.data import read_dataset
 from prefill_router.minipool.server import ScriptedModel, serve
-from prefill_router.policy import Cascade
+from prefill_router.policy import Cascade, Threshold
 from prefill_router.router import Router
 from prefill_router.targets import Pool, Target, write_pool
 
@@ -72,3 +72,16 @@ def test_a_policy_that_needs_more_is_refused(job: Job, tmp_path: Path) -> None:
     fit = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
     refused("lacks the options", *fit, "--policy", "threshold")
     refused("there is no policy 'best'; known are", *fit, "--policy", "best")
+    refused("there is no policy ''", *fit, "--policy", "")
+    refused("--policy can't be read", *fit, "--policy", "{kind: threshold", code=2)
+    refused("policy needs a kind", *fit, "--policy", "{strong: target-2}")
+
+
+def test_a_policy_takes_options_as_in_a_recipe(job: Job, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("features: {kind: prefill, dim: 6}\npredictor: logistic\n")
+    fit = ("fit", job.answers, "--recipe", recipe, "--store", job.states, "--split", job.split)
+    given = "{kind: threshold, strong: target-2, weak: target-0}"
+    succeeded(*fit, "--policy", given, "--out", tmp_path / "router")
+    policy = Router.load(tmp_path / "router").policy
+    assert policy == Threshold(strong="target-2", weak="target-0")

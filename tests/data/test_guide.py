@@ -22,12 +22,18 @@ from importers.samples import (
     write_tree,
 )
 from prefill_router.cli import app
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "data.md"
 
 
 def blocks() -> Iterator[tuple[str, str]]:
     yield from re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def scores_of(run: int) -> list[dict[str, object]]:
+    return [{"prompt": "?", "target": name, "correct": run} for name in ("small", "large")]
 
 
 def write_sources(folder: Path) -> None:
@@ -39,6 +45,9 @@ def write_sources(folder: Path) -> None:
     write_jsonl(folder / "log.jsonl", log)
     judged = [{"prompt": str(q), "target": "xy"[q % 2], "correct": 1 + q % 5} for q in range(8)]
     write_csv(folder / "judged.csv", judged)
+    write_csv(folder / "sampled.csv", [*scores_of(0), *scores_of(1)])
+    for run in ("first", "second"):
+        write_dataset(make_routing_dataset(queries=5, seed=1), folder / run)
     scores = [
         {"prompt": str(q), "small": q % 2, "large": 1, "small_usd": 0.1, "large_usd": 1}
         for q in range(4)

@@ -74,6 +74,43 @@ def test_labels_that_contradict_each_other_are_refused_unless_one_is_preferred()
     assert last.recorded_cost.ravel().tolist() == [0.2, 0.2]
 
 
+def test_runs_of_the_same_questions_count_as_their_mean(tmp_path: Path) -> None:
+    one = made("ab", "xy", [[1, NAN], [0, 1]], cost=0.1)
+    two = made("ba", "yx", [[NAN, 1], [1, 0]], cost=0.3)
+    three = made("c", "x", [[1]])
+    pair = {"one": one, "two": two}
+    with pytest.raises(DataError, match="--repeats mean takes them all"):
+        merge(pair)
+    both = merge({**pair, "three": three}, repeats="mean")
+    expected = [[0.5, 1], [0.5, 1], [1, NAN]]
+    assert np.array_equal(both.correct, expected, equal_nan=True)
+    assert both.runs is not None
+    assert np.array_equal(both.runs, [[2, 1], [2, 1], [1, NAN]], equal_nan=True)
+    assert both.recorded_cost[:2] == pytest.approx(np.array([[0.2, 0.3], [0.2, 0.1]]))
+    more = merge({"both": both, "again": made("a", "x", [[1]], cost=0.5)}, repeats="mean")
+    assert more.runs is not None
+    assert (more.correct[0, 0], more.runs[0, 0]) == (pytest.approx(2 / 3), 3)
+    assert more.recorded_cost[0, 0] == pytest.approx(0.3)
+    for name, dataset in pair.items():
+        write_dataset(dataset, tmp_path / name)
+    folders = [str(tmp_path / name) for name in pair]
+    refused("--repeats mean", "merge", *folders, "--out", str(tmp_path / "out"))
+    refused(
+        "must be one of mean",
+        "merge",
+        *folders,
+        "--out",
+        str(tmp_path / "out"),
+        "--repeats",
+        "1",
+        code=2,
+    )
+    succeeded("merge", *folders, "--out", str(tmp_path / "out"), "--repeats", "mean")
+    found = read_dataset(tmp_path / "out").runs
+    assert found is not None
+    assert found.tolist() == [[2, 1], [2, 1]]
+
+
 def test_counts_and_cost_of_an_answer_come_from_one_dataset() -> None:
     cell = np.array([[3.0]])
     one = made("a", "x", [[NAN]], output_tokens=cell)

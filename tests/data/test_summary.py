@@ -37,8 +37,9 @@ def test_a_dataset_counted_by_hand() -> None:
     assert (whole.queries, whole.distinct_prompts, whole.unmeasured) == (5, 4, 1)
     assert [t.missing for t in whole.targets] == [2, 1, 2]
     assert [t.accuracy for t in whole.targets] == [1 / 3, 2.5 / 4, 1.75 / 3]
-    assert (whole.best_single, whole.best_single_accuracy) == ("cheap", 2.5 / 4)
-    assert whole.oracle_accuracy == (1 + 0 + 1 + 0.75) / 4
+    assert whole.compared == 2
+    assert (whole.best_single, whole.best_single_accuracy) == ("cheap", 1)
+    assert whole.oracle_accuracy == 1
     assert whole.regimes == {
         Regime.ALL_CORRECT: 2,
         Regime.ALL_INCORRECT: 1,
@@ -60,7 +61,24 @@ def test_one_label_makes_no_best_target() -> None:
     assert (one.best_single, one.best_single_accuracy) == (None, None)
     assert one.targets[0].accuracy == 1
     lucky = [[1, NAN, NAN], [NAN, 1, 0], [NAN, 1, 0], [NAN, 0, 1], [NAN, 1, NAN]]
-    assert summarise(made(lucky)).whole.best_single == "cheap"
+    found = summarise(made(lucky)).whole
+    assert (found.best_single, found.best_single_accuracy) == ("cheap", 2 / 3)
+    assert (found.compared, found.oracle_accuracy) == (3, 1)
+    assert (one.compared, one.oracle_accuracy) == (0, None)
+
+
+def test_labels_that_are_missing_where_questions_are_hard_flatter_nobody() -> None:
+    hard = [[NAN, 1, 0], [NAN, 0, 0]] * 10
+    easy = [[1, 1, 1], [0, 1, 1]] * 10
+    found = summarise(made([*hard, *easy])).whole
+    assert [t.accuracy for t in found.targets] == [0.5, 0.75, 0.5]
+    assert (found.best_single, found.compared) == ("cheap", 20)
+    assert (found.best_single_accuracy, found.oracle_accuracy) == (1, 1)
+    rare = [[NAN, 1, 0]] * 30 + [[NAN, 0, 1]] * 6 + [[1, 0, 0]] * 3
+    found = summarise(made(rare)).whole
+    assert (found.best_single, found.compared) == ("cheap", 39)
+    apart = summarise(made([[1, NAN, NAN], [NAN, 1, NAN], [NAN, NAN, 0]] * 5)).whole
+    assert (apart.best_single, apart.compared, apart.oracle_accuracy) == (None, 0, None)
 
 
 def test_recorded_cost_comes_before_the_price_list() -> None:
@@ -106,14 +124,16 @@ def test_against_a_slow_second_opinion(rows: list[tuple[float, float, float]]) -
         counts["none"],
         counts["some"],
     ]
-    best = [max(row) for row in measured if row]
-    if best:
+    often = [sum(value == value for value in column) for column in zip(*rows, strict=True)]
+    judged = [k for k, count in enumerate(often) if count >= 2]  # of 12 rows, so a tenth as well
+    compared = [row for row in rows if judged and all(row[k] == row[k] for k in judged)]
+    assert whole.compared == len(compared)
+    assert (whole.best_single_accuracy is None) == (len(compared) < 2)
+    if len(compared) > 1:
+        best = [max(value for value in row if value == value) for row in compared]
         assert whole.oracle_accuracy == pytest.approx(np.mean(best))
-        most = max(sum(value == value for value in column) for column in zip(*rows, strict=True))
-        assert (whole.best_single_accuracy is None) == (most < 2)
-        assert whole.oracle_accuracy is not None
-        full = most > 1 and all(len(row) == 3 for row in measured)
-        assert not full or (whole.best_single_accuracy or 0) <= whole.oracle_accuracy + 1e-12
+        singles = [np.mean([row[k] for row in compared]) for k in judged]
+        assert whole.best_single_accuracy == pytest.approx(max(singles))
 
 
 @given(st.permutations(range(20)), st.permutations(range(3)))
@@ -138,7 +158,7 @@ def test_to_dict_holds_plain_values() -> None:
     told = summarise(make_routing_dataset(queries=20)).to_dict()
     assert set(told) == {
         *("queries", "distinct_prompts", "targets", "best_single", "best_single_accuracy"),
-        *("oracle_accuracy", "regimes", "unmeasured", "single_label", "by_benchmark"),
+        *("compared", "oracle_accuracy", "regimes", "unmeasured", "single_label", "by_benchmark"),
         *("by_domain", "fingerprint"),
     }
     assert set(told["regimes"]) == {"all_correct", "all_incorrect", "disagreement"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from trials import random_system
 
-from prefill_router.data import mean_of_runs, read_dataset, write_dataset
+from prefill_router.data import merge, read_dataset, write_dataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Trial, evaluate
 
@@ -75,7 +75,8 @@ def test_runs_reach_the_evaluation_through_a_folder(tmp_path: Path) -> None:
         for _ in range(3)
     ]
     shuffled = single[1].select(single[1].query_ids[::-1], targets=data.pool.names[::-1])
-    write_dataset(mean_of_runs([single[0], shuffled, single[2]]), tmp_path / "runs")
+    runs = {"1": single[0], "2": shuffled, "3": single[2]}
+    write_dataset(merge(runs, repeats="mean"), tmp_path / "runs")
     together = read_dataset(tmp_path / "runs")
     assert together.correct == pytest.approx(np.mean([one.correct for one in single], axis=0))
     assert together.runs is not None
@@ -94,9 +95,3 @@ def test_runs_that_make_no_sense_are_refused() -> None:
     _, data = random_system(queries=5)
     with pytest.raises(DataError, match="runs holds"):
         dataclasses.replace(data, runs=np.full((5, 4), 1.5))
-    with pytest.raises(DataError, match="no run"):
-        mean_of_runs([])
-    with pytest.raises(DataError, match="different queries"):
-        mean_of_runs([data, data.select(data.query_ids[:3])])
-    with pytest.raises(DataError, match="already"):
-        mean_of_runs([dataclasses.replace(data, runs=np.full((5, 4), 2.0))])

@@ -52,8 +52,21 @@ def test_a_fit_is_judged_at_what_was_chosen() -> None:
     assert judged.headline["chosen_accuracy"].value == np.mean(label)
 
 
-def test_without_predictions_out_of_fold_nothing_is_chosen() -> None:
+def test_points_are_chosen_whether_or_not_predictions_are_shrunk() -> None:
     plain = replace(CONFIG, recipe=recipe_from_dict({**MADE, "shrinkage": False}))
+    router = learn(ANSWERS, [STATES], DRAWN, config=plain)
+    assert router.shrinkage is None
+    assert router.record.chosen is not None
+    off = replace(CONFIG, recipe=recipe_from_dict({**MADE, "operating_points": False}))
+    router = learn(ANSWERS, [STATES], DRAWN, config=off)
+    assert router.shrinkage is not None
+    assert router.record.chosen is None
+    assert recipe_from_dict(off.recipe.to_dict()) == off.recipe
+
+
+def test_without_predictions_out_of_fold_nothing_is_chosen() -> None:
+    without = {"shrinkage": False, "operating_points": False}
+    plain = replace(CONFIG, recipe=recipe_from_dict({**MADE, **without}))
     fitted = fit_router(ANSWERS, [STATES], config=plain, drawn=DRAWN)
     assert fitted.router.record.chosen is None
     assert "fit the router again" in fitted.evaluation.headline["savings"].reason

@@ -220,3 +220,34 @@ def test_counts_and_costs_are_no_booleans_and_not_absurd(
     rows = [{**row, column: value} for row in scored([1])]
     with pytest.raises(FormatError, match=reason):
         import_dataset("long", [write_jsonl(tmp_path / "t.jsonl", rows)], strict=True)
+
+
+def test_repeated_answers_are_runs_where_that_is_said(tmp_path: Path) -> None:
+    labels = {("p", "a"): [1, 1, 0], ("p", "b"): [1, 1], ("q", "a"): ["", 1], ("q", "b"): [0]}
+    rows = [
+        {"prompt": prompt, "target": target, "correct": label, "cost": 1 + run}
+        for (prompt, target), found in labels.items()
+        for run, label in enumerate(found)
+    ]
+    source, to = write_csv(tmp_path / "t.csv", rows), tmp_path / "o"
+    refused("--repeats mean takes them all", "import", "long", source, "--out", to)
+    succeeded("import", "long", source, "--out", to, "--repeats", "mean")
+    dataset = read_dataset(to)
+    assert dataset.correct == pytest.approx(np.array([[2 / 3, 1], [1, 0]]))
+    assert dataset.runs is not None
+    assert dataset.runs.tolist() == [[3, 2], [1, 1]]
+    assert dataset.recorded_cost.tolist() == [[2, 1.5], [1.5, 1]]
+
+
+def test_rows_of_a_wide_table_are_runs_too(tmp_path: Path) -> None:
+    rows = [{"prompt": "p", "a": 1, "b": 0}, {"prompt": "p", "a": 0, "b": 0}]
+    source = write_csv(tmp_path / "t.csv", rows)
+    found = import_dataset("wide", [source], columns=Columns(repeats="mean", targets=TARGETS))
+    assert found.dataset.correct.tolist() == [[0.5, 0]]
+    assert "2 labels are the mean of two runs or more" in found.report.notes
+    assert (found.report.rows_kept, found.report.duplicates) == (2, 0)
+
+
+def test_formats_of_others_take_no_repeats(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="repeats"):
+        import_dataset("nvidia", [tmp_path], columns=Columns(repeats="mean"))

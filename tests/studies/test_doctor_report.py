@@ -1,6 +1,7 @@
 """A check-up on disk: complete, offline, and written whole or not at all."""
 
 import csv
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -82,3 +83,34 @@ def test_an_earlier_checkup_is_replaced_and_nothing_else(
     with pytest.raises(DataError, match="isn't a check-up"):
         write_checkup(checkup, tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "kept", ["one target in turn", "the chosen target", "all but one", "one query"]
+)
+def test_labels_that_leave_little_to_compare_are_a_finding_and_no_error(
+    kept: str, tmp_path: Path
+) -> None:
+    whole = patient("knows", queries=60, trained=60)
+    known = np.zeros(whole.trial.correct.shape, dtype=bool)
+    if kept == "one target in turn":
+        known[np.arange(60), np.arange(60) % 3] = True
+    elif kept == "the chosen target":
+        known[np.arange(60), whole.choice] = True
+    elif kept == "all but one":
+        known[:, :2] = True
+    else:
+        known[0] = True
+    train = dataclasses.replace(whole.train, correct=np.where(known, whole.train.correct, np.nan))
+    trial = dataclasses.replace(whole.trial, correct=np.where(known, whole.trial.correct, np.nan))
+    subject = dataclasses.replace(whole, trial=trial, train=train)
+    found = examine(subject, resamples=20, shuffles=20)
+    write_checkup(found, tmp_path / "out")
+    assert found.verdict in ("can't tell", "not worth it")
+    control = found.findings[0]
+    assert (control.name, control.sign) == ("shuffled", "unclear")
+    assert (found.shuffled is None) == (kept != "one query")
+    if found.shuffled is None:
+        assert "can't be dealt out" in control.said
+    drawn = (tmp_path / "out" / "figures" / "shuffled.svg").exists()
+    assert drawn == (found.shuffled is not None)

@@ -67,8 +67,10 @@ def _show_whole(whole: "PartSummary", pool: "Pool") -> None:
 def _show_comparison(whole: "PartSummary") -> None:
     """What targets would give together, as far as they were asked the same queries."""
     best = Text.assemble("best single target ", (_percent(whole.best_single_accuracy), "bold"))
-    best.append(f" ({whole.best_single or 'no target has labels of two queries'})")
     labelled = whole.queries - whole.unmeasured
+    fewer = f", on the {whole.compared:,} queries that have the labels of all compared targets"
+    why = "fewer than two queries have the labels of all compared targets"
+    best.append(f" ({whole.best_single or why})")
     few = whole.single_label if len(whole.targets) > 1 else 0
     if few and few == labelled:
         out.print(best)
@@ -79,13 +81,16 @@ def _show_comparison(whole: "PartSummary") -> None:
             soft_wrap=True,
         )
         return
-    out.print(best.append(", oracle ").append(_percent(whole.oracle_accuracy), "bold"))
+    best.append(", oracle ").append(_percent(whole.oracle_accuracy), "bold")
+    if whole.best_single is not None and whole.compared < whole.queries:
+        best.append(fewer)
+    out.print(best, soft_wrap=True)
     out.print()
     out.print(_regimes(whole))
     if few:
         out.print(
             f"{few:,} of {labelled:,} labelled queries have one target's label alone, which "
-            "oracle and consensus take for everybody's",
+            "consensus takes for everybody's",
             style="yellow",
             soft_wrap=True,
         )

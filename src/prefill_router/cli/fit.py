@@ -33,8 +33,9 @@ def fit(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Who answers: lambda, argmax, tolerance, tiered, cascade or frugal_cascade, with "
-            "its defaults; instead of the recipe's."
+            help="Who answers: lambda, argmax, tolerance, threshold, tiered, cascade or "
+            "frugal_cascade, or one with options as in a recipe: '{kind: KIND, ...}'; instead of "
+            "the recipe's."
         ),
     ] = None,
     mode: Annotated[
@@ -82,12 +83,11 @@ def fit(
     from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import FitConfig, fit_router
     from prefill_router.fitting.place import check_same_fit
-    from prefill_router.fitting.reading import policy_of
     from prefill_router.router.storage import check_replaceable
 
     with reading_words():
         prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
-        named = None if policy is None else policy_of({"kind": policy})
+        named = None if policy is None else _policy(policy)
     check_replaceable(to)
     config = FitConfig(
         recipe=_with_policy(_recipe(prefill, recipe, store), named),
@@ -137,6 +137,20 @@ def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | Non
             "options into the recipe"
         )
     return read_recipe(file)
+
+
+def _policy(text: str) -> "Policy | FrugalCascade":
+    """The policy of a kind, or of a mapping as a recipe has it."""
+    from prefill_router.fitting.reading import policy_of
+    from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
+
+    try:
+        given = parse_yaml(text, DistinctLoader)
+    except NotYamlError as error:
+        raise UsageError(
+            f"--policy can't be read: {error}; give a kind, or '{{kind: tolerance, ...}}'"
+        ) from None
+    return policy_of(given if isinstance(given, dict) else {"kind": text})
 
 
 def _with_policy(recipe: "Recipe", policy: "Policy | FrugalCascade | None") -> "Recipe":

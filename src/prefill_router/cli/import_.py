@@ -1,19 +1,20 @@
 """`prefill-router import`: scored answers of another format into a dataset folder."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.overwrite import Overwrite
-from prefill_router.cli.usage import UsageError, reading_words
+from prefill_router.cli.usage import UsageError, one_of, reading_words
 
 if TYPE_CHECKING:
     from prefill_router.data import Summary
     from prefill_router.importers import ImportReport
 
 _SHOWN = 10
+REPEATS: Final[tuple[Literal["mean"]]] = ("mean",)
 FORMATS = {
     "llmrouterbench": "LLMRouterBench: a results tree, a tar of it, or interchange JSON Lines",
     "routerbench": "RouterBench: the wide table as CSV, JSON Lines or Parquet",
@@ -36,7 +37,8 @@ _LISTING = "  \n".join(f"{name}: {summary}" for name, summary in FORMATS.items()
         "Malformed rows are left out and reported with file and line; where they are more than one "
         "in a hundred, nothing is written. --scale, --threshold and the --...-column options are "
         "for long and wide tables; in a wide table --correct-column and the last three hold "
-        "{target}, as in '{target}|total_cost'.\n\n"
+        "{target}, as in '{target}|total_cost'. So is --repeats mean: rows of the same query and "
+        "target are runs, and their mean counts.\n\n"
         "Example: prefill-router import long answers.csv --out answers --prices prices.csv"
     ),
 )
@@ -77,6 +79,9 @@ def import_command(
     threshold: Annotated[
         float | None, typer.Option(help="An answer is right from this score on, else wrong.")
     ] = None,
+    repeats: Annotated[
+        str | None, typer.Option(help="Rows of the same query and target are runs: mean.")
+    ] = None,
     benchmark: Annotated[
         str | None, typer.Option("--benchmark-column", help="Usually benchmark.")
     ] = None,
@@ -100,6 +105,7 @@ def import_command(
         raise UsageError(f"there is no format {format_!r}; the formats are {', '.join(FORMATS)}")
     with reading_words():
         scores = Scale.parse(scale, threshold)
+    averaged = None if repeats is None else one_of("--repeats", repeats, REPEATS)
     origin = Origin.of(f"import {format_}", *sources)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     columns = Columns(
@@ -113,6 +119,7 @@ def import_command(
         output_tokens=outputs,
         cost=cost,
         scale=scores,
+        repeats=averaged,
         targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
     )
     with err.status(f"reading {format_}"):

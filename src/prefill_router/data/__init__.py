@@ -7,7 +7,6 @@ from prefill_router.data.merge import merge
 from prefill_router.data.origin import Origin
 from prefill_router.data.query import Message, Prompt, Query, prompt_key, prompt_text
 from prefill_router.data.regimes import Regime, binary, regimes
-from prefill_router.data.repeats import mean_of_runs
 from prefill_router.data.splits import (
     FRACTIONS,
     PARTS,
@@ -50,7 +49,6 @@ __all__ = [
     "binary",
     "is_dataset",
     "load_split",
-    "mean_of_runs",
     "merge",
     "prompt_key",
     "prompt_text",

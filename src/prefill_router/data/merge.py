@@ -1,8 +1,8 @@
 """Several datasets as one: their queries join by id, their targets by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Bool
@@ -15,14 +15,19 @@ from prefill_router.targets import Pool, Provider, RequestOptions, Target
 
 Prefer = Literal["first", "last"]
 _Named = TypeVar("_Named", Target, Provider)
+_Placed: TypeAlias = tuple[tuple[NDArray[np.int64], ...], NDArray[np.float64]]
 _TABLES: Final = ("correct", "runs", "input_tokens", "output_tokens", "recorded_cost")
 _LABEL: Final = 2
 """So many of them, the first, are of the label; the others are of the answer."""
 _ADVICE: Final = "leave one out, or say which one counts (--prefer first or --prefer last)"
+_RUNS: Final = "; if they are runs of the same questions, --repeats mean takes them all"
 
 
 def merge(
-    datasets: Mapping[str, RoutingDataset], *, prefer: Prefer | None = None
+    datasets: Mapping[str, RoutingDataset],
+    *,
+    prefer: Prefer | None = None,
+    repeats: Literal["mean"] | None = None,
 ) -> RoutingDataset:
     """Join datasets; what none of them measured is missing.
 
@@ -32,6 +37,8 @@ def merge(
     Args:
         datasets: By the names that errors call them.
         prefer: Whose label and answer count where two contradict each other; None refuses that.
+        repeats: `mean` where they are runs of the same questions: each label, count and cost is the
+            mean of the runs that have it.
 
     Raises:
         ConfigError: There are fewer than two.
@@ -45,24 +52,30 @@ def merge(
         for query in dataset.queries:
             queries[query.id] = _same_query(queries.get(query.id, query), query, name)
     pool = _pool(datasets, prefer)
-    tables = np.full((len(_TABLES), len(queries), len(pool)), np.nan)
+    shape = (len(_TABLES), len(queries), len(pool))
     row = {query_id: i for i, query_id in enumerate(queries)}
-    for name, dataset in datasets.items():
-        cells = np.ix_(
-            range(len(_TABLES)),
-            [row[i] for i in dataset.query_ids],
-            pool.indices(dataset.pool.names),
-        )
-        unknown = np.full(dataset.correct.shape, np.nan)
-        held = (getattr(dataset, table) for table in _TABLES)
-        found = np.stack([unknown if table is None else table for table in held])
-        contradicted = _contradicted(tables[cells][0], found[0])
-        if contradicted.any() and prefer is None:
-            raise _conflict(name, dataset, tables[cells][0], contradicted)
-        tables[cells] = _joined(tables[cells], found, contradicted, prefer)
+    placed = [_placed(dataset, row, pool) for dataset in datasets.values()]
+    if repeats is not None:
+        tables = _means(placed, shape)
+    else:
+        tables = np.full(shape, np.nan)
+        for (name, dataset), (cells, found) in zip(datasets.items(), placed, strict=True):
+            contradicted = _contradicted(tables[cells][0], found[0])
+            if contradicted.any() and prefer is None:
+                raise _conflict(name, dataset, tables[cells][0], contradicted)
+            tables[cells] = _joined(tables[cells], found, contradicted, prefer)
     told = dict(zip(_TABLES, tables, strict=True))
     runs = None if np.isnan(told.pop("runs")).all() else tables[1]
     return RoutingDataset(tuple(queries.values()), pool, **told, runs=runs)
+
+
+def _placed(dataset: RoutingDataset, row: Mapping[str, int], pool: Pool) -> _Placed:
+    """A dataset's tables, and where they stand in the whole."""
+    rows = [row[query_id] for query_id in dataset.query_ids]
+    unknown = np.full(dataset.correct.shape, np.nan)
+    held = (getattr(dataset, table) for table in _TABLES)
+    found = np.stack([unknown if table is None else table for table in held])
+    return np.ix_(range(len(_TABLES)), rows, pool.indices(dataset.pool.names)), found
 
 
 def _same_query(known: Query, query: Query, name: str) -> Query:
@@ -135,6 +148,19 @@ def _joined(
     return np.concatenate([label, np.where(has_counts, first[_LABEL:], second[_LABEL:])])
 
 
+def _means(placed: Sequence[_Placed], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Runs as their means: each table over the runs that have it, and how many have a label."""
+    total, weight = np.zeros(shape), np.zeros(shape)
+    for cells, found in placed:
+        known = ~np.isnan(found)
+        runs = np.fmax(np.nan_to_num(found[1]), 1)
+        known[1] = known[0]
+        total[cells] += np.where(known, np.nan_to_num(found) * runs, 0)
+        weight[cells] += known * runs
+    total[1] = weight[1] ** 2  # divided below: the number itself
+    return np.where(weight > 0, total / np.fmax(weight, 1), np.nan)
+
+
 def _conflict(
     name: str,
     dataset: RoutingDataset,
@@ -146,4 +172,5 @@ def _conflict(
         f"{int(contradicted.sum()):,} labels in {name} contradict a dataset before it, the first "
         f"of query {dataset.query_ids[query]!r} and target {dataset.pool.names[target]!r}: "
         f"{dataset.correct[query, target]:g}, where it was {known[query, target]:g}; {_ADVICE}"
+        + _RUNS
     )

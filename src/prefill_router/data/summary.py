@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from prefill_router.brief import brief
@@ -16,7 +16,10 @@ from prefill_router.data.regimes import Regime, regimes
 
 MEASURED = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
 """The three consensus regimes, in the order of Table 1."""
-_FEWEST_LABELS = 2
+_FEWEST = 2
+LEAST_SHARE = 0.1
+"""A target that is measured on a smaller share of the labelled queries isn't compared with: the
+queries that have its label would be all that is left."""
 
 
 @final
@@ -51,10 +54,12 @@ class PartSummary:
         queries: How many queries.
         distinct_prompts: How many different prompts they ask.
         targets: One per target, in the pool's order.
-        best_single: The most accurate target, the first of several, among those with two labels or
-            more and at least half as many as the most measured one; None without such.
-        best_single_accuracy: Its accuracy.
-        oracle_accuracy: Mean of each query's highest label, over queries with any label.
+        compared: Queries with the labels of all targets that have enough of them
+            (`well_measured`): best single target and oracle are of these.
+        best_single: The most accurate target on them, the first of several; None where they are
+            fewer than two, or it is the only one of several that has enough.
+        best_single_accuracy: Its accuracy on them.
+        oracle_accuracy: Mean of each query's highest label on them.
         regimes: Queries in each consensus regime, over the targets measured on it.
         unmeasured: Queries without any label, which are in no regime.
         single_label: Queries with one target's label alone: with nothing beside it, it is the
@@ -64,6 +69,7 @@ class PartSummary:
     queries: int
     distinct_prompts: int
     targets: tuple[TargetSummary, ...]
+    compared: int
     best_single: str | None
     best_single_accuracy: float | None
     oracle_accuracy: float | None
@@ -131,29 +137,33 @@ def _parts(dataset: RoutingDataset, key: Callable[[Query], str]) -> dict[str, Pa
     return {name: _part(dataset.select(ids)) for name, ids in sorted(groups.items())}
 
 
+def well_measured(correct: Table) -> Bool[NDArray[np.bool_], " target"]:
+    """Which targets are measured on enough of the labelled queries to be compared."""
+    known = ~np.isnan(correct)
+    enough: NDArray[np.bool_] = known.sum(axis=0) >= LEAST_SHARE * known.any(axis=1).sum()
+    return enough & known.any(axis=0)
+
+
 def _part(dataset: RoutingDataset) -> PartSummary:
     accuracy = _column_means(dataset.correct)
     found = regimes(dataset.correct)
-    best = _best(accuracy, (~np.isnan(dataset.correct)).sum(axis=0))
+    labels = (~np.isnan(dataset.correct)).sum(axis=0)
+    judged = np.flatnonzero(well_measured(dataset.correct) & (labels >= _FEWEST))
+    compared = dataset.correct[~np.isnan(dataset.correct[:, judged]).any(axis=1)]
+    told = len(judged) >= min(_FEWEST, len(dataset.pool)) and len(compared) >= _FEWEST
+    single = compared[:, judged].mean(axis=0) if told else np.zeros(0)
     return PartSummary(
         queries=len(dataset),
         distinct_prompts=len(set(dataset.prompt_keys)),
         targets=_targets(dataset, accuracy),
-        best_single=None if best is None else dataset.pool.names[best],
-        best_single_accuracy=None if best is None else float(accuracy[best]),
-        oracle_accuracy=_known(_column_means(np.fmax.reduce(dataset.correct, axis=1)[:, None])[0]),
+        compared=len(compared) if told else 0,
+        best_single=dataset.pool.names[judged[single.argmax()]] if told else None,
+        best_single_accuracy=float(single.max()) if told else None,
+        oracle_accuracy=float(np.fmax.reduce(compared, axis=1).mean()) if told else None,
         regimes={regime: int((found == regime.value).sum()) for regime in MEASURED},
         unmeasured=int((found == Regime.UNMEASURED.value).sum()),
         single_label=int(((~np.isnan(dataset.correct)).sum(axis=1) == 1).sum()),
     )
-
-
-def _best(
-    accuracy: Float[NDArray[np.float64], " target"], labels: Int[NDArray[np.int64], " target"]
-) -> int | None:
-    """The most accurate target of those whose accuracy is of more than a few chance labels."""
-    enough = labels >= max(_FEWEST_LABELS, labels.max() / 2)
-    return int(np.argmax(np.where(enough, accuracy, -1.0))) if enough.any() else None
 
 
 def _targets(

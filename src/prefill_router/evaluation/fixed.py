@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
-from prefill_router.evaluation.trial import LEAST_SHARE, domains_of
+from prefill_router.data.summary import well_measured
+from prefill_router.evaluation.trial import domains_of
 from prefill_router.evaluation.weighted import PerResample, Weights, known_mean, ones
 
 Corners = Int[NDArray[np.int64], "corner group"]
@@ -159,7 +160,7 @@ def _singles(train: RoutingDataset) -> tuple[NDArray[np.float64], NDArray[np.flo
     others' answers, each target is taken on what is known of it.
     """
     weights, known = ones(len(train)), ~np.isnan(train.correct)
-    judged = known.sum(axis=0) >= max(1, LEAST_SHARE * known.any(axis=1).sum())
+    judged = well_measured(train.correct)
     both = known[:, judged].all(axis=1)
     same = weights * both if both.sum() >= LEAST else weights
     tables = (np.where(judged, table, np.nan) for table in (train.observed_cost, train.correct))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset, binary
+from prefill_router.data.summary import LEAST_SHARE, well_measured
 from prefill_router.errors import DataError
 from prefill_router.evaluation.predictions import Predictions
 from prefill_router.evaluation.quality import QualityCheck
@@ -18,9 +19,6 @@ from prefill_router.policy import Lambda, LambdaPath, Policy
 
 PerCell = Float[NDArray[np.float64], "query target"]
 PerQuery = Float[NDArray[np.float64], " query"]
-LEAST_SHARE = 0.1
-"""A target that is measured on a smaller share of the labelled queries isn't compared with: the
-queries that have its label would be all that is left."""
 
 
 def domains_of(dataset: RoutingDataset) -> tuple[str, ...]:
@@ -129,9 +127,7 @@ class Trial:
     @cached_property
     def judged(self) -> Bool[NDArray[np.bool_], " target"]:
         """Which targets are measured on enough of the labelled queries to be compared with."""
-        known = ~np.isnan(self.correct)
-        judged: NDArray[np.bool_] = known.sum(axis=0) >= LEAST_SHARE * known.any(axis=1).sum()
-        return judged & known.any(axis=0)
+        return well_measured(self.correct)
 
     @cached_property
     def compared(self) -> Bool[NDArray[np.bool_], " query"]:

@@ -140,7 +140,8 @@ def judge(
     word, because = _decided(mix, labelled, only)
     needed = _needed(mix) if word == "can't tell" else 0
     known = choice_auc or _choice_auc(trial, resamples, seed)
-    parts = (because, _domains_told(domains), _choice_told(known), _needed_told(needed))
+    told = domains if domains is not None and domains.queries >= HALF * labelled else None
+    parts = (because, _domains_told(told), _choice_told(known), _needed_told(needed))
     return Verdict(
         word, "; ".join(filter(None, parts)), lam, len(trial), mix, domains, known, needed
     )

@@ -180,7 +180,7 @@ def _shrunk(
 ) -> tuple[OutOfFold | None, Shrinkage | None]:
     """Predictions of train rows out of fold, where something learns from them; and what does."""
     cascade = isinstance(recipe.policy, FrugalCascade)
-    if not (recipe.shrinkage or cascade):
+    if not (recipe.shrinkage or recipe.operating_points or cascade):
         return None, None
     count = recipe.policy.folds if isinstance(recipe.policy, FrugalCascade) else FOLDS
     unseen = out_of_fold(
@@ -212,6 +212,8 @@ def _with_choices(
         )
         router = replace(router, policy=policy)
         record = record.model_copy(update={"notes": (*record.notes, *learned)})
+    if not recipe.operating_points:
+        return router.with_record(record)
     chosen = _operating_points(router, unseen, train, cost)
     return router.with_record(record.model_copy(update={"chosen": chosen}))
 

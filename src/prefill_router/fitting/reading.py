@@ -3,6 +3,7 @@
 features: prefill                       # a kind, a mapping with a kind, or a list of these
 predictor: {kind: knn_score, k: 25}     # a kind, or a mapping with its options
 shrinkage: false                        # true if not said
+operating_points: false                 # true if not said
 calibration: platt
 policy: lambda
 soft_labels: {file: judge.csv, weight: 0.5}
@@ -25,7 +26,10 @@ from prefill_router.yaml_files import read_yaml
 
 _Config = TypeVar("_Config")
 _Read = TypeVar("_Read")
-_PARTS = ("features", "predictor", "shrinkage", "calibration", "policy", "soft_labels")
+_PARTS = (
+    *("features", "predictor", "shrinkage", "operating_points", "calibration", "policy"),
+    "soft_labels",
+)
 FRUGAL = policy.FrugalCascade().kind
 
 
@@ -88,8 +92,9 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
         parts["features"] = tuple(map(_family, listed))
     if value.get("predictor") is not None:
         parts["predictor"] = _predictor(value["predictor"])
-    if value.get("shrinkage") is not None:
-        parts["shrinkage"] = _truth(value["shrinkage"], "shrinkage")
+    for name in ("shrinkage", "operating_points"):
+        if value.get(name) is not None:
+            parts[name] = _truth(value[name], name)
     if value.get("calibration") is not None:
         parts["calibration"] = calibration.find(str(value["calibration"])).kind
     if value.get("policy") is not None:

@@ -44,6 +44,8 @@ class Recipe:
         predictor: From features to every target's probability of a correct answer.
         shrinkage: Whether those move towards base rates by as much as predictions of train rows
             that weren't fitted on were wrong (`calibration.Shrinkage`).
+        operating_points: Whether settings are chosen for the router on train rows out of fold; that
+            costs five more fits of the predictor, unless shrinkage or a cascade has them anyway.
         calibration: What maps those to probabilities that hold; fitted on the calibration part.
         policy: Who answers, given probabilities and costs; or a cascade that is learned.
         soft_labels: A judge's scores for the training labels.
@@ -52,6 +54,7 @@ class Recipe:
     features: tuple[FamilyConfig, ...] = (PrefillConfig(),)
     predictor: PredictorConfig = field(default_factory=TrunkConfig)
     shrinkage: bool = True
+    operating_points: bool = True
     calibration: CalibratorKind = "none"
     policy: Policy | FrugalCascade = field(default_factory=Lambda)
     soft_labels: SoftLabels | None = None
@@ -86,6 +89,7 @@ class Recipe:
             "features": [{"kind": family_kind(one), **_plain(one)} for one in self.features],
             "predictor": {"kind": predictor_kind(self.predictor), **_plain(self.predictor)},
             "shrinkage": self.shrinkage,
+            "operating_points": self.operating_points,
             "calibration": self.calibration,
             "policy": self.policy.to_dict(),
             "soft_labels": None

@@ -3,7 +3,8 @@
 A row counts whole or not at all. What can't be understood is reported with its file and line and
 left out, never guessed; where that is more than one row in a hundred, the import stops, since what
 is left may mean something else than the whole. A row that says again what another said is dropped
-and counted; one that contradicts an earlier row is malformed, and the earlier one stands.
+and counted; one that contradicts an earlier row is malformed, and the earlier one stands. Where
+the user says that such rows are runs of the same question, they count as their mean.
 """
 
 from collections import Counter
@@ -26,6 +27,7 @@ LISTED_PROBLEMS = 10_000
 """How many malformed rows a report lists; beyond, they are only counted."""
 
 _MOST_MALFORMED = 0.01
+_RUNS = "; if these are runs of the same question, --repeats mean takes them all"
 
 
 class Place(NamedTuple):
@@ -114,13 +116,20 @@ class Collector:
     Args:
         strict: Raise at the first malformed row or file instead of reporting it.
         skip_malformed: Go on, however many rows are malformed.
-        scaled: The format takes a scale of scores.
+        scaled: The format is a user's own, which takes a scale of scores.
+        averaged: Rows of the same query and target are runs, which count as their mean.
     """
 
     def __init__(
-        self, *, strict: bool = False, skip_malformed: bool = False, scaled: bool = False
+        self,
+        *,
+        strict: bool = False,
+        skip_malformed: bool = False,
+        scaled: bool = False,
+        averaged: bool = False,
     ) -> None:
         self.strict, self.skip_malformed, self.scaled = strict, skip_malformed, scaled
+        self.averaged = averaged
         self.revisions: Counter[str] = Counter()
         self._problems: list[Problem] = []
         self._counts: Counter[str] = Counter()
@@ -130,6 +139,7 @@ class Collector:
         self._queries: dict[str, tuple[Query, Place]] = {}
         self._targets: dict[str, int] = {}
         self._cells: dict[tuple[str, int], tuple[Outcome, Place]] = {}
+        self._runs: dict[tuple[str, int], list[Outcome]] = {}
 
     @contextmanager
     def file(self, file: str | Path) -> Iterator[None]:
@@ -225,7 +235,10 @@ class Collector:
         self._counts["kept"] += 1
         for name, outcome in outcomes.items():
             self.target(name)
-            self._cells.setdefault((query.id, self._targets[name]), (outcome, place))
+            cell = (query.id, self._targets[name])
+            self._cells.setdefault(cell, (outcome, place))
+            if self.averaged:
+                self._runs.setdefault(cell, []).append(outcome)
 
     def finish(self, *, format: str, sources: Sequence[str]) -> tuple[RoutingDataset, ImportReport]:  # noqa: A002
         """The dataset and the report.
@@ -265,12 +278,12 @@ class Collector:
 
     def _is_repeat(self, query_id: str, target: str, outcome: Outcome) -> bool:
         cell = self._cells.get((query_id, self._targets.get(target, -1)))
-        if cell is None:
+        if cell is None or self.averaged:
             return False
         if cell[0] != outcome:
             raise DataError(
                 f"query {query_id!r} and target {target!r} have another outcome at {cell[1]}, "
-                "which stands"
+                "which stands" + (_RUNS if self.scaled else "")
             )
         return True
 
@@ -292,8 +305,15 @@ class Collector:
     def _dataset(self) -> RoutingDataset:
         row_of = {query_id: row for row, query_id in enumerate(self._queries)}
         tables = np.full((4, len(row_of), len(self._targets)), np.nan)
+        runs = np.full(tables.shape[1:], np.nan)
         for (query_id, column), (outcome, _) in self._cells.items():
-            tables[:, row_of[query_id], column] = [np.nan if v is None else v for v in outcome]
+            cell = row_of[query_id], column
+            same = np.array(self._runs.get((query_id, column), [outcome]), dtype=np.float64)
+            known = (~np.isnan(same)).sum(axis=0)
+            tables[:, *cell] = np.where(
+                known, np.nansum(same, axis=0) / np.maximum(known, 1), np.nan
+            )
+            runs[cell] = known[0] or np.nan
         correct, inputs, outputs, cost = tables
         return RoutingDataset.of(
             [query for query, _ in self._queries.values()],
@@ -302,6 +322,7 @@ class Collector:
             input_tokens=inputs,
             output_tokens=outputs,
             recorded_cost=cost,
+            runs=runs if self.averaged else None,
         )
 
     def _remark(self, dataset: RoutingDataset) -> None:
@@ -312,6 +333,9 @@ class Collector:
                 f"{len(self.revisions)} queries read differently in different files, such as "
                 f"{few}; the text read first stands, each label is its own file's"
             )
+        if dataset.runs is not None:
+            several = int((dataset.runs > 1).sum())
+            self.note(f"{several:,} labels are the mean of two runs or more")
         if len(dataset.pool) == 1:
             self.note("there is one target only: nothing to route between")
         for name, column in zip(dataset.pool.names, dataset.correct.T, strict=True):

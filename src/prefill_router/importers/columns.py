@@ -1,7 +1,7 @@
 """Which column of a user's own table holds what, and on what scale its labels are."""
 
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, Literal, final
 
 from prefill_router.errors import ConfigError
 from prefill_router.importers.scale import Scale
@@ -29,6 +29,8 @@ class Columns:
         cost: US dollars. Usually `cost`.
         targets: The targets of a wide table; guessed if not given.
         scale: How scores become labels; they are labels if not given.
+        repeats: `mean` where rows of the same query and target are runs that count as their mean;
+            a second row that says otherwise is malformed if not given.
     """
 
     prompt: str | None = None
@@ -42,6 +44,7 @@ class Columns:
     cost: str | None = None
     targets: tuple[str, ...] = ()
     scale: Scale | None = None
+    repeats: Literal["mean"] | None = None
 
     def given(self) -> list[str]:
         """The names of the options that were given."""

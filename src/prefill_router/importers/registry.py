@@ -40,7 +40,7 @@ class Format:
 
 _COMMON = frozenset(
     {"prompt", "query", "benchmark", "domain", "correct", "input_tokens", "output_tokens", "cost"}
-    | {"scale"}
+    | {"scale", "repeats"}
 )
 
 FORMATS: Final[Mapping[str, Format]] = {
@@ -120,7 +120,10 @@ def import_dataset(
         raise ConfigError("stop at a malformed row, or skip all of them; ask for one of the two")
     listed = None if prices is None else read_prices(Path(prices))
     collector = Collector(
-        strict=strict, skip_malformed=skip_malformed, scaled="scale" in kind.columns
+        strict=strict,
+        skip_malformed=skip_malformed,
+        scaled="scale" in kind.columns,
+        averaged=columns.repeats == "mean",
     )
     kind.read([Path(source) for source in sources], collector, columns)
     dataset, report = collector.finish(format=format, sources=[str(s) for s in sources])

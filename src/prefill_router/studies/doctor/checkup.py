@@ -38,7 +38,7 @@ class Checkup:
         subject: Who was examined.
         ruling: The verdict, and the figures that it is from.
         findings: One for each check.
-        shuffled: The shuffled control.
+        shuffled: The shuffled control; None where the labels allow none.
         lifts: Against the best single target, by regime, benchmark and domain.
         switching: What is chosen.
         probabilities: Whether they hold.
@@ -50,7 +50,7 @@ class Checkup:
     subject: Subject
     ruling: Verdict
     findings: tuple[Finding, ...]
-    shuffled: Shuffled
+    shuffled: Shuffled | None
     lifts: tuple[Lift, ...]
     switching: Switching
     probabilities: Probabilities

@@ -17,6 +17,7 @@ from prefill_router.evaluation.rendering import INK
 from prefill_router.evaluation.weighted import known_mean, mean_over, ones
 from prefill_router.evaluation.wording import PER
 from prefill_router.studies.doctor.checkup import Checkup
+from prefill_router.studies.doctor.shuffled import Shuffled
 
 Row = dict[str, Any]
 # Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
@@ -28,13 +29,16 @@ _MOST = 2000
 
 def figures(checkup: Checkup) -> dict[str, tuple[Figure, list[Row]]]:
     """Every figure that can be drawn, by name, with its data."""
-    made = {"plane": plane(checkup), "shuffled": shuffled(checkup), "lift": lift(checkup)}
+    made = {"plane": plane(checkup)}
+    if checkup.shuffled is not None:
+        made["shuffled"] = shuffled(checkup.shuffled)
+    made["lift"] = lift(checkup)
     return made | ({"confidence": confidence(checkup)} if checkup.regions else {})
 
 
 def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     """Accuracy against cost: the router, the single targets, the best fixed mixes."""
-    subject, trial = checkup.subject, checkup.subject.trial
+    subject, trial, dealt = checkup.subject, checkup.subject.trial, checkup.shuffled
     one = ones(len(trial))
     curve, same = Sweep.of(trial).points(one), one * trial.compared
     step = max(1, curve.cost.shape[1] // _MOST)
@@ -45,7 +49,11 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     rows = [
         *_rows("router", curve.cost[0, ::step], curve.accuracy[0, ::step]),
         *_rows("router at this lam", [own[0]], [own[1]]),
-        *_rows("shuffled control", [checkup.shuffled.cost], [checkup.shuffled.anywhere.mean()]),
+        *(
+            []
+            if dealt is None
+            else _rows("shuffled control", [dealt.cost], [dealt.anywhere.mean()])
+        ),
         *_rows("best fixed mix", *mixed),
         *_rows("single target", cost, accuracy, trial.targets),
     ]
@@ -61,7 +69,7 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
         "router at this lam": ("D", _ROUTER),
     }
     for series, (style, colour) in styles.items():
-        at = [(row["x"], row["y"]) for row in rows if row["series"] == series]
+        at = [(row["x"], row["y"]) for row in rows if row["series"] == series] or [(np.nan, np.nan)]
         x, y = np.array(at).T
         axes.plot(PER * x, 100 * y, style, color=colour, label=series, ms=7, lw=1.6)
     draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixed, strict=True)))
@@ -83,9 +91,8 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     return figure, rows
 
 
-def shuffled(checkup: Checkup) -> tuple[Figure, list[Row]]:
+def shuffled(found: Shuffled) -> tuple[Figure, list[Row]]:
     """The control's accuracies, and the router's."""
-    found = checkup.shuffled
     series = {"dealt out anywhere": found.anywhere, "within benchmarks and domains": found.within}
     figure, axes = _frame("The same choices, dealt out to other queries", (9.4, 3.6))
     bins = np.linspace(*_range([*found.anywhere, *found.within]), 41)

@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.errors import DataError
 from prefill_router.evaluation.wording import worded
 from prefill_router.studies.doctor.finding import Finding, Sign, percent
 from prefill_router.studies.doctor.subject import Subject
 
 SURE = 0.05
+_TITLE = "Against the same choices, shuffled"
 Groups = Int[NDArray[np.int64], " query"]
 Rows = Int[NDArray[np.int64], " query"]
 
@@ -67,19 +67,16 @@ class Shuffled:
         return self.accuracy - float(self.within.mean())
 
 
-def shuffle(subject: Subject, *, count: int = 1000, seed: int = 0) -> Shuffled:
+def shuffle(subject: Subject, *, count: int = 1000, seed: int = 0) -> Shuffled | None:
     """Deal the router's choices out to other queries, many times.
 
-    Raises:
-        DataError: On no query are all the targets that the router uses measured.
+    Returns:
+        None if on no query all the targets that the router uses are measured.
     """
     random = np.random.default_rng(seed)
     rows = subject.shared
     if not len(rows):
-        raise DataError(
-            "on no query are all the targets that the router uses measured, so its choices can't "
-            "be held against others; score the answers of these targets on the same queries"
-        )
+        return None
     together, apart = np.zeros(len(rows), dtype=np.int64), strata(subject)[rows]
     anywhere, costs = _deal(subject, rows, together, count, random)
     within, _ = _deal(subject, rows, apart, count, random)
@@ -94,8 +91,14 @@ def strata(subject: Subject) -> Groups:
     return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
-def finding(found: Shuffled) -> Finding:
+def finding(found: Shuffled | None) -> Finding:
     """What the control says."""
+    if found is None:
+        why = (
+            "on no query are all the targets that the router uses measured, so its choices can't "
+            "be dealt out to others; score the answers of these targets on the same queries"
+        )
+        return Finding("shuffled", _TITLE, "unclear", why, {"queries": 0})
     sure = found.p_value <= SURE and found.gain > 0
     sign: Sign = "good" if sure else "unclear"
     beyond = f"{100 * found.gain:+.1f} pp (p = {found.p_value:.3g})"
@@ -120,7 +123,7 @@ def finding(found: Shuffled) -> Finding:
         "router_cost": _known(found.router_cost),
         "shuffled_cost": _known(found.cost),
     }
-    return Finding("shuffled", "Against the same choices, shuffled", sign, said, numbers)
+    return Finding("shuffled", _TITLE, sign, said, numbers)
 
 
 def _deal(
