@@ -70,11 +70,11 @@ def test_route_asks_until_an_answer_is_good_enough(cascade: Path, job: Job, tmp_
 
 def test_a_policy_that_needs_more_is_refused(job: Job, tmp_path: Path) -> None:
     fit = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
-    refused("lacks the options", *fit, "--policy", "threshold")
-    refused("there is no policy 'best'; known are", *fit, "--policy", "best")
-    refused("there is no policy ''", *fit, "--policy", "")
+    refused("lacks the options", *fit, "--policy", "threshold", code=2)
+    refused("there is no policy 'best'; known are", *fit, "--policy", "best", code=2)
+    refused("there is no policy ''", *fit, "--policy", "", code=2)
     refused("--policy can't be read", *fit, "--policy", "{kind: threshold", code=2)
-    refused("policy needs a kind", *fit, "--policy", "{strong: target-2}")
+    refused("policy needs a kind", *fit, "--policy", "{strong: target-2}", code=2)
 
 
 def test_a_policy_takes_options_as_in_a_recipe(job: Job, tmp_path: Path) -> None:

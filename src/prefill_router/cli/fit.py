@@ -141,7 +141,7 @@ def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | Non
 
 def _policy(text: str) -> "Policy | FrugalCascade":
     """The policy of a kind, or of a mapping as a recipe has it."""
-    from prefill_router.fitting.reading import policy_of
+    from prefill_router.fitting import recipe_from_dict
     from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
 
     try:
@@ -150,7 +150,7 @@ def _policy(text: str) -> "Policy | FrugalCascade":
         raise UsageError(
             f"--policy can't be read: {error}; give a kind, or '{{kind: tolerance, ...}}'"
         ) from None
-    return policy_of(given if isinstance(given, dict) else {"kind": text})
+    return recipe_from_dict({"policy": given or text}).policy
 
 
 def _with_policy(recipe: "Recipe", policy: "Policy | FrugalCascade | None") -> "Recipe":
