@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from prefill_router import calibration, policy
-from prefill_router.errors import ConfigError, FormatError, PrefillRouterError
+from prefill_router.errors import ConfigError, CorruptError, FormatError, PrefillRouterError
 from prefill_router.features import FamilyConfig, registry as families
 from prefill_router.fitting.recipe import Recipe, SoftLabels
 from prefill_router.predictors import PredictorConfig, registry as predictors
@@ -116,7 +116,10 @@ def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
     if value.get("kind") not in policy.KINDS:
         known = [*policy.KINDS, FRUGAL]
         raise ConfigError(f"there is no policy {value.get('kind')!r}; known are {known}")
-    return policy.from_dict(value)
+    try:
+        return policy.from_dict(value)
+    except CorruptError as error:  # nobody saved these options: they are somebody's own words
+        raise ConfigError(*error.told) from None
 
 
 def _family(value: Any) -> FamilyConfig:
