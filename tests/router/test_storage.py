@@ -126,7 +126,7 @@ def test_crafted_weights_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format",), 5),
+        (("format",), 6),
         (("format",), 0),
         (("format",), None),
         (("pool", "targets"), []),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 from prefill_router.calibration import CalibratorKind
 from prefill_router.errors import ConfigError
@@ -13,6 +13,8 @@ from prefill_router.features.registry import kind_of as family_kind
 from prefill_router.policy import FrugalCascade, Lambda, Policy
 from prefill_router.predictors import PredictorConfig, TrunkConfig
 from prefill_router.predictors.registry import kind_of as predictor_kind
+
+CostKind = Literal["predicted", "median"]
 
 
 @final
@@ -37,7 +39,7 @@ class SoftLabels:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a router is made; the defaults are the paper's own router, and shrinkage, which it lacks.
+    """How a router is made; the defaults are the paper's router, shrinkage and predicted costs.
 
     Attributes:
         features: Families of features, side by side.
@@ -45,6 +47,8 @@ class Recipe:
         shrinkage: Whether those move towards base rates by as much as predictions of train rows
             that weren't fitted on were wrong (`calibration.Shrinkage`).
         calibration: What maps those to probabilities that hold; fitted on the calibration part.
+        cost: What is taken for the length of an answer: predicted, what the features say of it
+            (`cost.OutputHead`), or median, the paper's Equation 1.
         policy: Who answers, given probabilities and costs; or a cascade that is learned.
         soft_labels: A judge's scores for the training labels.
     """
@@ -53,6 +57,7 @@ class Recipe:
     predictor: PredictorConfig = field(default_factory=TrunkConfig)
     shrinkage: bool = True
     calibration: CalibratorKind = "none"
+    cost: CostKind = "predicted"
     policy: Policy | FrugalCascade = field(default_factory=Lambda)
     soft_labels: SoftLabels | None = None
 
@@ -87,6 +92,7 @@ class Recipe:
             "predictor": {"kind": predictor_kind(self.predictor), **_plain(self.predictor)},
             "shrinkage": self.shrinkage,
             "calibration": self.calibration,
+            "cost": self.cost,
             "policy": self.policy.to_dict(),
             "soft_labels": None
             if soft is None

@@ -44,7 +44,7 @@ def routers(
     """The packaged list. The semantic baselines of the paper's tables are calibrated, as there.
 
     The list's own calibrated routers are left out: they are the same baselines again. Nothing is
-    shrunk.
+    shrunk, and costs are Equation 1's.
 
     Args:
         encoders: Whose hidden states the prefill router reads; the best of them, by
@@ -73,12 +73,15 @@ def routers(
             predictor=predictor,
             calibration=calibration,
             shrinkage=False,
+            cost="median",
         )
     if text_network is not None:
         tuned = TextNetworkConfig(network=text_network)
         if options.quick:
             tuned = replace(tuned, epochs=1)
-        made[TUNED] = Recipe(features=(tuned,), predictor=GivenConfig(), shrinkage=False)
+        made[TUNED] = Recipe(
+            features=(tuned,), predictor=GivenConfig(), shrinkage=False, cost="median"
+        )
     if soft_labels is not None:
         judged = replace(made[SYSTEMS[UNIFIED]], calibration="none")
         made[JUDGED] = replace(judged, soft_labels=SoftLabels(file=soft_labels))
