@@ -161,7 +161,9 @@ class Decider:
             choice: What was decided.
             key: The name of the client's key; None where none is asked for.
         """
-        self._budgets.reserve(choice.id, key, choice.high_cost or 0.0)
+        expected = choice.estimated_cost.get(choice.target, 0.0)
+        dollars = expected if choice.high_cost is None else choice.high_cost
+        self._budgets.reserve(choice.id, key, dollars)
 
     def answered(
         self,

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from prefill_router import files
 from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind, fit_calibrator
-from prefill_router.cost import CostEstimator, CostScale, fit_output
+from prefill_router.cost import CostEstimator, fit_output
 from prefill_router.data import RoutingDataset, prompt_text
 from prefill_router.data.splits import split, stratified_folds
 from prefill_router.errors import CorruptError
@@ -208,14 +208,7 @@ class Bench:
         brier = macro_mean(known_mean(once, (correctness - correct) ** 2))
         headroom = np.nan
         if self.objective == "headroom":
-            cost, scale = self._costs(rows, recipe, fit, judged)
-            found = Predictions(
-                query_ids=rows.judged.query_ids,
-                targets=rows.judged.pool.names,
-                correctness=correctness,
-                estimated_cost=cost,
-                scale=scale,
-            )
+            found = self._predictions(rows, correctness, recipe, fit, judged)
             trial = Trial.join(found, rows.judged)
             headroom = float(Scorer.of(trial).score(once).headline["headroom_captured"][0])
         choice = PairRankings.of(correctness, correct).scores(once)["choice_auc"]
@@ -227,10 +220,10 @@ class Bench:
             float(choice[0]),
         )
 
-    def _costs(
-        self, rows: Rows, recipe: Recipe, fit: Part, judged: Part
-    ) -> tuple[NDArray[np.float64], CostScale]:
-        """What the judged rows are estimated to cost, learned from the rows of the fit."""
+    def _predictions(
+        self, rows: Rows, correctness: NDArray[np.float64], recipe: Recipe, fit: Part, judged: Part
+    ) -> Predictions:
+        """With what the judged rows are estimated to cost, learned from the rows of the fit."""
         given, asked = self._tokens(rows.fit), self._tokens(rows.judged)
         costs, expected = CostEstimator.fit(rows.fit, given), None
         if recipe.cost == "predicted":
@@ -238,7 +231,13 @@ class Bench:
             head = fit_output(fit, rows.fit, given, folds, costs).head
             expected = head.expect(judged, asked).mean
         inputs = rows.judged.input_tokens
-        return costs.estimate(asked, input_tokens=inputs, expected=expected), costs.scale
+        return Predictions(
+            query_ids=rows.judged.query_ids,
+            targets=rows.judged.pool.names,
+            correctness=correctness,
+            estimated_cost=costs.estimate(asked, input_tokens=inputs, expected=expected),
+            scale=costs.scale,
+        )
 
     def _tokens(self, part: RoutingDataset) -> NDArray[np.int64]:
         """A length of each prompt; each target's own is this times a ratio that is learned."""
