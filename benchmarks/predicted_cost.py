@@ -19,6 +19,7 @@ from benchmarks._system import machine
 from benchmarks.shrinkage import LAMS, chosen, complete, gains
 from prefill_router import files
 from prefill_router.activations import ActivationStore
+from prefill_router.cost import CostScale
 from prefill_router.data import read_dataset, split
 from prefill_router.evaluation.fixed import FixedChoice
 from prefill_router.fitting import FitConfig
@@ -80,16 +81,26 @@ def main() -> None:
     corners = FixedChoice.mix(train).corners[:, 0]
     correct, observed = judged.correct, judged.observed_cost
     rows = {}
-    for name, one in (("Equation 1", replace(router, output=None)), ("predicted", router)):
-        found = one.predict(judged, stores=[states])
+    own = router.predict(train, stores=[states]).estimated_cost
+    median = replace(router, output=None).predict(judged, stores=[states])
+    predicted = router.predict(judged, stores=[states])
+    stretched = replace(predicted, scale=CostScale(float(own.min()), float(own.max())))
+    for name, found in (
+        ("Equation 1", median),
+        ("predicted", predicted),
+        ("predicted, on their own range over the train rows", stretched),
+    ):
         given = found.correctness, found.normalised_cost, correct, observed, corners
-        lam = gains(chosen(*given[:2]), *given[2:])
+        choices = chosen(*given[:2])
+        lam = gains(choices, *given[2:])
+        spent = [1e5 * observed[np.arange(len(observed)), choice].mean() for choice in choices]
         known = np.log(observed), np.log(found.estimated_cost)
         variance = np.square(known[0] - known[0].mean(axis=0)).mean(axis=0)
         unexplained = np.square(known[0] - known[1])
         rows[name] = {
             "at_dollars": at_dollars(*given),
             "at_lam": np.round(lam, 2).tolist(),
+            "cents_per_1000_at_lam": np.round(spent, 3).tolist(),
             "mean_over_lam": round(float(lam.mean()), 3),
             "observed_over_estimated": np.round(
                 observed.mean(axis=0) / found.estimated_cost.mean(axis=0), 3
