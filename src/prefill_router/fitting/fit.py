@@ -301,7 +301,7 @@ def _calibrated(
 def _notes(costs: CostEstimator, features: FeatureSet) -> tuple[str, ...]:
     free = ("no costs are known, so every lam but 0 chooses the most probable target",)
     estimated = [
-        f"{name} lacks prices or output token counts; its cost is the median recorded one"
+        f"{name} lacks prices or output token counts; its cost is learned from the recorded ones"
         for name in costs.recorded
     ]
     judged = [
