@@ -5,7 +5,8 @@ where the labels and costs of all targets are known. At each lam the router's ac
 with that of the best fixed mix of targets at the router's own mean cost. The mix is found on the
 same labelled queries; beside it stands the mix that hindsight finds on the judged ones. Costs are
 the observed ones; beside them, those that Equation 1 estimates count, so that the difference is
-what wrong costs do. The pools are MMLU-Pro, given the data and a finished store, and made ones:
+what wrong costs do. The router chooses by Equation 1's costs, and once more by predicted ones. The
+pools are MMLU-Pro, given the data and a finished store, and made ones:
 
 no signal            nothing can be predicted of a query; targets differ in skill and price
 equal targets        nothing can be predicted, and targets differ in price alone
@@ -15,12 +16,13 @@ difficulty alone     how hard a query is can be predicted, and nothing that part
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
@@ -29,7 +31,7 @@ from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.activations import Activations, ActivationStore
 from prefill_router.calibration import Shrinkage
-from prefill_router.cost import CostEstimator
+from prefill_router.cost import CostEstimator, fit_output
 from prefill_router.data import Query, RoutingDataset, read_dataset
 from prefill_router.evaluation.auc import Ranking
 from prefill_router.evaluation.fixed import FixedChoice
@@ -37,14 +39,14 @@ from prefill_router.evaluation.metrics import auc_by_target
 from prefill_router.evaluation.weighted import ones
 from prefill_router.features import Reading
 from prefill_router.features.prefill import PrefillConfig
-from prefill_router.fitting.out_of_fold import out_of_fold
+from prefill_router.fitting.out_of_fold import folds_of, out_of_fold
 from prefill_router.policy import lambda_path
 from prefill_router.predictors import Examples, TrunkConfig
 from prefill_router.targets import Pool, Target
 
 RESULT = Path(__file__).parent / "results" / "shrinkage.json"
 LAMS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
-DRAWS = {100: 12, 200: 12, 500: 10, 1000: 8, 2000: 4, 8000: 2}
+DRAWS = {100: 12, 200: 12, 500: 10, 1000: 8, 2000: 6, 8000: 4}
 MADE_TESTED, MADE_TARGETS, MADE_FEATURES = 4000, 8, 60
 LOSS = 0.2
 """The mean loss against the mix, in points, that is allowed."""
@@ -138,15 +140,21 @@ def predictions(draw: Draw, place: Path | None) -> Mapping[str, Array]:
     return made
 
 
+def chosen(correctness: Array, normalised: Array) -> list[NDArray[np.int64]]:
+    """The target of each query, at each lam."""
+    path = lambda_path(correctness, normalised)
+    return [path.at(lam) for lam in LAMS]
+
+
 def gains(
-    correctness: Array, normalised: Array, correct: Array, cost: Array, corners: NDArray[np.int64]
+    choices: Sequence[NDArray[np.int64]], correct: Array, cost: Array, corners: NDArray[np.int64]
 ) -> Array:
-    """Points of accuracy above the mix of these corners at the same cost, at each lam."""
-    path, rows = lambda_path(correctness, normalised), np.arange(len(correct))
+    """Points of accuracy above the mix of these corners at the same cost, for each choice."""
+    rows = np.arange(len(correct))
     alone_cost, alone = cost[:, corners].mean(axis=0), correct[:, corners].mean(axis=0)
     order = np.argsort(alone_cost, kind="stable")
     found = []
-    for choice in map(path.at, LAMS):
+    for choice in choices:
         mix = np.interp(cost[rows, choice].mean(), alone_cost[order], alone[order])
         found.append(100 * (correct[rows, choice].mean() - mix))
     return np.array(found)
@@ -170,6 +178,14 @@ def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
     costs = CostEstimator.fit(train, draw.tokens[0])
     estimated = costs.estimate(draw.tokens[1][rows], input_tokens=judged.input_tokens)
     normalised, raw = costs.scale.normalise(estimated), found["judged"][rows]
+    first, last = draw.features()
+    folds = folds_of(train, seed=0)
+    head = fit_output(first, train, draw.tokens[0], folds, costs).head
+    predicted = costs.estimate(
+        draw.tokens[1][rows],
+        input_tokens=judged.input_tokens,
+        expected=head.expect(last[rows], draw.tokens[1][rows]).mean,
+    )
     learned = FixedChoice.mix(train).corners[:, 0]
     systems = {
         "as predicted": raw,
@@ -184,10 +200,12 @@ def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
         "judged": len(rows),
     }
     for name, p in systems.items():
-        judge = partial(gains, p, normalised, correct)
+        judge = partial(gains, chosen(p, normalised), correct)
+        by_predicted = chosen(p, costs.scale.normalise(predicted))
         ranked = tuple(Ranking.of(*columns) for columns in zip(p.T, correct.T, strict=True))
         table[name] = {
             "gain": judge(observed, learned),
+            "predicted_costs": gains(by_predicted, correct, observed, learned),
             "at_estimated_costs": judge(estimated, learned),
             "against_hindsight": judge(observed, FixedChoice.mix(judged).corners[:, 0]),
             "auc": float(np.nanmean(auc_by_target(ranked, ones(len(rows))))),
@@ -205,13 +223,17 @@ def summary(pool: str, queries: int, draws: list[dict[str, Any]]) -> dict[str, A
     def system(name: str) -> dict[str, Any]:
         tables = {
             kind: np.array([draw[name][kind] for draw in draws])  # [draw, lam]
-            for kind in ("gain", "at_estimated_costs", "against_hindsight")
+            for kind in ("gain", "predicted_costs", "at_estimated_costs", "against_hindsight")
         }
         over_lam = tables["gain"].mean(axis=1)
         return {
             **{kind: round(float(table.mean()), 3) for kind, table in tables.items()},
             "standard_error": round(float(over_lam.std(ddof=1) / np.sqrt(len(draws))), 3),
             "worst_draw": round(float(over_lam.min()), 3),
+            "predicted_costs_by_lam": np.round(tables["predicted_costs"].mean(axis=0), 3).tolist(),
+            "predicted_costs_error_by_lam": np.round(
+                tables["predicted_costs"].std(axis=0, ddof=1) / np.sqrt(len(draws)), 3
+            ).tolist(),
             "gain_by_lam": np.round(tables["gain"].mean(axis=0), 3).tolist(),
             "at_estimated_costs_by_lam": np.round(
                 tables["at_estimated_costs"].mean(axis=0), 3
@@ -227,6 +249,24 @@ def summary(pool: str, queries: int, draws: list[dict[str, Any]]) -> dict[str, A
         **{name: mean(name) for name in ("choice", "difficulty", "share_of_time", "judged")},
         **{name: system(name) for name in ("as predicted", "shrunk", "base rates")},
     }
+
+
+def draw_gains(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The gain of the shrunk router by lam, a panel for each number of labels of the first pool."""
+    shown = [row for row in rows if row["pool"] == rows[0]["pool"]]
+    figure, axes = plt.subplots(2, -(-len(shown) // 2), sharex=True, sharey=True, figsize=(11, 6))
+    kinds = {"gain_by_lam": "Equation 1", "predicted_costs_by_lam": "predicted costs"}
+    for row, panel in zip(shown, axes.flat, strict=False):
+        for kind, label in kinds.items():
+            panel.plot(range(len(LAMS)), row["shrunk"][kind], marker="o", label=label)
+        panel.axhline(-LOSS, color="grey", linestyle="--", label=f"{LOSS} points below the mix")
+        panel.set_title(f"{row['queries']:,} labelled queries ({row['draws']} draws)")
+        panel.set_xticks(range(len(LAMS)), [f"{lam:g}" for lam in LAMS], rotation=90)
+    axes.flat[0].legend()
+    figure.supxlabel("lam")
+    figure.supylabel("points above the best fixed mix")
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    plt.close(figure)
 
 
 def main() -> None:
@@ -254,8 +294,10 @@ def main() -> None:
             rows.append(summary(pool, queries, tables))
             print(json.dumps(rows[-1]), flush=True)
             files.write_json(options.out, {**result, "machine": machine()})
+    draw_gains(rows, options.out.with_suffix(".png"))
     for row in rows:
         assert row["shrunk"]["gain"] > -LOSS, row
+        assert row["shrunk"]["predicted_costs"] > -LOSS, row
         lost = row["as predicted"]["auc"] - row["shrunk"]["auc"]
         assert row["queries"] < max(DRAWS) or lost < 0.002, row
 

@@ -73,6 +73,8 @@ def test_a_recipe_survives_being_written_down(given: dict[str, Any]) -> None:
         ({"predictor": {"kind": "shared_trunk", "seeds": 0}}, "seeds is 0"),
         ({"calibration": "prayer"}, "no calibrator 'prayer'"),
         ({"shrinkage": "much"}, "shrinkage is 'much'; it must be true or false"),
+        ({"cost": "free"}, "cost is 'free'; it must be predicted or median"),
+        ({"cost": ["median"]}, "must be predicted or median"),
         ({"policy": "whim"}, "whim"),
         ({"soft_labels": {"file": "x.csv", "weight": 2}}, "weight of soft labels is 2"),
         ({"features": {"kind": "prefill", "select": "nowhere"}}, "isn't a site"),
@@ -161,6 +163,39 @@ def test_predictions_are_shrunk_unless_the_recipe_says_otherwise(tmp_path: Path)
     again = Router.load(tmp_path / "router")
     np.testing.assert_array_equal(again.predict(test, stores=[STATES]).correctness, mixed)
     assert shrunk.shrinkage.words in (tmp_path / "router" / "README.md").read_text()
+
+
+def test_costs_are_predicted_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
+    drawn = split(ANSWERS)
+    long = np.exp(5 + 2 * np.nanmean(ANSWERS.correct, axis=1, keepdims=True))  # the states know it
+    answers = replace(ANSWERS, output_tokens=ANSWERS.output_tokens * 0 + long)
+    noisy = answers.output_tokens.copy()
+    noisy[answers.rows(drawn["test"])] *= 100  # of no train row
+    parts = {"features": PREFILL, "predictor": "logistic"}
+    predicted, median, other = (
+        learn(data, [STATES], drawn, config=FitConfig(recipe=recipe_from_dict({**parts, **said})))
+        for data, said in (
+            (answers, {}),
+            (answers, {"cost": "median"}),
+            (replace(answers, output_tokens=noisy), {"cost": "predicted"}),
+        )
+    )
+    assert median.output is None
+    assert predicted.output is not None
+    assert other.output is not None
+    assert predicted.output.to_dict() == other.output.to_dict()
+    assert (predicted.output.r2 > 0.2).all()
+    test = answers.select(drawn["test"])
+    kept = replace(predicted, output=None).predict(test, stores=[STATES]).estimated_cost
+    told = [one.predict(test, stores=[STATES]).estimated_cost for one in (predicted, median)]
+    np.testing.assert_array_equal(told[1], kept)
+    known = ~np.isnan(test.observed_cost)
+    errors = [np.square(np.log(cost[known] / test.observed_cost[known])).mean() for cost in told]
+    assert errors[0] < 0.9 * errors[1]
+    for one, words in ((predicted, predicted.output.words), (median, "Equation 1")):
+        one.save(tmp_path / "router")
+        assert words in (tmp_path / "router" / "README.md").read_text()
+    assert recipe_from_dict(Recipe(cost="median").to_dict()).cost == "median"
 
 
 def test_only_train_labels_reach_the_shrinkage() -> None:

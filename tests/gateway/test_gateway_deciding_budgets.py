@@ -1,5 +1,8 @@
 """Budgets: lam falls as they run out, and what is under way counts."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from deciding_world import AT, THREE, forecast, outcome, parts, world
 from hypothesis import given, settings, strategies as st
@@ -183,6 +186,18 @@ def test_a_spent_budget_leaves_the_cheapest_whatever_the_policy() -> None:
     assert later.lam == pytest.approx(0.25)
     assert len(here.told) == 1
     assert [s.spent for s in here.budgets.states(AT)] == [0.00075]
+
+
+def test_budgets_set_aside_what_nine_answers_of_ten_do_not_exceed() -> None:
+    here = world(budgets=({"dollars": 1, "per": "day"},))
+    choice = here.decide(replace(P, output=np.full(3, 50.0), output_high=np.full(3, 400.0)))
+    here.decider.started(choice, key=None)
+    [state] = here.budgets.states(AT)
+    price = THREE.pool[choice.target].input_price or 0
+    assert state.reserved == pytest.approx((100 + 4 * 400) * price / 1e6)
+    assert choice.estimated_cost[choice.target] == pytest.approx((100 + 4 * 50) * price / 1e6)
+    plain = here.decide(P)
+    assert plain.high_cost == plain.estimated_cost[plain.target]
 
 
 def test_a_key_pays_for_what_it_asked() -> None:

@@ -1,8 +1,10 @@
 """Who may answer, and what the client is told where nobody may."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from deciding_world import THREE, ask, forecast, parts, target, world
 from hypothesis import given, settings, strategies as st
@@ -108,6 +110,25 @@ def test_a_maximum_cost_leaves_out_what_is_dearer() -> None:
     assert got.order == ("middle", "small")
     assert got.excluded == {"large": "about 0.0025 dollars, above 0.001"}
     assert got.estimated_cost["middle"] <= 0.001 < got.estimated_cost["large"]
+
+
+def test_a_maximum_cost_holds_for_nine_answers_of_ten() -> None:
+    """Not for the mean alone; and who may answer is known once there is a forecast."""
+    here = world(routing={"lam": 1.0})
+    expected = replace(P, output=np.full(3, 50.0), output_high=np.array([50.0, 300.0, 60.0]))
+    got = here.decide(expected, max_cost=0.001)
+    assert got.order == ("small",)
+    assert got.estimated_cost["middle"] == pytest.approx((100 + 4 * 50) / 1e6)
+    assert got.excluded["middle"] == "about 0.0013 dollars, above 0.001"
+    assert here.decide(expected, max_cost=0.0018).order == ("large", "middle", "small")
+    assert here.decider.needs_forecast(ask(max_cost=0.0002))
+
+
+def test_what_is_expected_of_an_answer_is_bounded_by_the_request() -> None:
+    expected = replace(P, output=np.full(3, 500.0), output_high=np.full(3, 900.0))
+    got = world().decide(expected, max_tokens=20)
+    assert got.estimated_cost["large"] == pytest.approx((5 * 100 + 20 * 20) / 1e6)
+    assert got.high_cost == got.estimated_cost[got.target]
 
 
 def test_an_open_breaker_leaves_out_but_never_everybody() -> None:

@@ -82,12 +82,15 @@ def test_end_of_a_stream_is_no_frame() -> None:
 def test_forecast_comes_through_exactly(
     correctness: list[float], novelty: float | None, bins: list[int]
 ) -> None:
-    sent = Forecast(np.array(correctness), 7, True, novelty, tuple(bins))
+    output, high = np.array([np.nan, 3.5]), np.array([np.nan, 1e6 / 3])
+    sent = Forecast(np.array(correctness), 7, True, novelty, tuple(bins), output, high)
     [got] = found_of([read(io.BytesIO(pack(plain_found(sent))))], count=1, targets=2)
     assert isinstance(got, Forecast)
     assert got.correctness.tolist() == correctness
     assert (got.tokens, got.truncated, got.novelty, got.bins) == (7, True, novelty, tuple(bins))
     assert not got.correctness.flags.writeable
+    np.testing.assert_array_equal(got.output, output)
+    np.testing.assert_array_equal(got.output_high, high)
 
 
 def test_reasons_come_through() -> None:
@@ -112,6 +115,9 @@ GOOD = plain_found(Forecast(np.array([0.5, 0.5]), 7, False))
         [GOOD | {"correctness": [0.5]}],
         [GOOD | {"correctness": "half"}],
         [{"correctness": [0.5, 0.5]}],
+        [GOOD | {"output": [1.0]}],
+        [GOOD | {"output": [1.0, -1.0]}],
+        [GOOD | {"output_high": "long"}],
     ],
 )
 def test_what_is_no_forecast_is_refused(values: Any) -> None:

@@ -10,6 +10,7 @@ from prefill_router import files
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.router import Router
+from prefill_router.router.light import read_light
 from prefill_router.router.storage import CHECKED, FILES
 from prefill_router.testing import FakeEncoder
 from router_fixtures import with_encoder
@@ -126,7 +127,7 @@ def test_crafted_weights_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format",), 5),
+        (("format",), 6),
         (("format",), 0),
         (("format",), None),
         (("pool", "targets"), []),
@@ -195,7 +196,7 @@ def test_format_1_is_still_read(saved: Path) -> None:
     before = Router.load(saved)
     content = json.loads((saved / "router.json").read_text())
     [family] = content["features"]["families"]
-    for part in ("calibrator", "policy", "reference", "shrinkage"):
+    for part in ("calibrator", "policy", "reference", "shrinkage", "output"):
         del content[part]
     del family["kind"]
     content |= {"format": 1, "features": family}
@@ -214,7 +215,7 @@ def test_format_1_is_still_read(saved: Path) -> None:
 def test_format_2_is_still_read_and_has_no_reference(saved: Path, encoder: FakeEncoder) -> None:
     before = replace(with_encoder(Router.load(saved), encoder), shrinkage=None)
     content = json.loads((saved / "router.json").read_text())
-    del content["reference"], content["shrinkage"]
+    del content["reference"], content["shrinkage"], content["output"]
     (saved / "router.json").write_text(json.dumps(content | {"format": 2}))
     path = saved / "weights.safetensors"
     save_file({n: v for n, v in load_file(path).items() if not n.startswith("reference.")}, path)
@@ -234,7 +235,7 @@ def test_format_3_is_still_read_and_is_not_shrunk(
 ) -> None:
     assert router.shrinkage is not None
     content = json.loads((saved / "router.json").read_text())
-    del content["shrinkage"]
+    del content["shrinkage"], content["output"]
     (saved / "router.json").write_text(json.dumps(content | {"format": 3}))
     reseal(saved)
     after = with_encoder(Router.load(saved), encoder)
@@ -244,3 +245,72 @@ def test_format_3_is_still_read_and_is_not_shrunk(
     assert not np.allclose(raw, shrunk)  # control
     after.save(saved)
     assert Router.load(saved).shrinkage is None
+
+
+def test_format_4_is_still_read_and_takes_the_medians(
+    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+) -> None:
+    assert router.output is not None
+    content = json.loads((saved / "router.json").read_text())
+    del content["output"]
+    (saved / "router.json").write_text(json.dumps(content | {"format": 4}))
+    path = saved / "weights.safetensors"
+    save_file({n: v for n, v in load_file(path).items() if not n.startswith("output.")}, path)
+    reseal(saved)
+    after = with_encoder(Router.load(saved), encoder)
+    assert after.output is None
+    [forecast] = after.forecast_many(["what?"])
+    assert forecast.output is None
+    tokens = np.array([forecast.tokens])
+    np.testing.assert_array_equal(after.estimated_cost([forecast]), after.costs.estimate(tokens))
+    before = router.predict(answers).estimated_cost
+    assert not np.allclose(before, after.predict(answers).estimated_cost)  # control
+    after.save(saved)
+    assert Router.load(saved).output is None
+
+
+def planted(router: Router) -> Router:
+    """The same router, whose output head has learned something."""
+    head = router.output
+    assert head is not None
+    weights = np.random.default_rng(0).normal(size=head.weights.shape).astype(np.float32)
+    return replace(router, output=replace(head, weights=weights / 20))
+
+
+def test_output_head_is_saved_and_prices_all_alike(
+    router: Router, encoder: FakeEncoder, answers: RoutingDataset, tmp_path: Path
+) -> None:
+    """The forecasts of requests, of the gateway and of a dataset tell the same costs."""
+    before = planted(router)
+    before.save(tmp_path / "router")
+    after = with_encoder(Router.load(tmp_path / "router"), encoder)
+    some = answers.select(answers.query_ids[:7])
+    some = replace(some, input_tokens=np.full(some.correct.shape, np.nan))
+    cost = after.predict(some).estimated_cost
+    np.testing.assert_array_equal(cost, before.predict(some).estimated_cost)
+    forecasts = after.forecast_many([query.prompt for query in some.queries])
+    np.testing.assert_allclose(after.estimated_cost(forecasts), cost, rtol=1e-5)
+    decisions = after.route_many([query.prompt for query in some.queries])
+    told = [list(decision.estimated_cost.values()) for decision in decisions]
+    np.testing.assert_allclose(np.array(told, dtype=float), cost, rtol=1e-5)
+    light = read_light(tmp_path / "router").costs
+    for forecast, row in zip(forecasts, cost, strict=True):
+        assert forecast.output is not None
+        asked = np.array([forecast.tokens])
+        priced = light.estimate(asked, expected=forecast.output[None, :])
+        np.testing.assert_allclose(priced[0], row, rtol=1e-5)
+    assert (np.diff(cost, axis=0) != 0).any()
+    dear = after.with_pool(router.pool.with_prices({"target-0": (0.0, 10.0)}))
+    written = np.stack([f.output for f in forecasts if f.output is not None])
+    np.testing.assert_allclose(dear.estimated_cost(forecasts)[:, 0], written[:, 0] * 1e-5)
+
+
+def test_output_weights_of_other_features_are_refused(router: Router, tmp_path: Path) -> None:
+    planted(router).save(tmp_path)
+    path = tmp_path / "weights.safetensors"
+    whole = load_file(path)
+    for weights in (whole["output.weights"][1:], whole["output.weights"].astype(np.float64)):
+        save_file(whole | {"output.weights": weights}, path)
+        reseal(tmp_path)
+        with pytest.raises(CorruptError, match="output head"):
+            Router.load(tmp_path)

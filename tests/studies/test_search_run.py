@@ -150,7 +150,7 @@ def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
     names = ANSWERS.pool.names
     platt = fit_calibrator("platt", predictor.correctness(held), rows.held.correct, names)
     said: Predictions = bench._predictions(
-        rows, platt.calibrator.calibrate(predictor.correctness(judged))
+        rows, platt.calibrator.calibrate(predictor.correctness(judged)), recipe, fit, judged
     )
     headline = evaluate(said, rows.judged, resamples=0).headline
     found = scores["platt"]

@@ -40,7 +40,9 @@ def show(
         features = router.features.to_dict()
         shrinkage = None if router.shrinkage is None else router.shrinkage.to_dict()
         pool = router.pool.public().to_dict()
-        print_json({"pool": pool, "features": features, "shrinkage": shrinkage, **record})
+        output = None if router.output is None else router.output.to_dict()
+        parts = {"features": features, "shrinkage": shrinkage, "output": output}
+        print_json({"pool": pool, **parts, **record})
         return
     text = (folder / "README.md").read_text(encoding="utf-8")
     out.print(Markdown(text.split("---\n", 2)[-1]))

@@ -181,7 +181,11 @@ def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
     made = router.record.options.get("recipe")
     if not isinstance(made, dict):
         raise ConfigError(f"{config} doesn't say how it was made; fit it again, or give a recipe")
-    return {Path(config).resolve().name: recipe_from_dict({"shrinkage": False, **made})}, router
+    return {
+        Path(config).resolve().name: recipe_from_dict(
+            {"shrinkage": False, "cost": "median", **made}
+        )
+    }, router
 
 
 def _drawn(

@@ -25,8 +25,8 @@ class Predictions:
         query_ids: Distinct; what joins the rows to a dataset.
         targets: Distinct names, in the tables' column order.
         correctness: Probabilities of a correct answer.
-        estimated_cost: US dollars, known before the answer (Equation 1).
-        scale: The range of the estimated costs of the train rows, for Equation 2.
+        estimated_cost: US dollars, known before the answer.
+        scale: Equation 1's range over the train rows, for Equation 2.
 
     Raises:
         DataError: Shapes differ, ids or names repeat, there are none, a probability is outside

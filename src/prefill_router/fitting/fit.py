@@ -19,7 +19,7 @@ from prefill_router import __version__
 from prefill_router.activations import Activations
 from prefill_router.brief import brief
 from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage, fit_calibrator
-from prefill_router.cost import CostEstimator
+from prefill_router.cost import CostEstimator, OutputFit, fit_output
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.data.splits import FRACTIONS
 from prefill_router.errors import ConfigError, FitError
@@ -30,7 +30,7 @@ from prefill_router.features.combined import FeatureSet
 from prefill_router.fitting.cascade import learned_cascade
 from prefill_router.fitting.config import FitConfig
 from prefill_router.fitting.descriptions import describe
-from prefill_router.fitting.out_of_fold import FOLDS, OutOfFold, out_of_fold
+from prefill_router.fitting.out_of_fold import FOLDS, OutOfFold, folds_of, out_of_fold
 from prefill_router.fitting.recipe import Recipe
 from prefill_router.fitting.soft import mixed
 from prefill_router.fitting.states import gather
@@ -160,6 +160,10 @@ def learn(
     )
     tokens = count_tokens(features, Reading.of_dataset(train, states))
     costs = CostEstimator.fit(train, tokens, assumed_output_tokens=config.assumed_output_tokens)
+    output = None
+    if recipe.cost == "predicted":
+        folds = folds_of(train, seed=config.seed)
+        output = fit_output(columns, train, tokens, folds, costs)
     notes = (*_notes(costs, features), *fitted.notes, *_shrinkage_notes(shrinkage), *said)
     router = Router(
         features=features,
@@ -169,10 +173,17 @@ def learn(
         policy=Lambda() if isinstance(recipe.policy, FrugalCascade) else recipe.policy,
         reference=Reference.fit(columns, train.correct),
         costs=costs,
+        output=None if output is None else output.head,
         split=drawn,
         record=_record(dataset, drawn, config, fitted.training, notes),
     )
-    return router if unseen is None else _with_choices(router, recipe, unseen, train, tokens)
+    return (
+        router
+        if unseen is None
+        else _with_choices(
+            router, recipe, unseen, train, _costs_out_of_fold(costs, output, train, tokens)
+        )
+    )
 
 
 def _shrunk(
@@ -192,15 +203,25 @@ def _shrunk(
     return unseen, Shrinkage.fit(unseen.correctness, examples.correct, folds, examples.targets)
 
 
+def _costs_out_of_fold(
+    costs: CostEstimator,
+    output: OutputFit | None,
+    train: RoutingDataset,
+    tokens: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Estimated costs of train rows, whose own output wasn't learned from."""
+    expected = None if output is None else output.out_of_fold.mean
+    return costs.estimate(tokens, input_tokens=train.input_tokens, expected=expected)
+
+
 def _with_choices(
     router: Router,
     recipe: Recipe,
     unseen: OutOfFold,
     train: RoutingDataset,
-    tokens: NDArray[np.int64],
+    cost: NDArray[np.float64],
 ) -> Router:
     """The router with what is learned of its own predictions of train rows, out of fold."""
-    cost = router.costs.estimate(tokens, input_tokens=train.input_tokens)
     record = router.record
     if isinstance(recipe.policy, FrugalCascade):
         policy, learned = learned_cascade(
@@ -282,7 +303,7 @@ def _calibrated(
 def _notes(costs: CostEstimator, features: FeatureSet) -> tuple[str, ...]:
     free = ("no costs are known, so every lam but 0 chooses the most probable target",)
     estimated = [
-        f"{name} lacks prices or output token counts; its cost is the median recorded one"
+        f"{name} lacks prices or output token counts; its cost is learned from the recorded ones"
         for name in costs.recorded
     ]
     judged = [

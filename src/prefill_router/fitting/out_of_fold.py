@@ -56,15 +56,24 @@ def out_of_fold(
         MissingExtraError: A package isn't installed.
     """
     result = np.full(examples.correct.shape, np.nan)
-    try:
-        folds = stratified_folds(train, count=count, seed=seed)
-    except DataError:  # fewer distinct prompts than folds
-        return OutOfFold(result, np.zeros(len(train), dtype=np.int64))
+    folds = folds_of(train, seed=seed, count=count)
+    if not folds.any():
+        return OutOfFold(result, folds)
     with (progress or SilentProgress()).task("out of fold", total=float(count)) as advance:
         for fold in range(count):
             result[folds == fold] = _predicted(config, examples, folds, fold, seed)
             advance()
     return OutOfFold(result, folds)
+
+
+def folds_of(
+    train: RoutingDataset, *, seed: int, count: int = FOLDS
+) -> Int64[NDArray[np.int64], " query"]:
+    """The fold of each train row, stratified; all 0 with fewer distinct prompts than folds."""
+    try:
+        return stratified_folds(train, count=count, seed=seed)
+    except DataError:
+        return np.zeros(len(train), dtype=np.int64)
 
 
 def _predicted(

@@ -5,6 +5,7 @@ predictor: {kind: knn_score, k: 25}     # a kind, or a mapping with its options
 shrinkage: false                        # true if not said
 operating_points: false                 # true if not said
 calibration: platt
+cost: median                            # Equation 1; predicted if not said
 policy: lambda
 soft_labels: {file: judge.csv, weight: 0.5}
 """
@@ -13,21 +14,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from prefill_router import calibration, policy
 from prefill_router.errors import ConfigError, CorruptError, FormatError, PrefillRouterError
 from prefill_router.features import FamilyConfig, registry as families
-from prefill_router.fitting.recipe import Recipe, SoftLabels
+from prefill_router.fitting.recipe import CostKind, Recipe, SoftLabels
 from prefill_router.predictors import PredictorConfig, registry as predictors
 from prefill_router.yaml_files import read_yaml
 
 _Config = TypeVar("_Config")
 _Read = TypeVar("_Read")
 _PARTS = (
-    *("features", "predictor", "shrinkage", "operating_points", "calibration", "policy"),
+    *("features", "predictor", "shrinkage", "operating_points", "calibration", "cost", "policy"),
     "soft_labels",
 )
 FRUGAL = policy.FrugalCascade().kind
@@ -97,6 +98,8 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
             parts[name] = _truth(value[name], name)
     if value.get("calibration") is not None:
         parts["calibration"] = calibration.find(str(value["calibration"])).kind
+    if value.get("cost") is not None:
+        parts["cost"] = _cost(value["cost"])
     if value.get("policy") is not None:
         kind, options = _kind(value["policy"], "policy")
         parts["policy"] = policy_of({"kind": kind, **options})
@@ -165,6 +168,13 @@ def _kind(value: Any, what: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(kind, str):
         raise ConfigError(f"{what} needs a kind; it holds {sorted(map(str, options))}")
     return kind, options
+
+
+def _cost(value: Any) -> CostKind:
+    found: dict[Any, CostKind] = {kind: kind for kind in get_args(CostKind)}
+    if not isinstance(value, str) or value not in found:
+        raise ConfigError(f"cost is {value!r}; it must be {' or '.join(found)}")
+    return found[value]
 
 
 def _truth(value: Any, what: str) -> bool:

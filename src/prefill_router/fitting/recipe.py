@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 from prefill_router.calibration import CalibratorKind
 from prefill_router.errors import ConfigError
@@ -13,6 +13,8 @@ from prefill_router.features.registry import kind_of as family_kind
 from prefill_router.policy import FrugalCascade, Lambda, Policy
 from prefill_router.predictors import PredictorConfig, TrunkConfig
 from prefill_router.predictors.registry import kind_of as predictor_kind
+
+CostKind = Literal["predicted", "median"]
 
 
 @final
@@ -37,7 +39,7 @@ class SoftLabels:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a router is made; the defaults are the paper's own router, and shrinkage, which it lacks.
+    """How a router is made; the defaults are the paper's router, shrinkage and predicted costs.
 
     Attributes:
         features: Families of features, side by side.
@@ -47,6 +49,8 @@ class Recipe:
         operating_points: Whether settings are chosen for the router on train rows out of fold; that
             costs five more fits of the predictor, unless shrinkage or a cascade has them anyway.
         calibration: What maps those to probabilities that hold; fitted on the calibration part.
+        cost: What is taken for the length of an answer: predicted, what the features say of it
+            (`cost.OutputHead`), or median, the paper's Equation 1.
         policy: Who answers, given probabilities and costs; or a cascade that is learned.
         soft_labels: A judge's scores for the training labels.
     """
@@ -56,6 +60,7 @@ class Recipe:
     shrinkage: bool = True
     operating_points: bool = True
     calibration: CalibratorKind = "none"
+    cost: CostKind = "predicted"
     policy: Policy | FrugalCascade = field(default_factory=Lambda)
     soft_labels: SoftLabels | None = None
 
@@ -91,6 +96,7 @@ class Recipe:
             "shrinkage": self.shrinkage,
             "operating_points": self.operating_points,
             "calibration": self.calibration,
+            "cost": self.cost,
             "policy": self.policy.to_dict(),
             "soft_labels": None
             if soft is None

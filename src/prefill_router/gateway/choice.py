@@ -31,6 +31,8 @@ class Choice:
         opening: Whether it begins a conversation that others may begin alike, as in `Question`.
         cached: What `estimated_cost` is lower by for what a target has in its cache, US dollars;
             of the one that holds the conversation alone.
+        high_cost: What `order[0]` hardly costs more than, US dollars: budgets set it aside. None in
+            receipts, and where prices are unknown or the router doesn't know the target.
     """
 
     id: str
@@ -49,6 +51,7 @@ class Choice:
     tool_loop: bool = False
     opening: bool = False
     cached: Mapping[str, float] = field(default_factory=dict)
+    high_cost: float | None = None
 
     @property
     def target(self) -> str:

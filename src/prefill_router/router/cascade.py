@@ -24,7 +24,7 @@ class CascadeStage:
         target: Its name.
         threshold: The score at which its answer is taken; None for the last, whose always is.
         correctness: Its predicted probability of a correct answer.
-        estimated_cost: US dollars (Equation 1).
+        estimated_cost: US dollars.
     """
 
     target: str
@@ -111,7 +111,7 @@ def plan_cascade(router: Router, request: Request, *, lam: float = 0.5) -> Casca
     if not isinstance(policy, Cascade):
         raise ConfigError(f"the router's policy is {policy.kind}, no cascade; use its route")
     forecast = router.forecast_many([request])[0]
-    cost = router.costs.estimate(np.array([forecast.tokens], dtype=np.int64))
+    cost = router.estimated_cost([forecast])
     names = router.pool.names
     turns = policy.turns(router.costs.scale.normalise(cost), targets=names)[0].tolist()
     thresholds = (*policy.thresholds(lam, stages=len(turns)), None)

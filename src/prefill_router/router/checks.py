@@ -3,6 +3,7 @@
 import numpy as np
 
 from prefill_router.calibration import Calibrator, Shrinkage
+from prefill_router.cost import OutputHead
 from prefill_router.errors import ConfigError
 from prefill_router.features.combined import FeatureSet
 from prefill_router.policy import Policy
@@ -16,6 +17,7 @@ def check_parts(
     shrinkage: Shrinkage | None,
     calibrator: Calibrator | None,
     policy: Policy,
+    output: OutputHead | None,
 ) -> None:
     """Check that these parts are of one pool, and take what the one before gives.
 
@@ -26,6 +28,7 @@ def check_parts(
         shrinkage: What moves those towards base rates; None for nothing.
         calibrator: What those are mapped by; None for nothing.
         policy: Who answers.
+        output: What expects the length of answers; None for their medians.
 
     Raises:
         ConfigError: One was made for other targets, or the predictor for other features.
@@ -42,5 +45,7 @@ def check_parts(
         raise ConfigError(f"the shrinkage knows {shrinkage.targets}; the pool has {names}")
     if calibrator is not None and calibrator.targets != names:
         raise ConfigError(f"the calibrator knows {calibrator.targets}; the pool has {names}")
+    if output is not None:
+        output.check(width=features.width, names=names)
     nothing = np.zeros((1, len(names)))
     policy.path(nothing, nothing, targets=names)  # knows the targets that it names

@@ -34,8 +34,7 @@ class Decision:
         target: The winner.
         lam: The trade-off it was chosen at.
         correctness: Every target's predicted probability of a correct answer.
-        estimated_cost: Every target's estimated cost, US dollars (Equation 1); None where no costs
-            are known.
+        estimated_cost: Every target's estimated cost, US dollars; None where no costs are known.
         policy: The kind of policy that chose.
         score: Every target's score (Equation 2), which only the policy `lambda` chooses by.
         order: The targets from best to worst; the second is the runner-up.

@@ -25,6 +25,9 @@ class Forecast:
             reference of its train rows.
         bins: For each feature that the reference watches, in which tenth of the train rows this
             request lies, 0 to 9; empty without a reference.
+        output: What every target is expected to write, on average (`cost.Expected`); NaN where
+            nothing is known of it; None where Equation 1's medians stand.
+        output_high: What nine answers of ten don't exceed; None as `output`.
     """
 
     correctness: Float[NDArray[np.float64], " target"]
@@ -32,3 +35,5 @@ class Forecast:
     truncated: bool
     novelty: float | None = None
     bins: tuple[int, ...] = ()
+    output: Float[NDArray[np.float64], " target"] | None = None
+    output_high: Float[NDArray[np.float64], " target"] | None = None

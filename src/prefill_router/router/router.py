@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Provenance
 from prefill_router.calibration import Calibrator, Shrinkage
-from prefill_router.cost import CostEstimator
+from prefill_router.cost import CostEstimator, Expected, OutputHead
 from prefill_router.data import Query, RoutingDataset, Split
 from prefill_router.encoders import Encoder, load_encoder_for
 from prefill_router.errors import ConfigError, DataError
@@ -47,6 +49,7 @@ class Router:
         calibrator: What those are mapped by to probabilities that hold; None leaves them.
         policy: Who answers, given probabilities and costs; Equation 2 by default.
         costs: Equation 1, with the pool and its prices.
+        output: What expects the length of each answer; None leaves Equation 1's medians.
         split: The split it was fitted on; its test part was never seen.
         record: How it came to be.
         reference: What the train rows looked like; None in a router of an older format.
@@ -62,6 +65,7 @@ class Router:
     calibrator: Calibrator | None = None
     policy: Policy = field(default_factory=Lambda)
     reference: Reference | None = None
+    output: OutputHead | None = None
     sources: EncoderSources = field(default_factory=EncoderSources)
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
 
@@ -73,6 +77,7 @@ class Router:
             self.shrinkage,
             self.calibrator,
             self.policy,
+            self.output,
         )
         if self.reference is not None:
             self.reference.check(width=self.features.width, targets=len(self.pool))
@@ -114,7 +119,7 @@ class Router:
         if not names:
             raise ConfigError("only names no target; name at least one, or leave it out")
         forecasts = self.forecast_many(requests)
-        cost = self.costs.estimate(np.array([f.tokens for f in forecasts], dtype=np.int64))
+        cost = self.estimated_cost(forecasts)
         return [
             decide(
                 names,
@@ -130,8 +135,14 @@ class Router:
             for i, forecast in enumerate(forecasts)
         ]
 
-    def forecast_many(self, requests: Sequence[Request]) -> list[Forecast]:
+    def forecast_many(
+        self, requests: Sequence[Request], *, progress: Progress | None = None
+    ) -> list[Forecast]:
         """What is expected of each of several requests, encoded together; nothing is chosen.
+
+        Args:
+            requests: Texts, or chat messages.
+            progress: Shows how far the encoding is.
 
         Raises:
             PromptError: One can't be encoded; it is named `request 1`, say, counted from 1.
@@ -139,17 +150,40 @@ class Router:
         queries = [
             Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)
         ]
-        states = encoded_states(queries, self.features, load=self.encoder)
+        states = encoded_states(queries, self.features, load=self.encoder, progress=progress)
         reading = Reading.of([query.prompt for query in queries], states)
         features = self.features.read(reading)
         correctness = self._calibrated(features)
         tokens = count_tokens(self.features, reading)
         limit = states[0].provenance.max_tokens if states else math.inf
         novelty, bins = _compared(self.reference, features)
+        expected = self._expected(features, tokens)
         return [
-            Forecast(correctness[i], int(count), bool(count > limit), novelty[i], bins[i])
+            Forecast(
+                correctness[i],
+                int(count),
+                bool(count > limit),
+                novelty[i],
+                bins[i],
+                output=None if expected is None else expected.mean[i],
+                output_high=None if expected is None else expected.high[i],
+            )
             for i, count in enumerate(tokens)
         ]
+
+    def estimated_cost(
+        self, forecasts: Sequence[Forecast]
+    ) -> Float64[NDArray[np.float64], "query target"]:
+        """What answers to requests of these forecasts are estimated to cost, US dollars."""
+        missing = np.full(len(self.pool), np.nan)
+        outputs = [missing if one.output is None else one.output for one in forecasts]
+        return self.costs.estimate(
+            np.array([one.tokens for one in forecasts], dtype=np.int64),
+            expected=np.reshape(outputs, (len(forecasts), len(self.pool))),
+        )
+
+    def _expected(self, features: Columns, tokens: NDArray[np.int64]) -> Expected | None:
+        return None if self.output is None else self.output.expect(features, tokens)
 
     def predict(
         self,
@@ -188,12 +222,16 @@ class Router:
         )
         reading = Reading.of_dataset(dataset, states)
         inputs = dataset.select(targets=self.pool.names).input_tokens
+        features, tokens = self.features.read(reading), count_tokens(self.features, reading)
+        expected = self._expected(features, tokens)
         return Predictions(
             query_ids=dataset.query_ids,
             targets=self.pool.names,
-            correctness=self.correctness(reading),
+            correctness=self._calibrated(features),
             estimated_cost=self.costs.estimate(
-                count_tokens(self.features, reading), input_tokens=inputs
+                tokens,
+                input_tokens=inputs,
+                expected=None if expected is None else expected.mean,
             ),
             scale=self.costs.scale,
         )

@@ -106,11 +106,17 @@ def dataset_states(
 
 
 def encoded_states(
-    queries: Sequence[Query], features: FeatureSet, *, load: Load
+    queries: Sequence[Query],
+    features: FeatureSet,
+    *,
+    load: Load,
+    progress: Progress | None = None,
 ) -> list[Activations]:
     """What the features read of some queries, encoded now."""
     return [
-        load(provenance).encode(queries, sites, rounding=rounding, progress=SilentProgress())
+        load(provenance).encode(
+            queries, sites, rounding=rounding, progress=progress or SilentProgress()
+        )
         for provenance, rounding, sites in _read_of(features)
     ]
 

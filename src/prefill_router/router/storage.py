@@ -1,8 +1,8 @@
 """A router on disk: one folder of JSON and safetensors; loading it runs no code from it.
 
 router.json          what decides: pool, costs, features, predictor, shrinkage, calibrator, policy,
-                     format; and the reference, what the train rows looked like
-weights.safetensors  the arrays of features, predictor, calibrator and reference
+                     output head, format; and the reference, what the train rows looked like
+weights.safetensors  the arrays of features, predictor, calibrator, output head and reference
 split.json           the split it was fitted on
 record.json          how it came to be: dataset, options, metrics, training curves
 README.md            the card, for people
@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from prefill_router import files, policy
 from prefill_router.calibration import Shrinkage, load_calibrator
-from prefill_router.cost import CostEstimator
+from prefill_router.cost import CostEstimator, OutputHead
 from prefill_router.data import split_from_dict
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.features import FeatureExtractor
@@ -35,7 +35,7 @@ from prefill_router.tensors import read_tensors
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
 
-FORMAT = 4
+FORMAT = 5
 CHECKED = ("router.json", "weights.safetensors", "split.json", "record.json")
 FILES = (*CHECKED, "README.md", files.CHECKSUMS)
 _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fixed")
@@ -45,7 +45,7 @@ class RouterModel(BaseModel):
     """What stands in `router.json`, in the present format."""
 
     model_config = ConfigDict(extra="forbid")
-    format: Literal[4]
+    format: Literal[5]
     pool: dict[str, Any]
     costs: dict[str, list[float | None]]
     features: dict[str, Any]
@@ -54,6 +54,7 @@ class RouterModel(BaseModel):
     calibrator: dict[str, Any] | None
     policy: dict[str, Any]
     reference: dict[str, Any] | None
+    output: dict[str, Any] | None
 
 
 def save_router(router: "Router", folder: Path) -> None:
@@ -108,6 +109,9 @@ def load_router(folder: Path) -> "Router":
             reference=None
             if model.reference is None
             else Reference.from_dict(model.reference, _under(tensors, "reference")),
+            output=None
+            if model.output is None
+            else OutputHead.from_dict(model.output, _under(tensors, "output")),
             costs=read_costs(model, folder),
             split=split_from_dict(read_json(folder / "split.json"), source=folder / "split.json"),
             record=Record.model_validate(read_json(folder / "record.json")),
@@ -166,6 +170,7 @@ def _to_dict(router: "Router") -> dict[str, Any]:
         "calibrator": None if router.calibrator is None else router.calibrator.to_dict(),
         "policy": router.policy.to_dict(),
         "reference": None if router.reference is None else router.reference.to_dict(),
+        "output": None if router.output is None else router.output.to_dict(),
     }
 
 
@@ -175,6 +180,8 @@ def _tensors(router: "Router") -> dict[str, np.ndarray]:
         parts["calibrator"] = router.calibrator.tensors()
     if router.reference is not None:
         parts["reference"] = router.reference.tensors()
+    if router.output is not None:
+        parts["output"] = router.output.tensors()
     return {
         f"{part}.{name}": np.ascontiguousarray(value)
         for part, tensors in parts.items()
@@ -225,10 +232,15 @@ def _of_format_2(value: dict[str, Any]) -> dict[str, Any]:
 
 def _of_format_3(value: dict[str, Any]) -> dict[str, Any]:
     """The present form of a format whose predictions were taken as they are."""
-    return {**value, "format": FORMAT, "shrinkage": None}
+    return _of_format_4({**value, "shrinkage": None})
 
 
-_PRESENT = {1: _of_format_1, 2: _of_format_2, 3: _of_format_3}
+def _of_format_4(value: dict[str, Any]) -> dict[str, Any]:
+    """The present form of a format that knew Equation 1 alone."""
+    return {**value, "format": FORMAT, "output": None}
+
+
+_PRESENT = {1: _of_format_1, 2: _of_format_2, 3: _of_format_3, 4: _of_format_4}
 
 
 def read_json(path: Path) -> Any:
@@ -287,4 +299,5 @@ def _described(router: "Router") -> list[tuple[str, str]]:
     rows.append(("predictor", router.predictor.kind))
     rows.append(("shrinkage", "none" if shrinkage is None else shrinkage.words))
     rows.append(("calibration", "none" if calibrator is None else calibrator.kind))
+    rows.append(("cost", "Equation 1" if router.output is None else router.output.words))
     return [*rows, ("policy", str(router.policy.to_dict()["kind"]))]

@@ -68,7 +68,7 @@ class Scoring:
 
 @final
 class Costs(Scoring):
-    """Equation 1 for one request, besides."""
+    """What a router estimates of one request, besides."""
 
     def __init__(self, estimator: CostEstimator) -> None:
         recorded = set(estimator.recorded)
@@ -82,13 +82,21 @@ class Costs(Scoring):
         self._estimator = estimator
         self.known = not estimator.is_free
 
-    def estimate(self, question: Question, tokens: int) -> PerTarget:
+    def estimate(
+        self, question: Question, tokens: int, *, expected: PerTarget | None = None
+    ) -> PerTarget:
         """Every target's estimated cost, US dollars, with nothing cached.
 
-        An answer is expected to be as long as the target's median on the train rows, or as the
-        client's limit, where that is less.
+        An answer is expected to be as long as the forecast says, or without one as the target's
+        median on the train rows; but no longer than the client's limit.
+
+        Args:
+            question: The request.
+            tokens: Its input tokens, in the encoder's own.
+            expected: What the forecast expects of each answer, on average or at most.
         """
         most = 0 if question.endpoint == "embeddings" else question.max_tokens
         counts = np.array([tokens], dtype=np.float64)
-        cost: PerTarget = self._estimator.estimate(counts, most_output=most)[0]
+        written = None if expected is None else expected[None, :]
+        cost: PerTarget = self._estimator.estimate(counts, most_output=most, expected=written)[0]
         return cost

@@ -116,14 +116,10 @@ class Decider:
             return False
         if self._others.settles(question):
             return False
-        tokens = request_tokens(question, None)
-        cannot = self._candidates.cannot(question, tokens)
+        cannot = self._candidates.cannot(question, request_tokens(question, None))
         if self._holders.holder(question, cannot) is not None:
             return False
-        cost = None
-        if question.max_cost is not None:
-            cost = self._priced(self._costs.estimate(question, tokens))
-        wanted = self._candidates.unwanted(question, cost, cannot)
+        wanted = self._candidates.unwanted(question, None, cannot)  # a forecast tells costs too
         return len(self._candidates.left(wanted)) > 1
 
     def decide(self, question: Question, forecast: Forecast | FallbackReason | None) -> Choice:
@@ -159,13 +155,15 @@ class Decider:
         return self._choice(decision, question, known, chosen, allowance, excluded)
 
     def started(self, choice: Choice, *, key: str | None) -> None:
-        """Set aside what the chosen target is expected to cost, until `answered`.
+        """Set aside what the chosen target hardly costs more than, until `answered`.
 
         Args:
             choice: What was decided.
             key: The name of the client's key; None where none is asked for.
         """
-        self._budgets.reserve(choice.id, key, choice.estimated_cost.get(choice.target, 0.0))
+        expected = choice.estimated_cost.get(choice.target, 0.0)
+        dollars = expected if choice.high_cost is None else choice.high_cost
+        self._budgets.reserve(choice.id, key, dollars)
 
     def answered(
         self,
@@ -240,7 +238,7 @@ class Decider:
     def _excluded(
         self, question: Question, known: Known, cannot: Mapping[str, Excluded]
     ) -> dict[str, Excluded]:
-        wanted = self._candidates.unwanted(question, self._priced(known.cost), cannot)
+        wanted = self._candidates.unwanted(question, self._priced(known.high_cost), cannot)
         left = self._candidates.left(wanted)
         if question.endpoint == "embeddings":
             serving = [*(self._names[k] for k in left), *self._others.serving(question)]
@@ -278,7 +276,12 @@ class Decider:
             tool_loop=question.in_tool_loop and len(chosen.order) == 1,
             opening=question.opening,
             cached={} if chosen.cost is known.cost else self._cached(known, chosen),
+            high_cost=self._high_cost(known, chosen) if self._costs.known else None,
         )
+
+    def _high_cost(self, known: Known, chosen: Chosen) -> float:
+        first = chosen.order[0]
+        return float(chosen.cost[first] + known.high_cost[first] - known.cost[first])
 
     def _cached(self, known: Known, chosen: Chosen) -> dict[str, float]:
         less = self._by_name(known.cost - chosen.cost)

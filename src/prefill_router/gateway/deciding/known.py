@@ -19,6 +19,7 @@ class Known:
     Attributes:
         tokens: Its estimated input tokens, in the encoder's own.
         cost: Every target's estimated cost with nothing cached, US dollars.
+        high: What nine answers of ten don't cost more than; None where no forecast tells.
         correctness: Every target's predicted probability; None without a forecast.
         novelty: As in `Forecast`.
         fallback: Why there is no forecast, or why it isn't trusted; None where nothing is wrong.
@@ -26,9 +27,15 @@ class Known:
 
     tokens: int
     cost: PerTarget
+    high: PerTarget | None = None
     correctness: PerTarget | None = None
     novelty: float | None = None
     fallback: FallbackReason | None = None
+
+    @property
+    def high_cost(self) -> PerTarget:
+        """What they hardly cost more than, as far as it is known, US dollars."""
+        return self.cost if self.high is None else self.high
 
     @property
     def trusted(self) -> PerTarget | None:
@@ -56,16 +63,22 @@ def known_of(
     """
     if not isinstance(forecast, Forecast):
         tokens = request_tokens(question, None)
-        return Known(tokens=tokens, cost=costs.estimate(question, tokens), fallback=forecast)
+        cost = costs.estimate(question, tokens)
+        return Known(tokens=tokens, cost=cost, fallback=forecast)
     tokens = request_tokens(question, forecast.tokens)
-    cost = costs.estimate(question, tokens)
     p = forecast.correctness
     if p.shape != (targets,) or not np.isfinite(p).all():  # that of another router, or none at all
+        cost = costs.estimate(question, tokens)
         return Known(tokens=tokens, cost=cost, fallback="encoder_down")
+    cost, high = (
+        costs.estimate(question, tokens, expected=expected)
+        for expected in (forecast.output, forecast.output_high)
+    )
     strange = novelty < 1 and forecast.novelty is not None and forecast.novelty > novelty
     return Known(
         tokens=tokens,
         cost=cost,
+        high=high,
         correctness=p,
         novelty=forecast.novelty,
         fallback="novel" if strange else None,

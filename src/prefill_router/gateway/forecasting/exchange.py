@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
 
 from prefill_router.data import Message, Prompt
 from prefill_router.errors import ConfigError
@@ -16,6 +18,7 @@ from prefill_router.router.sources import EncoderSources
 
 Found = Forecast | FallbackReason
 """A forecast, or why there is none."""
+PerTarget = Float64[NDArray[np.float64], " target"]
 _REASONS: dict[str, FallbackReason] = {reason: reason for reason in FALLBACK_REASONS}
 
 
@@ -119,7 +122,23 @@ def plain_found(found: Found) -> Any:
         "truncated": found.truncated,
         "novelty": found.novelty,
         "bins": list(found.bins),
+        "output": _plain(found.output),
+        "output_high": _plain(found.output_high),
     }
+
+
+def _plain(amounts: PerTarget | None) -> list[float | None] | None:
+    return None if amounts is None else [None if np.isnan(n) else n for n in amounts.tolist()]
+
+
+def _amounts(value: Any, *, targets: int) -> PerTarget | None:
+    if value is None:
+        return None
+    amounts = np.array(value, dtype=np.float64)  # None becomes NaN
+    if amounts.shape != (targets,) or (amounts < 0).any() or np.isinf(amounts).any():
+        raise ValueError("these are no amounts of output")
+    amounts.flags.writeable = False
+    return amounts
 
 
 def found_of(values: Any, *, count: int, targets: int) -> Sequence[Found]:
@@ -149,4 +168,6 @@ def _found(value: Any) -> Found:
         truncated=bool(value["truncated"]),
         novelty=None if value["novelty"] is None else float(value["novelty"]),
         bins=tuple(map(int, value["bins"])),
+        output=_amounts(value["output"], targets=len(correctness)),
+        output_high=_amounts(value["output_high"], targets=len(correctness)),
     )

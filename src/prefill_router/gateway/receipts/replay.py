@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router.cost import CostScale
-from prefill_router.data import Prompt, Query, RoutingDataset, prompt_key
+from prefill_router.data import Prompt, prompt_key
 from prefill_router.errors import DataError
 from prefill_router.gateway.receipts.kept import prompt_of
 from prefill_router.gateway.receipts.receipt import Receipt
 from prefill_router.gateway.receipts.recorded import PerCell, PerRequest, Recorded, Who
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.progress import Progress
 from prefill_router.targets import Pool
 
 if TYPE_CHECKING:
@@ -221,16 +221,17 @@ def _forecasts(
 ) -> tuple[PerCell, PerCell]:
     """Probabilities and estimated costs in the columns of the receipts; NaN where unknown."""
     keys = [prompt_key(prompt) for prompt in prompts]
-    distinct = {key: Query(key, prompt) for key, prompt in zip(keys, prompts, strict=True)}
-    nothing = np.full((len(distinct), len(router.pool)), np.nan)
-    dataset = RoutingDataset.of(tuple(distinct.values()), router.pool, nothing)
-    found = router.predict(dataset, progress=progress or SilentProgress())
-    place = {key: row for row, key in enumerate(distinct)}
-    rows = [place[key] for key in keys]
+    distinct = dict(zip(keys, prompts, strict=True))
+    found = router.forecast_many(list(distinct.values()), progress=progress)
+    each = dict(zip(distinct, found, strict=True))
     # What was asked is more than what the encoder reads, so its own count of tokens is used.
-    known = part.input_tokens[:, None] > 0
-    cost = np.where(known, router.costs.estimate(part.input_tokens), found.estimated_cost[rows])
-    return _columns(found.correctness[rows], router, part), _columns(cost, router, part)
+    forecasts = [
+        replace(each[key], tokens=int(tokens) or each[key].tokens)
+        for key, tokens in zip(keys, part.input_tokens, strict=True)
+    ]
+    correctness = np.stack([forecast.correctness for forecast in forecasts])
+    cost = router.estimated_cost(forecasts)
+    return _columns(correctness, router, part), _columns(cost, router, part)
 
 
 def _columns(table: NDArray[np.float64], router: "Router", part: Recorded) -> PerCell:

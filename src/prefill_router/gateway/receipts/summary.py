@@ -63,7 +63,7 @@ class Instead:
     """What answered requests would have cost at one target alone: an estimate.
 
     A request that the target did answer counts at its observed cost; of the others, what was
-    observed elsewhere is taken times the ratio of the two estimates of Equation 1. Whether the
+    observed elsewhere is taken times the ratio of the two estimates. Whether the
     target could have answered plays no part.
 
     Attributes:

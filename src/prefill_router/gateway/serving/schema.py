@@ -93,7 +93,7 @@ _BODIES: dict[Endpoint, dict[str, Any]] = {
 }
 _WISHES = {
     f"{HEADER}lam": "the trade-off, from 0, cheapest, to 1, most probably correct",
-    f"{HEADER}max-cost": "targets whose estimated cost is above it don't answer, US dollars",
+    f"{HEADER}max-cost": "US dollars that nine answers of ten must be expected to stay within",
     f"{HEADER}allow": "targets that may answer, between commas",
     f"{HEADER}exclude": "targets that must not answer, between commas",
     f"{HEADER}scored": "what the encoder reads of the request",

@@ -44,7 +44,8 @@ def routers(
     """The packaged list. The semantic baselines of the paper's tables are calibrated, as there.
 
     The list's own calibrated routers are left out: they are the same baselines again. Nothing is
-    shrunk, and no operating points are chosen: the tables read the whole path of lam.
+    shrunk, costs are Equation 1's, and no operating points are chosen: the tables read the whole
+    path of lam.
 
     Args:
         encoders: Whose hidden states the prefill router reads; the best of them, by
@@ -74,13 +75,18 @@ def routers(
             calibration=calibration,
             shrinkage=False,
             operating_points=False,
+            cost="median",
         )
     if text_network is not None:
         tuned = TextNetworkConfig(network=text_network)
         if options.quick:
             tuned = replace(tuned, epochs=1)
         made[TUNED] = Recipe(
-            features=(tuned,), predictor=GivenConfig(), shrinkage=False, operating_points=False
+            features=(tuned,),
+            predictor=GivenConfig(),
+            shrinkage=False,
+            operating_points=False,
+            cost="median",
         )
     if soft_labels is not None:
         judged = replace(made[SYSTEMS[UNIFIED]], calibration="none")

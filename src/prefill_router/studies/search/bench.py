@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from prefill_router import files
 from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind, fit_calibrator
-from prefill_router.cost import CostEstimator
+from prefill_router.cost import CostEstimator, fit_output
 from prefill_router.data import RoutingDataset, prompt_text
 from prefill_router.data.splits import split, stratified_folds
 from prefill_router.errors import CorruptError
@@ -30,6 +30,7 @@ from prefill_router.evaluation.weighted import known_mean, ones
 from prefill_router.features import FamilyConfig, Reading
 from prefill_router.features.registry import kind_of
 from prefill_router.fitting import Recipe
+from prefill_router.fitting.out_of_fold import folds_of
 from prefill_router.predictors import Examples
 from prefill_router.studies.search.sealed import CALIBRATION, TrainOnly
 from prefill_router.tensors import read_tensors
@@ -153,7 +154,7 @@ class Bench:
                     kind, fitted.predictor.correctness(held), rows.held.correct, names
                 )
                 after = found.calibrator.calibrate(raw)
-            scores[str(kind)] = self._judged(rows, after)
+            scores[str(kind)] = self._judged(rows, after, recipe, fit, judged)
         return scores, time.monotonic() - began
 
     def rows(self, fold: int, *, calibrated: bool) -> Rows:
@@ -198,14 +199,17 @@ class Bench:
             _keep(self.cache / name, made)
         return made
 
-    def _judged(self, rows: Rows, correctness: NDArray[np.float64]) -> FoldScore:
+    def _judged(
+        self, rows: Rows, correctness: NDArray[np.float64], recipe: Recipe, fit: Part, judged: Part
+    ) -> FoldScore:
         correct, once = rows.judged.correct, ones(len(rows.judged))
         columns = zip(correctness.T, correct.T, strict=True)
         aucs = auc_by_target(tuple(Ranking.of(*column) for column in columns), once)
         brier = macro_mean(known_mean(once, (correctness - correct) ** 2))
         headroom = np.nan
         if self.objective == "headroom":
-            trial = Trial.join(self._predictions(rows, correctness), rows.judged)
+            found = self._predictions(rows, correctness, recipe, fit, judged)
+            trial = Trial.join(found, rows.judged)
             headroom = float(Scorer.of(trial).score(once).headline["headroom_captured"][0])
         choice = PairRankings.of(correctness, correct).scores(once)["choice_auc"]
         return FoldScore(
@@ -216,15 +220,22 @@ class Bench:
             float(choice[0]),
         )
 
-    def _predictions(self, rows: Rows, correctness: NDArray[np.float64]) -> Predictions:
-        costs = CostEstimator.fit(rows.fit, self._tokens(rows.fit))
+    def _predictions(
+        self, rows: Rows, correctness: NDArray[np.float64], recipe: Recipe, fit: Part, judged: Part
+    ) -> Predictions:
+        """With what the judged rows are estimated to cost, learned from the rows of the fit."""
+        given, asked = self._tokens(rows.fit), self._tokens(rows.judged)
+        costs, expected = CostEstimator.fit(rows.fit, given), None
+        if recipe.cost == "predicted":
+            folds = folds_of(rows.fit, seed=self.seed)
+            head = fit_output(fit, rows.fit, given, folds, costs).head
+            expected = head.expect(judged, asked).mean
+        inputs = rows.judged.input_tokens
         return Predictions(
             query_ids=rows.judged.query_ids,
             targets=rows.judged.pool.names,
             correctness=correctness,
-            estimated_cost=costs.estimate(
-                self._tokens(rows.judged), input_tokens=rows.judged.input_tokens
-            ),
+            estimated_cost=costs.estimate(asked, input_tokens=inputs, expected=expected),
             scale=costs.scale,
         )
 

@@ -2,7 +2,8 @@
 
     C[k, q] = n_in[q] / 1e6 * r_in[k] + median_out[k] / 1e6 * r_out[k]        (US dollars)
 
-`median_out` is target k's median number of output tokens on the train rows. Where a target's own
+`median_out` is target k's median number of output tokens on the train rows; what is expected of the
+query itself (`cost.output`) takes its place where it is given. Where a target's own
 count of input tokens isn't known, the encoder's count stands in, times the median ratio of the two
 on the train rows. A target that has recorded costs but no prices or token counts is estimated at
 its median recorded cost. The cost that is reported afterwards is always the observed one,
@@ -31,8 +32,12 @@ PerTarget = Float[NDArray[np.float64], " target"]
 class CostScale:
     """Costs on the scale of the train rows (Equation 2): `low` is 0, `high` is 1; not clipped.
 
+    It is Equation 1's range wherever the length of each answer is expected too: the longest of the
+    expected answers would stretch it, and a lam would mean to spend more than the paper's does
+    (docs/decisions/0016-predicted-cost.md).
+
     Attributes:
-        low: The lowest estimated cost of a train row and target, US dollars.
+        low: The lowest cost of a train row and target by Equation 1, US dollars.
         high: The highest, US dollars.
     """
 
@@ -137,22 +142,26 @@ class CostEstimator:
         *,
         input_tokens: Float[NDArray[np.float64], "query target"] | None = None,
         most_output: float | None = None,
+        expected: Float[NDArray[np.float64], "query target"] | None = None,
     ) -> Float[NDArray[np.float64], "query target"]:
-        """Estimated cost of every target, in US dollars (Equation 1).
+        """Estimated cost of every target, in US dollars.
 
         Args:
             encoder_tokens: How many tokens the encoder reads of each query, before truncation.
             input_tokens: Each target's own count where known, else NaN.
-            most_output: Output tokens that no answer exceeds; a median above it counts as it.
+            most_output: Output tokens that no answer exceeds; more than it counts as it.
+            expected: What each answer is expected to have (`cost.Expected`); Equation 1 where it is
+                not given, or NaN.
         """
         counts = np.asarray(encoder_tokens, dtype=np.float64)[:, None] * self.token_ratio
         if input_tokens is not None:
             counts = np.where(np.isnan(input_tokens), counts, input_tokens)
-        return self._cost(counts, most_output=math.inf if most_output is None else most_output)
+        most = math.inf if most_output is None else most_output
+        return self._cost(counts, most_output=most, expected=expected)
 
     @property
     def scale(self) -> CostScale:
-        """The range of the estimated costs of the train rows, at the present prices."""
+        """Equation 1's range over the train rows, at the present prices."""
         ends = self._cost(np.stack([self.least_input, self.most_input]))
         return CostScale(float(ends.min()), float(ends.max()))
 
@@ -175,15 +184,26 @@ class CostEstimator:
         ]
 
     def _cost(
-        self, inputs: Float[NDArray[np.float64], "row target"], *, most_output: float = math.inf
+        self,
+        inputs: Float[NDArray[np.float64], "row target"],
+        *,
+        most_output: float = math.inf,
+        expected: Float[NDArray[np.float64], "row target"] | None = None,
     ) -> Float[NDArray[np.float64], "row target"]:
         if self.is_free:
             return np.zeros_like(inputs)
         prices = np.array([(t.input_price, t.output_price) for t in self.pool], dtype=np.float64)
-        written = np.minimum(self.median_output, most_output)
-        output = np.where(prices[:, 1] == 0, 0, written * prices[:, 1])
+        fixed, counted = self.fixed, ~np.isnan(self.median_output)
+        tokens = self.median_output
+        if expected is not None:
+            known = ~np.isnan(expected)
+            usual = np.where(counted & (self.median_output > 0), self.median_output, 1)
+            dollars = np.where(counted, self.fixed * expected / usual, expected)
+            fixed = np.where(known, dollars, self.fixed)
+            tokens = np.where(known & counted, expected, self.median_output)
+        output = np.where(prices[:, 1] == 0, 0, np.minimum(tokens, most_output) * prices[:, 1])
         cost = (inputs * prices[:, 0] + output) / _MILLION
-        return np.where(np.isnan(cost), self.fixed, cost)
+        return np.where(np.isnan(cost), fixed, cost)
 
 
 def _median(table: Float[NDArray[np.float64], "query target"]) -> PerTarget:

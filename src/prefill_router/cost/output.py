@@ -1,0 +1,356 @@
+"""How much each target will write in answer to a query, from what the predictor reads of it.
+
+    log amount[k, q] = a[k] + f[k] * (w[k] . features[q] + u[k] . (t[q], t[q]^2) - m[k])
+    mean[k, q]       = s[k] * exp(log amount[k, q])
+
+The amount is the output tokens of target k, or its recorded cost in US dollars where no train row
+has a count. `t` is the logarithm of the input tokens, standardised, `w` and `u` are a ridge
+regression (`cost.ridge`), and `f` shrinks what it says towards the mean `a`: it is the slope of
+what happened on what was predicted out of fold, less a standard error, so that a target of which
+nothing was learned is expected to write as much as ever. `s` is Duan's smearing (1983, "Smearing
+estimate: a nonparametric retransformation method"), the mean of exp(residual) out of fold, where
+rows of which more is expected weigh more, so that what is expected of the train rows adds up to
+what they had: it is the mean that adds up to what is paid, and the mean of a skewed amount lies
+above what the mean of its logarithm says. Amounts stay within what was seen.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple, final
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64, Real
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from prefill_router.brief import brief
+from prefill_router.cost.estimate import CostEstimator
+from prefill_router.cost.ridge import Matrix, Vector, fit_ridge
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError, CorruptError
+
+HIGH = 0.9
+"""The share of answers that stay within `Expected.high`."""
+WIDEST = 512
+"""Columns that are read: those of most variance, where there are more."""
+_LEAST_ROWS = 20
+"""With fewer amounts known of a target, its mean is all that is learned."""
+_OF_LENGTH = 3
+"""Rows of the weights beside those of the features: of the length, of its square, and of 1."""
+_NOTHING = 1e-12
+Table = Float64[NDArray[np.float64], "query target"]
+Columns = Float32[NDArray[np.float32], "query column"]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Expected(NamedTuple):
+    """What each target is expected to write: output tokens, or US dollars; NaN where unknown.
+
+    Attributes:
+        mean: On average.
+        high: Nine answers of ten have no more (`HIGH`).
+    """
+
+    mean: Table
+    high: Table
+
+
+class OutputOfTarget(BaseModel):
+    """What is learned of one target besides the weights.
+
+    Attributes:
+        level: The mean logarithm that deviations are taken from.
+        low: The least amount that was seen.
+        top: The largest.
+        smearing: From the exponential of the mean logarithm to the mean.
+        high: From there to the quantile `HIGH`.
+        r2: The share of the logarithm's variance that is explained out of fold.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    level: Annotated[float, Field(ge=-100, le=100)]
+    low: Positive
+    top: Positive
+    smearing: Positive
+    high: Positive
+    r2: Annotated[float, Field(ge=0, le=1)]
+
+
+class _Saved(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    names: Annotated[list[str], Field(min_length=1)]
+    targets: list[OutputOfTarget | None]
+    length: Annotated[list[FiniteFloat], Field(min_length=4, max_length=4)]
+
+
+@brief
+@final
+@dataclass(frozen=True, eq=False)
+class OutputHead:
+    """Expects each target's output tokens, or recorded cost. Frozen: made by `fit_output`.
+
+    Attributes:
+        names: The targets' names, in order.
+        targets: What is learned of each; None where no amount is known.
+        length: Of the logarithm of input tokens: its mean, its spread, the least and the most seen.
+        weights: From the features, the length, its square and 1 to logarithms beyond the level.
+    """
+
+    names: tuple[str, ...]
+    targets: tuple[OutputOfTarget | None, ...]
+    length: tuple[float, float, float, float]
+    weights: Float32[NDArray[np.float32], "column target"]
+
+    def __post_init__(self) -> None:
+        if not len(set(self.names)) == len(self.targets) == self.weights.shape[1]:
+            raise ConfigError(
+                f"the output head has {len(set(self.names))} names, {len(self.targets)} targets "
+                f"and weights {self.weights.shape}; each target needs one of all"
+            )
+        known = [one for one in self.targets if one is not None]
+        if self.length[1] <= 0 or any(one.low > one.top for one in known):
+            raise ConfigError("the output head's spread is 0, or a target's low is above its top")
+
+    @property
+    def width(self) -> int:
+        """Columns of the features that it reads."""
+        return len(self.weights) - _OF_LENGTH
+
+    @property
+    def r2(self) -> Float64[NDArray[np.float64], " target"]:
+        """The share of the variance of the logarithm explained out of fold; NaN where unknown."""
+        return np.array([np.nan if one is None else one.r2 for one in self.targets])
+
+    @property
+    def words(self) -> str:
+        """How much it knows, for people."""
+        known = self.r2[~np.isnan(self.r2)]
+        if not known.size:
+            return "Equation 1: no output of any target is known"
+        return (
+            "expected output; of the variance of its logarithm is explained, out of fold, "
+            f"{known.mean():.0%} ({known.min():.0%} to {known.max():.0%} over targets)"
+        )
+
+    def check(self, *, width: int, names: tuple[str, ...]) -> None:
+        """Check that it was fitted on such features and for these targets.
+
+        Raises:
+            ConfigError: It wasn't.
+        """
+        if (self.width, self.names) != (width, names):
+            raise ConfigError(
+                f"the output head reads {self.width} features and knows {self.names}; the router "
+                f"has {width} and {names}"
+            )
+
+    def expect(self, features: Columns, tokens: Real[NDArray[Any], " query"]) -> Expected:
+        """What each target is expected to write.
+
+        Args:
+            features: What the predictor reads.
+            tokens: How many tokens the encoder reads of each query, before truncation.
+        """
+        own, beside = self.weights[: self.width], self.weights[self.width :]
+        beyond = features @ own + _length(tokens, self.length) @ beside
+        level, low, top, smearing, high = self._numbers
+        amount = np.exp(np.clip(level + beyond, np.log(low), np.log(top)))
+        return Expected(np.minimum(amount * smearing, top), np.minimum(amount * high, top))
+
+    @cached_property
+    def _numbers(self) -> Float64[NDArray[np.float64], "number target"]:
+        told = ("level", "low", "top", "smearing", "high")
+        rows = [[np.nan if t is None else getattr(t, name) for t in self.targets] for name in told]
+        return np.array(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; together with `tensors` they are all of it."""
+        targets = [None if one is None else one.model_dump() for one in self.targets]
+        return {"names": list(self.names), "targets": targets, "length": list(self.length)}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, for safetensors."""
+        return {"weights": self.weights}
+
+    @classmethod
+    def from_dict(
+        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
+    ) -> "OutputHead":
+        """The head of `to_dict` and `tensors`.
+
+        Raises:
+            CorruptError: They are incomplete or make no sense.
+            ConfigError: They contradict each other.
+        """
+        try:
+            saved = _Saved.model_validate(dict(config))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise CorruptError(
+                f"the output head's {place}: {first['msg']}; copy or make the router again"
+            ) from None
+        weights = tensors.get("weights")
+        if (
+            weights is None
+            or set(tensors) != {"weights"}
+            or weights.dtype != np.float32
+            or weights.ndim != 2
+            or len(weights) < _OF_LENGTH
+            or not np.isfinite(weights).all()
+        ):
+            raise CorruptError(
+                "an output head has finite float32 weights, a row for each feature and three for "
+                f"the length; got {sorted(tensors)}; copy or make the router again"
+            )
+        mean, spread, least, most = saved.length
+        return cls(tuple(saved.names), tuple(saved.targets), (mean, spread, least, most), weights)
+
+
+class OutputFit(NamedTuple):
+    """A head, and what it expects of train rows.
+
+    Attributes:
+        head: It.
+        out_of_fold: What is expected of each train row by weights that were fitted on other folds.
+    """
+
+    head: OutputHead
+    out_of_fold: Expected
+
+
+def fit_output(
+    features: Columns,
+    train: RoutingDataset,
+    tokens: Real[NDArray[Any], " query"],
+    folds: Int64[NDArray[np.int64], " query"],
+    costs: CostEstimator,
+) -> OutputFit:
+    """Learn from the train part what each target writes; missing amounts are left out.
+
+    Args:
+        features: What the predictor reads of each train row.
+        train: The train part.
+        tokens: How many tokens the encoder reads of each query, before truncation.
+        folds: The fold of each row.
+        costs: Equation 1, of the same rows: it says which amounts are tokens.
+    """
+    logs = np.log(np.maximum(np.asarray(tokens, dtype=np.float64), 1))
+    length = (float(logs.mean()), float(logs.std()) or 1.0, float(logs.min()), float(logs.max()))
+    mean, scale = _scaling(features)
+    read = np.column_stack([(features - mean) * scale, _length(tokens, length)[:, :2]])
+    weights = np.zeros((features.shape[1] + _OF_LENGTH, len(train.pool)), dtype=np.float32)
+    targets: list[OutputOfTarget | None] = []
+    unseen = np.full((2, *train.correct.shape), np.nan)
+    for k, amounts in enumerate(_amounts(train, costs).T):
+        found = _learned(read, amounts, folds)
+        targets.append(None if found is None else found.target)
+        if found is not None:
+            slopes = np.concatenate([found.weights[:-2] * scale, found.weights[-2:]])
+            weights[:, k] = [*slopes, found.offset - slopes[:-2] @ mean]
+            unseen[:, :, k] = _expected(found.target, found.beyond)
+    head = OutputHead(train.pool.names, tuple(targets), length, weights)
+    return OutputFit(head, Expected(*unseen))
+
+
+class _Learned(NamedTuple):
+    """Of one target: its numbers, from columns to what is beyond the level, and that of each row.
+
+    `beyond` is out of fold for rows whose amount is known; the others are in no fit.
+    """
+
+    target: OutputOfTarget
+    weights: Vector
+    offset: float
+    beyond: Vector
+
+
+def _learned(read: Matrix, amounts: Vector, folds: NDArray[np.int64]) -> _Learned | None:
+    known = ~np.isnan(amounts)
+    if not known.any():
+        return None
+    logs = np.log(amounts[known])
+    level = float(logs.mean())
+    weights, offset, beyond = np.zeros(read.shape[1]), 0.0, np.zeros(len(read))
+    if known.sum() >= _LEAST_ROWS and len(np.unique(folds[known])) > 1:
+        found = fit_ridge(read[known], logs, folds[known])
+        factor = _factor(found.out_of_fold, logs, folds[known])
+        weights, offset = factor * found.weights, factor * (found.intercept - level)
+        beyond = read @ weights + offset
+        beyond[known] = factor * (found.out_of_fold - level)
+    return _Learned(_target(logs, level, beyond[known]), weights, offset, beyond)
+
+
+def _target(logs: Vector, level: float, beyond: Vector) -> OutputOfTarget:
+    """The numbers of a target from the logarithms of its amounts and what was said of them."""
+    low, top = float(logs.min()), float(logs.max())
+    said = np.clip(level + beyond, low, top)
+    left = np.sort(logs - said)
+    smearing = float(np.exp(logs).sum() / np.exp(said).sum())
+    high = float(np.exp(left[min(len(left) - 1, math.ceil(HIGH * (len(left) + 1)) - 1)]))
+    varied = float(((logs - level) ** 2).sum())
+    return OutputOfTarget(
+        level=level,
+        low=float(np.exp(low)),
+        top=float(np.exp(top)),
+        smearing=smearing,
+        high=max(high, smearing),
+        r2=max(0.0, 1 - float((left**2).sum()) / varied) if varied > 0 and beyond.any() else 0.0,
+    )
+
+
+def _expected(target: OutputOfTarget, beyond: Vector) -> tuple[Vector, Vector]:
+    amount = np.exp(np.clip(target.level + beyond, math.log(target.low), math.log(target.top)))
+    mean, high = (
+        np.minimum(amount * factor, target.top) for factor in (target.smearing, target.high)
+    )
+    return mean, high
+
+
+def _factor(predicted: Vector, happened: Vector, folds: NDArray[np.int64]) -> float:
+    """The slope within folds of what happened on what was predicted, less its standard error."""
+    x, y = predicted.copy(), happened.copy()
+    for fold in np.unique(folds):
+        rows = folds == fold
+        x[rows] -= x[rows].mean()
+        y[rows] -= y[rows].mean()
+    squares = float((x**2).sum())
+    if squares < _NOTHING:
+        return 0.0
+    slope = float(x @ y) / squares
+    error = float(np.sqrt((((y - slope * x) * x) ** 2).sum())) / squares
+    return float(np.clip(slope - error, 0, 1))
+
+
+def _amounts(train: RoutingDataset, costs: CostEstimator) -> Table:
+    """What each target wrote, in tokens, or in dollars where no count is known; above 0."""
+    counted = ~np.isnan(costs.median_output)
+    amounts = np.where(counted, train.output_tokens, train.recorded_cost)
+    some = np.where(amounts > 0, amounts, np.inf).min(axis=0, initial=np.inf)
+    return np.where(np.isinf(some), np.nan, np.maximum(amounts, some))
+
+
+def _scaling(features: Columns) -> tuple[Vector, Vector]:
+    """The mean of each column, and what it is multiplied by: 0 beyond the `WIDEST`.
+
+    Columns are divided by the root of their spread, half-way between leaving them as they are and
+    making them equal, and then by one number that makes their variances add up to 1.
+    """
+    mean, spread = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
+    widest = np.argsort(-spread, kind="stable")[:WIDEST]
+    scale = np.zeros(features.shape[1])
+    scale[widest] = 1 / np.sqrt(np.maximum(spread[widest], _NOTHING))
+    whole = math.sqrt(float(((spread * scale) ** 2).sum()))
+    return mean, scale / max(whole, _NOTHING)
+
+
+def _length(
+    tokens: Real[NDArray[Any], " query"], length: tuple[float, float, float, float]
+) -> Float64[NDArray[np.float64], "query 3"]:
+    """The logarithm of the input tokens, standardised, within what was seen; its square; and 1."""
+    mean, spread, least, most = length
+    logs = np.log(np.maximum(np.asarray(tokens, dtype=np.float64), 1))
+    standard = (np.clip(logs, least, most) - mean) / spread
+    return np.column_stack([standard, standard**2, np.ones(len(standard))])

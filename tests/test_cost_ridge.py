@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from prefill_router.cost.ridge import PENALTIES, fit_ridge, left_out_errors
+
+RANDOM = np.random.default_rng(3)
+COLUMNS = RANDOM.normal(size=(40, 6)) * [1, 1, 0.1, 3, 0, 1]
+VALUES = COLUMNS @ [1, -0.5, 2, 0, 1, 0] + RANDOM.normal(size=40) + 7
+FOLDS = np.arange(40) % 4
+
+
+def solved(columns: np.ndarray, values: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
+    """A ridge regression with an intercept, as least squares with rows for the penalty."""
+    width = columns.shape[1]
+    rows = np.column_stack([columns, np.ones(len(columns))])
+    pull = np.column_stack([np.sqrt(penalty) * np.eye(width), np.zeros(width)])
+    found = np.linalg.lstsq(
+        np.vstack([rows, pull]), np.concatenate([values, np.zeros(width)]), rcond=None
+    )[0]
+    return found[:-1], float(found[-1])
+
+
+@pytest.mark.parametrize("rows", [40, 5])
+def test_errors_of_left_out_rows_are_those_of_fits_without_them(rows: int) -> None:
+    columns, values = COLUMNS[:rows], VALUES[:rows]
+    got = left_out_errors(columns, values)
+    for place in (0, 9, 14, 20, len(PENALTIES) - 1):
+        errors = []
+        for row in range(rows):
+            others = np.arange(rows) != row
+            weights, offset = solved(columns[others], values[others], PENALTIES[place])
+            errors.append(values[row] - columns[row] @ weights - offset)
+        assert got[place] == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
+
+
+def test_fit_and_predictions_out_of_fold_are_those_of_fits_without_the_fold() -> None:
+    found = fit_ridge(COLUMNS, VALUES, FOLDS)
+    best = PENALTIES[np.argmin(left_out_errors(COLUMNS, VALUES))]
+    assert PENALTIES[0] < best < PENALTIES[-1]
+    weights, offset = solved(COLUMNS, VALUES, best)
+    np.testing.assert_allclose(found.weights, weights, atol=1e-9)
+    assert found.intercept == pytest.approx(offset)
+    for fold in range(4):
+        rest = fold != FOLDS
+        weights, offset = solved(COLUMNS[rest], VALUES[rest], best)
+        expected = COLUMNS[~rest] @ weights + offset
+        np.testing.assert_allclose(found.out_of_fold[~rest], expected, atol=1e-8)
+
+
+def test_where_there_is_nothing_to_learn_the_penalty_is_large() -> None:
+    random = np.random.default_rng(0)
+    noise = fit_ridge(random.normal(size=(60, 40)), random.normal(size=60), np.arange(60) % 5)
+    assert np.abs(noise.weights).max() < 0.1
