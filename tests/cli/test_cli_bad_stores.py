@@ -276,7 +276,7 @@ NONSENSE: dict[str, list[tuple[tuple[object, ...], str]]] = {
 )
 def test_options_that_make_no_sense(job: Job, tmp_path: Path, command: str, number: int) -> None:
     options, reason = NONSENSE[command][number]
-    code = 2 if reason.startswith("--") else 1
+    code = 2 if reason.startswith("--") or reason == "isn't a site" else 1
     refused(reason, *readers(job, tmp_path / "out")[command], *options, code=code)
     assert not (tmp_path / "out").exists()
 

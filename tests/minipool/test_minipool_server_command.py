@@ -146,9 +146,11 @@ def test_tasks_are_written_as_collect_reads_them(tmp_path: Path) -> None:
     ]
     assert [task.answer for task in load_tasks(str(file))] == [(t.answer,) for t in made]
     family = made[0].domain
-    succeeded("minipool", "tasks", "--count", 5, "--domains", family, "--out", file)
+    again = ("minipool", "tasks", "--count", 5, "--domains", family, "--out", file)
+    refused("--overwrite", *again)
+    succeeded(*again, "--overwrite")
     assert {json.loads(line)["domain"] for line in file.read_text().splitlines()} == {family}
-    refused("unheard-of", "minipool", "tasks", "--domains", "unheard-of", "--out", file)
+    refused("unheard-of", "minipool", "tasks", "--domains", "unheard-of", "--out", file, code=2)
 
 
 def test_rules_as_text() -> None:
