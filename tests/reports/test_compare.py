@@ -13,7 +13,8 @@ from commands import refused, succeeded
 from planted import states_of
 from prefill_router.data import RoutingDataset, split, write_dataset
 from prefill_router.errors import ConfigError, FitError, FormatError
-from prefill_router.evaluation import compare, evaluate
+from prefill_router.evaluation import Estimate, compare, evaluate
+from prefill_router.evaluation.wording import NOTHING
 from prefill_router.fitting import recipe_from_dict
 from prefill_router.reports.compare import ALL, STUDY, Plan, Result, recipes_of, run_plan, write
 from prefill_router.reports.compare.page import sure, verdict
@@ -177,6 +178,7 @@ def test_the_page_opens_offline_and_says_who_is_best(report: Path, result: Resul
     assert "nothing & <less>" in page.words
     assert "<made up>" in page.words
     assert "Not surely better than always predicting" in page.words
+    assert "reads no text of an answer" in page.words
 
 
 def test_files_beside_the_page(report: Path, result: Result) -> None:
@@ -240,3 +242,20 @@ def test_as_a_command(tmp_path: Path) -> None:
     assert list(told["routers"]) == list(RECIPES)
     assert (out / "index.html").is_file()
     assert Router.load(out / "routers" / "ours").pool.names == ANSWERS.pool.names
+
+
+def test_the_page_begins_with_whether_routers_are_worth_it(report: Path, result: Result) -> None:
+    assert "against the best fixed mix of targets" in verdict(result)[0]
+    curves = (report / "figures" / "curves.svg").read_text()
+    assert "the other routers" not in curves  # all three have a colour
+
+
+def test_a_verdict_without_a_number_says_why(result: Result) -> None:
+    unknown = Estimate(np.nan, np.nan, np.nan, 1, "no two targets have labels of one query")
+    lost = {"choice_auc": unknown, "best_single_accuracy": unknown}
+    routers = tuple(
+        dataclasses.replace(one, headline={**one.headline, **lost}) for one in result.routers
+    )
+    text = " ".join(verdict(dataclasses.replace(result, routers=routers)))
+    assert "isn't known: no two targets have labels of one query" in text
+    assert NOTHING not in text

@@ -26,6 +26,7 @@ from prefill_router.studies.learning import (
     thinned,
 )
 from prefill_router.studies.learning.advice import Axis, spread_of, trend_of, verdict_of
+from prefill_router.studies.learning.drawing import draw
 from prefill_router.studies.learning.numbers import NUMBERS
 from prefill_router.studies.learning.page import sheet
 from prefill_router.studies.output import render
@@ -150,6 +151,9 @@ def test_verdicts(found: Learning) -> None:
     assert verdict(good, 0.02)[0] == "more labels help"
     assert verdict(good, 0.0)[0] == "more labels won't help"
     assert "nothing has been learned" in verdict(none, 0.02)[1]
+    lost = Estimate(np.nan, np.nan, np.nan, 1, "no target has right and wrong answers")
+    assert verdict(lost, 0.02)[0] == "can't tell"
+    assert "no target has right and wrong answers" in verdict(lost, 0.02)[1]
     noisy = trend_of("auc_mean", axis(np.full(5, 0.6), noise=0.05))
     point = dataclasses.replace(full, numbers={**full.numbers, "auc_mean": good})
     assert verdict_of({"auc_mean": noisy}, point)[0] == "can't tell"
@@ -289,10 +293,22 @@ def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
     assert "too little" in render(shown, {"learning": "<svg></svg>"})
 
 
+def test_ticks_stand_apart_and_shares_are_percentages(found: Learning) -> None:
+    panels = draw(found).axes
+    for axes in panels:
+        low, high = np.log(axes.get_xlim())
+        places = np.log([tick for tick in axes.get_xticks() if low <= np.log(tick) <= high])
+        assert len(places) >= 2
+        assert np.diff(places).min() > 0.09 * (high - low)
+    share, number = panels[2].yaxis, panels[0].yaxis
+    assert share.get_major_formatter()(0.5).endswith(" %")
+    assert "%" not in number.get_major_formatter()(0.5)
+
+
 def test_the_page_gives_the_advice_in_words(found: Learning) -> None:
     shown = sheet(found, title="Learning curves", known={"dataset": "d"})
     text = " ".join(shown.said)
-    assert found.curves["one"].verdict in text
+    assert found.curves["one"].verdict in shown.said[0]
     assert "targets" in text
     page = render(shown, {"learning": "<svg></svg>"})
     assert ">nan" not in page

@@ -1,5 +1,6 @@
 """Seed variability: what moves, what doesn't, and that long work goes on where it was."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,14 @@ def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:
 def test_too_few_seeds_are_refused(given: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="at least 2, from 0 up"):
         seed_study(ANSWERS, RECIPES, [STATES], DRAWN, **given)
+
+
+def test_what_is_not_defined_is_said_and_shown_as_a_dash(study: SeedStudy) -> None:
+    spreads = tuple(
+        dataclasses.replace(one, values={**one.values, "p_auccc": (np.nan,) * len(one.seeds)})
+        for one in study.spreads
+    )
+    lost = dataclasses.replace(study, spreads=spreads)
+    assert "P-AUCCC" in said(lost)[-1]
+    shown = sheet(lost, title="Seeds", known={})
+    assert not any("nan" in part for _, parts in shown.sections for part in parts)

@@ -11,6 +11,8 @@ import pytest
 from planted import relabelled, shuffled, states_of
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation import Estimate
+from prefill_router.evaluation.wording import NOTHING
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
 from prefill_router.studies.output import write
 from prefill_router.studies.shift import ShiftStudy, shift_study
@@ -212,3 +214,12 @@ def test_the_page_names_what_was_trained_and_tested_on(harmed: ShiftStudy, tmp_p
     loss = harmed.routers[0].loss["argmax_accuracy"]
     shown = told["routers"]["neighbours"]["shifted_minus_reference"]["argmax_accuracy"]
     assert shown == loss.to_dict()
+
+
+def test_a_loss_that_is_not_known_is_said_with_its_reason(harmed: ShiftStudy) -> None:
+    [one] = harmed.routers
+    unknown = Estimate(np.nan, np.nan, np.nan, 1, "no query has all outcomes")
+    lost = dataclasses.replace(one, loss={**one.loss, "argmax_accuracy": unknown})
+    text = said(dataclasses.replace(harmed, routers=(lost,)))[0]
+    assert "isn't known: no query has all outcomes" in text
+    assert NOTHING not in text

@@ -42,6 +42,7 @@ def seeds(
     """
     from rich.table import Table
 
+    from prefill_router.evaluation.wording import digits
     from prefill_router.studies.output import ROUTERS
     from prefill_router.studies.seeds import NUMBERS, seed_study
     from prefill_router.studies.seeds_report import sheet
@@ -71,7 +72,7 @@ def seeds(
     table = Table("router", *_COLUMNS, box=None, pad_edge=False)
     for one in found.spreads:
         cells = (
-            f"{one.mean(n):.4f}" + ("" if one.deterministic else f" ± {one.sd(n):.4f}")
+            digits(one.mean(n), ".4f") + ("" if one.still(n) else f" ± {one.sd(n):.4f}")
             for n in NUMBERS
         )
         table.add_row(one.name, *cells)

@@ -60,6 +60,7 @@ def shift(
     """
     from rich.table import Table
 
+    from prefill_router.evaluation.wording import digits
     from prefill_router.studies.output import ROUTERS
     from prefill_router.studies.shift import shift_study
     from prefill_router.studies.shift_plan import arms
@@ -98,12 +99,12 @@ def shift(
         accuracy = {arm: 100 * v["argmax_accuracy"].value for arm, v in one.numbers.items()}
         table.add_row(
             one.name,
-            f"{accuracy['shifted']:.2f}",
-            f"{accuracy['reference']:.2f}",
-            f"{100 * one.loss['argmax_accuracy'].value:+.2f}",
-            f"{accuracy['equal']:.2f}",
-            f"{100 * one.loss_of_shift['argmax_accuracy'].value:+.2f}",
-            f"{one.numbers['shifted']['auc_mean'].value:.4f}",
+            digits(accuracy["shifted"], ".2f"),
+            digits(accuracy["reference"], ".2f"),
+            digits(100 * one.loss["argmax_accuracy"].value, "+.2f"),
+            digits(accuracy["equal"], ".2f"),
+            digits(100 * one.loss_of_shift["argmax_accuracy"].value, "+.2f"),
+            digits(one.numbers["shifted"]["auc_mean"].value, ".4f"),
         )
     made = sheet(found, title=f"Distribution shift on {data.name}", known=opened.known)
     lost = [f"{one.name} could not be fitted, {one.why}" for one in found.failed]

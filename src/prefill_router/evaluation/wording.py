@@ -11,6 +11,11 @@ PER = 1000
 """Costs are shown for so many queries; files hold them for one."""
 
 
+def digits(value: float, form: str) -> str:
+    """A number in a format such as `.4f`; a dash where it isn't defined."""
+    return format(value, form) if math.isfinite(value) else NOTHING
+
+
 def worded(value: float, unit: Unit, *, signed: bool = False) -> str:
     """A number with its unit; a dash where it isn't defined, a question mark for a cost."""
     if not math.isfinite(value):

@@ -73,8 +73,9 @@ def said(study: RatioStudy) -> list[str]:
     top = max(study.curves, key=lambda one: one.best[1])
     share, accuracy = top.best
     lines = [
-        f"{study.strong} alone answers {worded(study.strong_accuracy, 'share')} of "
-        f"{study.queries:,} queries correctly. Sent to it were the queries that each router finds "
+        f"{study.strong} alone answers {worded(study.strong_accuracy, 'share')} "
+        f"correctly, of those among {study.queries:,} queries on which it was measured. "
+        "Sent to it were the queries that each router finds "
         "most likely to be answered by it, the others went where the router's probability was "
         f"highest. The highest accuracy is {worded(accuracy, 'share')}, by {top.name} with "
         f"{worded(share, 'share')} sent to {study.strong}; it was picked among all shares on these "

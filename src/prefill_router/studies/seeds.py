@@ -62,6 +62,10 @@ class Spread:
         values = self.values[number]
         return float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
 
+    def still(self, number: Number) -> bool:
+        """Whether it has no deviation: the seed is unused, or a fit has no such number."""
+        return self.deterministic or not np.isfinite(self.values[number]).all()
+
     def range(self, number: Number) -> tuple[float, float]:
         """The lowest and the highest value; extremes of the seeds, no confidence interval."""
         return min(self.values[number]), max(self.values[number])

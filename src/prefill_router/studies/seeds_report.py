@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.document import facts, paragraph, plain_cell, table, wide
-from prefill_router.evaluation.wording import worded
+from prefill_router.evaluation.wording import NOTHING, digits
 from prefill_router.studies.drawing import QUIET, STROKES, new_figure, style
 from prefill_router.studies.output import Drawn, Sheet
 from prefill_router.studies.seeds import NUMBERS, Number, SeedStudy, Spread
@@ -56,6 +56,12 @@ def said(study: SeedStudy) -> list[str]:
             f"Deterministic, the same to the last bit whatever the seed: {', '.join(still)}. They "
             "have no deviation to report."
         )
+    lost = [n for n in NUMBERS if any(not np.isfinite(one.mean(n)) for one in study.spreads)]
+    if lost:
+        lines.append(
+            f"On these test queries a router has no {', '.join(HEADLINE[n].label for n in lost)}: "
+            "labels or costs that it takes are missing, or no labels differ."
+        )
     return lines or ["No router could be fitted."]
 
 
@@ -64,7 +70,10 @@ def numbers(study: SeedStudy) -> str:
     rows = [
         [
             escape(one.name),
-            *(plain_cell(_mean(one, name), note=_deviation(one, name)) for name in NUMBERS),
+            *(
+                plain_cell(digits(one.mean(name), ".4f"), note=_deviation(one, name))
+                for name in NUMBERS
+            ),
             plain_cell(str(len(one.seeds))),
         ]
         for one in study.spreads
@@ -79,8 +88,8 @@ def extremes(study: SeedStudy) -> str:
         cells = []
         for name in NUMBERS:
             low, high = one.range(name)
-            note = "" if one.deterministic else f"[{low:.4f}, {high:.4f}]"
-            cells.append(plain_cell(_mean(one, name), note=note))
+            note = "" if one.still(name) else f"[{low:.4f}, {high:.4f}]"
+            cells.append(plain_cell(digits(one.mean(name), ".4f"), note=note))
         rows.append([escape(one.name), *cells])
     return table(["Router", *map(_heading, NUMBERS)], rows)
 
@@ -110,13 +119,10 @@ def _routers(count: int) -> str:
     return "One router was" if count == 1 else f"{count} routers were"
 
 
-def _mean(one: Spread, name: Number) -> str:
-    value = one.mean(name)
-    return f"{value:.4f}" if np.isfinite(value) else worded(value, "number")
-
-
 def _deviation(one: Spread, name: Number) -> str:
-    return "deterministic" if one.deterministic else f"± {one.sd(name):.4f}"
+    if one.still(name):
+        return "deterministic" if one.deterministic else NOTHING
+    return f"± {one.sd(name):.4f}"
 
 
 def _heading(name: Number) -> str:

@@ -175,6 +175,9 @@ def _of(study: ShiftStudy, number: Number) -> Sequence[str]:
 def _lost(one: Shifted) -> str:
     loss = one.loss["argmax_accuracy"]
     spread = interval(loss, "points")
+    if not np.isfinite(loss.value):
+        why = one.numbers["shifted"]["argmax_accuracy"].reason or loss.reason
+        return f"What {one.name} lost isn't known: {why or 'an accuracy is not defined'}."
     return (
         f"{one.name} trained elsewhere answers "
         f"{worded(one.numbers['shifted']['argmax_accuracy'].value, 'share')} of them correctly, "

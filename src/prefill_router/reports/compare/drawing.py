@@ -41,10 +41,9 @@ def draw_curves(result: Result) -> Figure:
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")
     axes = figure.add_subplot()
     chosen = highlighted(result)
-    for one in result.routers:
-        if one not in chosen:
-            _draw(axes, one, _GREY, "-", width=0.8, label="")
-    axes.plot([], [], "-", color=_GREY, lw=0.8, label="the other routers")
+    others = [one for one in result.routers if one not in chosen]
+    for place, one in enumerate(others):
+        _draw(axes, one, _GREY, "-", width=0.8, label="" if place else "the other routers")
     for one, (colour, style) in zip(chosen, _STROKES, strict=False):
         _draw(axes, one, colour, style, width=1.8, label=one.name)
     first = drawing(chosen[0].evaluation, "raw")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from prefill_router.evaluation import document
+from prefill_router.evaluation import Estimate, document
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET, Entry
 from prefill_router.evaluation.document import (
     estimate_cell,
@@ -52,6 +52,12 @@ SAME_FOR_ALL = (
 """Numbers of the targets and not of a router."""
 _ARROW = {"higher": " ↑", "lower": " ↓", "neither": ""}
 _EDGE = 3
+_BASELINES = (
+    "Baselines are implementations of this package, not their authors' code. A learned cascade "
+    "(FrugalGPT) reads no text of an answer, since datasets keep none: its scorer knows the "
+    "answer's length and the router's prediction. The guides on predictors and policies say what "
+    "else differs from each paper."
+)
 
 
 def render(result: Result, *, title: str, known: Mapping[str, str], svg: Mapping[str, str]) -> str:
@@ -94,7 +100,12 @@ def render(result: Result, *, title: str, known: Mapping[str, str], svg: Mapping
         ),
         section("What other benchmarks quote", wide(numbers(result, others))),
         section("The targets themselves", wide(_targets(result))),
-        section("How each router is made", wide(_recipes(result)), *_failed(result)),
+        section(
+            "How each router is made",
+            paragraph(_BASELINES, soft=True),
+            wide(_recipes(result)),
+            *_failed(result),
+        ),
         section("What the numbers mean", facts(_meanings(result, others))),
         section("How they were read", facts(_definitions(result))),
     )
@@ -114,11 +125,26 @@ def verdict(result: Result) -> list[str]:
         worded(shared[name].value, "share") for name in ("best_single_accuracy", "oracle_accuracy")
     )
     sentences = [
-        f"{len(result.routers)} routers were fitted on the same queries and judged on "
-        f"{first.queries:,} others. {best.name} predicts best which target will be right (mean AUC "
-        f"{auc}), {chooser.name} best which of two targets will (choice AUC {choice}). The best "
-        f"single target answers {single}, and a perfect router would reach {oracle}.",
         *_worth(result),
+        f"{len(result.routers)} routers were fitted on the same queries and judged on "
+        f"{first.queries:,} others. "
+        + _told(
+            best.headline["auc_mean"],
+            f"{best.name} predicts best which target will be right (mean AUC {auc}).",
+            "Which predicts best isn't known",
+        )
+        + " "
+        + _told(
+            chooser.headline["choice_auc"],
+            f"{chooser.name} tells best which of two targets will be (choice AUC {choice}).",
+            "Which tells two targets apart best isn't known",
+        )
+        + " "
+        + _told(
+            shared["best_single_accuracy"],
+            f"The best single target answers {single}, and a perfect router would reach {oracle}.",
+            "What the best single target answers isn't known",
+        ),
     ]
     better = _better(result)
     sentences.append(
@@ -127,6 +153,11 @@ def verdict(result: Result) -> list[str]:
         + "."
     )
     return sentences
+
+
+def _told(one: Estimate, said: str, otherwise: str) -> str:
+    """A sentence, or where its number isn't defined the reason."""
+    return said if one.reason == "" else f"{otherwise}: {one.reason}."
 
 
 def _worth(result: Result) -> list[str]:
@@ -197,7 +228,7 @@ def _over_constant(result: Result) -> list[str]:
         else "Not surely better than always predicting each target's share of right answers, in "
         "AUC or in Brier score: " + ", ".join(one.name for one in lost) + "."
     )
-    head = ["Router", "AUC over 0.5", "Brier score under the constant's", "surely better"]
+    head = ["Router", "AUC over 0.5", "Brier score less the constant's", "surely better"]
     rows = [
         [
             escape(one.name),

@@ -71,7 +71,8 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     for series, (style, colour) in styles.items():
         at = [(row["x"], row["y"]) for row in rows if row["series"] == series] or [(np.nan, np.nan)]
         x, y = np.array(at).T
-        axes.plot(PER * x, 100 * y, style, color=colour, label=series, ms=7, lw=1.6)
+        fill = "none" if series == "single target" else colour  # as on the other pages
+        axes.plot(PER * x, 100 * y, style, color=colour, label=series, ms=7, lw=1.6, mfc=fill)
     draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixed, strict=True)))
     known = cost[np.isfinite(cost) & (cost > 0)]
     if len(known) and known.max() > 10 * known.min():

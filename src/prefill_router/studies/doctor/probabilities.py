@@ -94,8 +94,8 @@ def finding(found: Probabilities) -> Finding:
         f"Brier score {found.brier:.3f}, {found.base_brier:.3f} for each target's average (skill "
         f"{found.skill.value:+.3f}, {found.skill.lower:.3f} to {found.skill.upper:.3f}); "
         f"calibration error {off.value:.3f} ({interval(off, 'number')}), {found.by_chance:.3f} by "
-        f"chance; the chosen targets are "
-        f"right {points(found.overconfidence)} less often than predicted"
+        f"chance; predicted minus "
+        f"right, of the chosen targets: {points(found.overconfidence)}"
     )
     numbers = {
         "brier": found.brier,

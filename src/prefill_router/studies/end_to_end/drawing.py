@@ -67,7 +67,7 @@ def _bars(axes: Axes, ends: list[tuple[float, float]], what: str) -> None:
     )
     for place in range(len(ends)):
         added = routing[place] / (answer[place] + routing[place]) if known[place] else np.nan
-        text = "unknown" if not known[place] else f"  {100 * added:.2f} % {what}" if added else ""
+        text = "  unknown" if not known[place] else f"  {100 * added:.2f} % {what}" if added else ""
         at = shown[place] + np.nan_to_num(routing[place])
         axes.text(at, place, text, va="center", color=INK, fontsize=8)
     axes.set_xlim(0, _ROOM * max(float(np.max(shown + np.nan_to_num(routing))), 1e-9))

@@ -4,6 +4,7 @@ Everything is computed for the points themselves and for each resample of test q
 that whatever is said of a curve comes with an interval.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -122,6 +123,9 @@ def spread_of(number: Number, queries: Axis, targets: Axis) -> Estimate:
 def verdict_of(trends: Mapping[Number, Trend], full: SizePoint) -> tuple[Verdict, str]:
     """Whether more labels help, by AUC: what a router learns shows there first."""
     auc, rise = full.numbers["auc_mean"], trends["auc_mean"].per_doubling
+    if math.isnan(auc.lower):
+        why = auc.reason or "there is no interval of the mean AUC with all labels"
+        return "can't tell", f"whether anything has been learned isn't known: {why}"
     if not auc.lower > 0.5:
         return (
             "more labels won't help",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.rendering import INK
@@ -101,10 +101,11 @@ def _frame(axes: Axes, number: Number, found: Learning) -> None:
     labels = [point.labels for curve in found.curves.values() for point in curve.points]
     low, high = max(min(labels), 1) / _EDGE, _BEYOND * max(max(labels), 1) * _EDGE
     axes.set_xlim(low, high)
-    ticks = np.geomspace(low, high, _TICKS + 2)[1:-1]
-    axes.xaxis.set_major_locator(FixedLocator([float(f"{tick:.1g}") for tick in ticks]))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=_TICKS))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    if HEADLINE[number].unit == "share":
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     axes.axvline(found.labels, color="#888888", lw=0.8, ls="-", alpha=0.6)
     axes.set_xlabel("measured outcomes learned from", color=INK, fontsize=8)
     axes.tick_params(colors=INK, labelsize=8)

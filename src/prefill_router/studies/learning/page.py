@@ -26,9 +26,9 @@ NAME = "learning"
 _CAPTION = (
     "Filled dots: fewer labelled queries, every target measured. Open squares: all queries, fewer "
     "targets measured of each. At the same place on the horizontal axis both cost the same number "
-    "of answers to collect and grade. The dotted line is the power law through the dots, drawn to "
-    "twice the labels there are (grey line). Shades join the 95 % intervals of each size, over "
-    "draws and test queries."
+    "of answers to collect and grade. A dotted line, where there is one, is the power law through "
+    "the dots, drawn to twice the labels there are (grey line). Shades join the 95 % intervals of "
+    "each size, over draws and test queries."
 )
 _ABOUT = (
     "Every row is the mean over the draws; the small print is the 95 % interval over draws and "

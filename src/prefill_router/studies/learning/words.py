@@ -22,7 +22,7 @@ def said(found: Learning) -> list[str]:
         f"{found.labels:,} measured outcomes, and again on all queries with fewer targets measured "
         f"each; all were judged on the same {found.tested:,} other queries."
     )
-    return [start, *(" ".join(of_curve(curve, found)) for curve in found.curves.values())]
+    return [*(" ".join(of_curve(curve, found)) for curve in found.curves.values()), start]
 
 
 def of_curve(curve: Curve, found: Learning) -> list[str]:
