@@ -12,7 +12,8 @@ import pytest
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.harness.grading.numbers import extract_number
 from prefill_router.harness.grading.verdicts import read_verdict
-from prefill_router.importers import Columns, Scale, values, wide
+from prefill_router.importers import Columns, Scale, base, import_dataset, values, wide
+from prefill_router.importers.base import MOST_TARGETS
 from prefill_router.importers.tables import MAX_COLUMNS, columns_of
 from prefill_router.importers.values import amount
 from prefill_router.targets import read_pool
@@ -74,6 +75,33 @@ def test_tables_have_a_bounded_number_of_columns(tmp_path: Path) -> None:
     (tmp_path / "twice.csv").write_text(",".join([*names[: MAX_COLUMNS - 1], "c7"]) + "\n")
     with pytest.raises(FormatError, match=r"names the columns \['c7'\] more than once"):
         columns_of(tmp_path / "twice.csv")
+
+
+def test_records_have_a_bounded_number_of_fields(tmp_path: Path) -> None:
+    fields = {f"c{n}": 1 for n in range(10**5)}
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    whole.write_text(json.dumps({"prompt": "p", **fields}))
+    names = list(fields)
+    lines = [names[n : n + 5000] for n in range(0, 10**5, 5000)]
+    parts.write_text("\n".join(json.dumps({"prompt": "p", **dict.fromkeys(n, 1)}) for n in lines))
+    for table in (whole, parts):
+        with pytest.raises(FormatError, match="tables of up to 10,000 are read"):
+            import_dataset("wide", [table])
+
+
+def test_targets_are_bounded_and_so_are_their_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [f"p{n},t{n},1" for n in range(MOST_TARGETS + 1)]
+    table = tmp_path / "long.csv"
+    table.write_text("\n".join(["prompt,target,correct", *rows]))
+    with pytest.raises(ConfigError, match="more than 1,000 targets, such as 't1000'"):
+        import_dataset("long", [table])
+    table.write_text("\n".join(["prompt,target,correct", *rows[:20]]))
+    assert import_dataset("long", [table])[0].correct.shape == (20, 20)
+    monkeypatch.setattr(base, "MOST_CELLS", 399)
+    with pytest.raises(ConfigError, match="20 queries of 20 targets are 400 labels"):
+        import_dataset("long", [table])
 
 
 @pytest.mark.parametrize(

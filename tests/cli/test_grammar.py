@@ -22,8 +22,8 @@ SUBJECTS = {
     "ROUTER": "route show reprice serve evaluate doctor keep calibration study:end-to-end",
     "ROUTER OTHER": "paired",
     "CONFIG": "compare study:seeds study:ratio study:shift study:learning litellm",
-    "DATA": "describe split encode layers sweep fit",
-    "DATA...": "merge",
+    "DATA": "describe split encode layers sweep fit reproduce study:dimensions",
+    "DATA...": "merge study:layers",
     "RUN": "grade",
     "RECEIPTS": "replay canary export",
     "FORMAT SOURCE": "import",
@@ -31,8 +31,7 @@ SUBJECTS = {
     "SPEC": "tasks",
     "ID": "explain",
     "NAME": "key:new key:revoke",
-    "": "prices collect reproduce study:dimensions study:layers key:list demo minipool:serve "
-    "minipool:tasks",
+    "": "prices collect key:list demo minipool:serve minipool:tasks",
 }
 """What stands first, by itself; `route` has the prompt behind its router."""
 SERVERS = ("minipool serve",)
@@ -156,8 +155,6 @@ LOOKED_UP = {
     "compare": "--reference",
     "encode": "--encoder --revision --device",
     "explain": "--receipts",
-    "fit": "--assign",
-    "grade": "--grader-function",
     "import": "--prompt-column --query-column --target-column --target-columns --correct-column "
     "--benchmark-column --domain-column --input-tokens-column --output-tokens-column --cost-column",
     "keep": "--best",
@@ -196,6 +193,9 @@ def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
         (("prices", "--pool", "gone.csv"), "isn't a YAML file"),
         (("import", "lang", "gone", "--out", "new"), "the formats are"),
         (("key", "new", "me", "--expires", "soon"), "expires"),
+        (("fit", "gone", "--out", "new", "--assign", "a=b", "--assign", "a=c"), "'a' more than"),
+        (("fit", "gone", "--out", "new", "--pin", "last.3"), "TARGET=VALUE"),
+        (("grade", "gone", "--out", "new", "--grader-function", "mine.py:1st"), "file.py:function"),
     ],
 )
 def test_names_that_say_the_wrong_thing_are_the_command_lines(

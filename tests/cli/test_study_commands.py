@@ -79,7 +79,7 @@ def test_the_strong_target_can_be_named(job: Job, config: Path, tmp_path: Path) 
 
 
 def test_dimensions(job: Job, tmp_path: Path) -> None:
-    asked = ("study", "dimensions", "--data", job.answers, "--store", job.states)
+    asked = ("study", "dimensions", job.answers, "--store", job.states)
     to = ("--out", tmp_path / "d")
     told = json.loads(succeeded(*asked, *to, "--dims", "2,4", "--split", job.split, "--json"))
     assert {cell["dim"] for cell in told["cells"]} == {2, 4}
@@ -93,11 +93,11 @@ def test_layers_over_pools_and_encoders(job: Job, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.symlink_to(job.answers, target_is_directory=True)
     asked = ("study", "layers", "--store", job.states, "--out", tmp_path / "l", "--dim", 4)
-    both = ("--data", job.answers, "--data", tmp_path / "copy")
+    both = (job.answers, tmp_path / "copy")
     shutil.copytree(job.answers, tmp_path / "copy")
     told = json.loads(succeeded(*asked, *both, "--json"))
     assert [row["pool"] for row in told["rows"]] == ["answers", "copy"]
-    refused("a name of its own", *asked, "--data", job.answers, "--data", other)
+    refused("a name of its own", *asked, job.answers, other)
 
 
 def test_what_makes_no_sense_is_refused(job: Job, config: Path, tmp_path: Path) -> None:

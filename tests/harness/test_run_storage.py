@@ -7,7 +7,9 @@ import json
 import math
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from prefill_router.errors import (
 from prefill_router.harness import Answer, Attempt, Run, Task
 from prefill_router.harness.runs import codec
 from prefill_router.harness.runs.journal import Journal
+from prefill_router.harness.runs.records import checksum
 from prefill_router.harness.runs.run import Retry
 from prefill_router.targets import Pool, Target
 from prefill_router.upstream import Reply, Usage
@@ -286,13 +289,17 @@ def test_manifest_that_was_changed(run: Run) -> None:
             Run.open(run.folder)
 
 
-def spoil(run: Run, statement: str) -> None:
+def spoilt(run: Run) -> sqlite3.Connection:
     run.close()
     database = sqlite3.connect(run.folder / "run.sqlite", isolation_level=None)
     database.execute("DROP TRIGGER records_UPDATE")
     database.execute("DROP TRIGGER tasks_UPDATE")
-    database.execute(statement)
-    database.close()
+    return database
+
+
+def spoil(run: Run, statement: str) -> None:
+    with closing(spoilt(run)) as database:
+        database.execute(statement)
 
 
 def test_database_of_a_newer_version(run: Run) -> None:
@@ -314,6 +321,37 @@ def test_changed_record(run: Run, statement: str) -> None:
     spoil(run, statement)
     with Run.open(run.folder) as again, pytest.raises(CorruptError, match="record 1"):
         list(again.answers())
+
+
+def stored(run: Run, column: str, value: object) -> None:
+    """Put a value in the place of a record or a task, as somebody does who knows the format."""
+    table, name = column.split(".")
+    with closing(spoilt(run)) as database:
+        database.execute(f"UPDATE {table} SET {name} = ?", [value])
+        if table == "records" and isinstance(value, str | bytes):
+            database.execute("UPDATE records SET checksum = ?", [checksum(value)])
+
+
+DEEP = "[" * 10**5 + "]" * 10**5
+HOSTILE = {
+    "nested": DEEP,
+    "nested and compressed": zlib.compress(DEEP.encode()),
+    "much that was compressed": zlib.compress(b" " * 10**6),
+    "a number": 5,
+    "a list": "[]",
+}
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("column", ["records.body", "tasks.body", "tasks.options"])
+def test_a_strangers_record_is_refused(
+    run: Run, column: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "MOST_BYTES", 10**6 - 1)
+    record(run, of("a", "q0", "xyz"))
+    stored(run, column, value)
+    with Run.open(run.folder) as again, pytest.raises(CorruptError, match="copy the run again"):
+        list(again.answers() if column == "records.body" else again.tasks())
 
 
 def test_changed_task(run: Run) -> None:

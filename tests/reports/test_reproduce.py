@@ -356,7 +356,7 @@ def test_the_command_reads_the_blueprints_table(
     out = tmp_path / "paper"
     told = json.loads(
         succeeded(
-            *("reproduce", "--bench", "nvidia-v1", "--data", path, "--out", out, "--quick"),
+            *("reproduce", path, "--bench", "nvidia-v1", "--out", out, "--quick"),
             *("--encoder", "tiny", "--embedding", "tiny", "--encoder-folder", tmp_path / "tiny"),
             *("--prices", prices, "--resamples", 10, "--json"),
         )
@@ -374,6 +374,6 @@ def test_the_command_reads_the_blueprints_table(
 def test_the_command_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
-    command = ("reproduce", "--bench", "nvidia-v1", "--data", tmp_path / "none.csv", "--out")
+    command = ("reproduce", tmp_path / "none.csv", "--bench", "nvidia-v1", "--out")
     refused("is no study 'reproduction'", *command, tmp_path / "out")
     refused("no such file", *command, tmp_path / "new")

@@ -170,7 +170,6 @@ def _prefill(
     from prefill_router.cli.poolings import parse_poolings
     from prefill_router.features.prefill import PrefillConfig
 
-    pairs = [pair.rpartition("=") for pair in assign or ()]
     return PrefillConfig(
         mode=cast(
             Literal["single", "per_model", "auto"],
@@ -181,7 +180,7 @@ def _prefill(
         dim=dim,
         poolings=tuple(parse_poolings(pooling)),
         all_layers=all_layers,
-        assignments={target: encoder for target, _, encoder in pairs},
+        assignments=_by_target("--assign", assign or []),
     )
 
 
@@ -191,8 +190,20 @@ def _selected(select: str, pin: list[str] | None) -> str | dict[str, str]:
         return select
     if select != "fisher":  # the default
         raise UsageError(f"--pin and --select {select} are both given; give one of them")
-    pairs = [pair.rpartition("=") for pair in pin]
-    return {target: site for target, _, site in pairs}
+    return _by_target("--pin", pin)
+
+
+def _by_target(option: str, pairs: list[str]) -> dict[str, str]:
+    """What is said of each target, as TARGET=VALUE; a target's name may have an = too."""
+    said: dict[str, str] = {}
+    for pair in pairs:
+        target, _, value = pair.rpartition("=")
+        if not target or not value:
+            raise UsageError(f"{option} is {pair!r}; write it as TARGET=VALUE")
+        if target in said:
+            raise UsageError(f"{option} names {target!r} more than once; name each target once")
+        said[target] = value
+    return said
 
 
 def _tell(fitted: "RouterFit") -> None:

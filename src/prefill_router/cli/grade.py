@@ -7,7 +7,7 @@ import typer
 
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.overwrite import Overwrite
-from prefill_router.cli.usage import one_of
+from prefill_router.cli.usage import one_of, reading_words
 from prefill_router.progress import BarProgress
 
 GRADERS = {
@@ -75,12 +75,16 @@ def grade(
     """Grade a run's answers and write a dataset folder."""
     from prefill_router.cli.grade_summary import judge_warning, show_grading
     from prefill_router.harness.grading import Settings, grade_run
+    from prefill_router.harness.grading.functions import place_and_name
     from prefill_router.harness.grading.letters import UNEXTRACTED
     from prefill_router.harness.runs.run import Run
     from prefill_router.targets import read_pool
 
     choice = one_of("--unextracted", unextracted, UNEXTRACTED)
     left_out = frozenset(one_of("--skip", name, tuple(GRADERS)) for name in skip or ())
+    if grader_function is not None:
+        with reading_words():
+            place_and_name(grader_function)
     settings = Settings(
         judge=None if judge is None else read_pool(judge),
         soft=soft,

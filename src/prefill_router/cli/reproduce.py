@@ -30,8 +30,11 @@ class BenchName(StrEnum):
 
 @app.command()
 def reproduce(
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help="The data as published, or a dataset folder of them."),
+    ],
     bench: Annotated[BenchName, typer.Option(help="Where the data come from.")],
-    data: Annotated[Path, typer.Option(help="The data as published, or a dataset folder of them.")],
     to: Annotated[Path, typer.Option("--out", help="The report's folder.")],
     encoder: Annotated[
         list[str] | None,
@@ -74,7 +77,7 @@ def reproduce(
 
     What is fitted is kept in the report's folder; interrupted, the same command goes on from there.
 
-    Example: prefill-router reproduce --bench mmlu-pro --data answers --store states --out paper
+    Example: prefill-router reproduce answers --bench mmlu-pro --store states --out paper
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.sources import sources

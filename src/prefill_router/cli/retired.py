@@ -26,6 +26,10 @@ RETIRED = (
     Retired("evaluate", "--split", "name the part with --part; a file of a split is for `fit`"),
     Retired("collect", "--limit", "give the dollars that it may cost with --max-cost"),
     Retired("grade", "--judge-limit", "give the dollars that it may cost with --judge-max-cost"),
+    *(
+        Retired(command, "--data", "the dataset comes first, by itself, without --data")
+        for command in ("reproduce", "study dimensions", "study layers")
+    ),
 )
 
 

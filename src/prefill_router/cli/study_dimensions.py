@@ -9,7 +9,6 @@ from prefill_router.cli.app import err
 from prefill_router.cli.options import SplitFile
 from prefill_router.cli.study import (
     AsJson,
-    Data,
     Out,
     Seed,
     facts,
@@ -22,7 +21,7 @@ from prefill_router.progress import BarProgress
 
 @study.command()
 def dimensions(
-    data: Data,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
     to: Out,
     store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
     dims: Annotated[
@@ -41,7 +40,7 @@ def dimensions(
     Mean five-fold AUC on the train part, at the layer that Fisher J chooses and at the best one;
     and, per encoder and pooling, what each way to choose the layer comes to.
 
-    Example: prefill-router study dimensions --data answers --store states --out dimensions
+    Example: prefill-router study dimensions answers --store states --out dimensions
     """
     from rich.table import Table
 

@@ -14,7 +14,7 @@ from prefill_router.progress import BarProgress
 @study.command()
 def layers(
     data: Annotated[
-        list[Path], typer.Option("--data", help="The dataset's folder; give one per pool.")
+        list[Path], typer.Argument(metavar="DATA...", help="Dataset folders, one per pool.")
     ],
     to: Out,
     store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
@@ -30,7 +30,7 @@ def layers(
 
     Mean five-fold probe AUC on the train part of each pool, at the layers that each way selects.
 
-    Example: prefill-router study layers --data answers --store states --out layer-selection
+    Example: prefill-router study layers answers --store states --out layer-selection
     """
     from rich.table import Table
 

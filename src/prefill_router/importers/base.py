@@ -18,13 +18,17 @@ import numpy as np
 
 from prefill_router.brief import brief
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.errors import DataError, FormatError
+from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers.scale import advice
 from prefill_router.importers.values import ScoreError
 from prefill_router.targets import Pool, Target
 
 LISTED_PROBLEMS = 10_000
 """How many malformed rows a report lists; beyond, they are only counted."""
+MOST_TARGETS = 1000
+"""Every query has a place for each: a table of n targets for n queries would take n x n places."""
+MOST_CELLS = 2**28
+"""Queries times targets; four numbers are held for each, 8 GiB in all."""
 
 _MOST_MALFORMED = 0.01
 _RUNS = "; if these are runs of the same question, --repeats mean takes them all"
@@ -199,8 +203,18 @@ class Collector:
             self._notes.append(text)
 
     def target(self, name: str) -> None:
-        """Name a target, so that it has its place in the pool although it may have no rows."""
+        """Name a target, so that it has its place in the pool although it may have no rows.
+
+        Raises:
+            ConfigError: There are too many.
+        """
         self._targets.setdefault(name, len(self._targets))
+        if len(self._targets) > MOST_TARGETS:
+            raise ConfigError(
+                f"there are more than {MOST_TARGETS:,} targets, such as {name[:80]!r}: every query "
+                "has a place for each, so their tables grow with the square; name the column of "
+                "the targets with --target-column, or import fewer of them"
+            )
 
     def add(
         self,
@@ -304,6 +318,12 @@ class Collector:
 
     def _dataset(self) -> RoutingDataset:
         row_of = {query_id: row for row, query_id in enumerate(self._queries)}
+        cells = len(row_of) * len(self._targets)
+        if cells > MOST_CELLS:
+            raise ConfigError(
+                f"{len(row_of):,} queries of {len(self._targets):,} targets are {cells:,} labels; "
+                f"up to {MOST_CELLS:,} are held at once; import fewer targets or queries"
+            )
         tables = np.full((4, len(row_of), len(self._targets)), np.nan)
         runs = np.full(tables.shape[1:], np.nan)
         for (query_id, column), (outcome, _) in self._cells.items():

@@ -7,7 +7,7 @@ a Parquet file only the columns asked for are read.
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ from prefill_router.importers.base import Collector, Place
 MAX_LINE = 64 * 2**20
 """Longest line, or CSV record, in characters; a file with a longer one isn't taken for a table."""
 MAX_COLUMNS = 10_000
-"""Most columns of a CSV or Parquet file: each row is held with all of their names."""
+"""Most columns of a table: each row is held with all of their names."""
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
 _PICKLES = (".pkl", ".pickle")
 Record = Mapping[str, object]
@@ -91,6 +91,7 @@ def _json_lines(path: Path, into: Collector) -> Iterator[tuple[Place, Record]]:
                 place = Place(str(path), number)
                 found = _parse(line)
                 if isinstance(found, dict):
+                    check_count(found, path)
                     yield place, found
                 else:
                     into.bad_row(place, found)
@@ -148,7 +149,7 @@ def _header(reader: Any, path: Path) -> list[str]:
         raise FormatError(f"isn't CSV: {error}", file=path, line=1) from None
     if any("\udc80" <= letter <= "\udcff" for name in header for letter in name):
         raise FormatError("isn't UTF-8; save it as UTF-8", file=path, line=1)
-    _check_count(header, path)
+    check_count(header, path)
     repeated = sorted(name for name, times in Counter(header).items() if times > 1 and name)
     if repeated:
         raise FormatError(f"names the columns {repeated} more than once", file=path, line=1)
@@ -198,11 +199,16 @@ def _schema(path: Path) -> list[str]:
             columns = list(pl.read_parquet_schema(file))
     except (PolarsError, PanicException, OSError, ValueError) as error:
         raise FormatError(f"isn't readable Parquet: {_first_line(error)}", file=path) from None
-    _check_count(columns, path)
+    check_count(columns, path)
     return columns
 
 
-def _check_count(columns: Sequence[str], path: Path) -> None:
+def check_count(columns: Collection[str], path: Path) -> None:
+    """Check that a table has a bounded number of columns.
+
+    Raises:
+        FormatError: It has more.
+    """
     if len(columns) > MAX_COLUMNS:
         told = f"has {len(columns):,} columns; tables of up to {MAX_COLUMNS:,} are read"
         raise FormatError(told, file=path, line=1)

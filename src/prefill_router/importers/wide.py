@@ -44,19 +44,19 @@ def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
     Raises:
         ConfigError: There is none.
     """
-    rows = [record for _, record in islice(_whole(path), _READ_FIRST)]
+    cells: dict[str, list[object]] = {}
+    for _, record in islice(_whole(path), _READ_FIRST):
+        for column, cell in record.items():
+            cells.setdefault(column, []).append(cell)
+        tables.check_count(cells, path)
     beside = {getattr(columns, option) or name for option, name in long.USUAL.items()}
     names = [
         name
-        for name in dict.fromkeys(columns.target_of(column) for record in rows for column in record)
+        for name in map(columns.target_of, cells)
         if name and name not in beside and not _AMOUNTS & set(_WORD.findall(name.lower()))
     ]
     of_others = {column for name in names for column in columns.of_target(name)[1:]}
     label = values.label if columns.scale is None else columns.scale.label
-    cells: dict[str, list[object]] = {}
-    for record in rows:
-        for column, cell in record.items():
-            cells.setdefault(column, []).append(cell)
     found = [
         name
         for name in names

@@ -80,14 +80,24 @@ def load_function(name: str) -> Function:
     Raises:
         ConfigError: There is no such file, module or function.
     """
-    place, _, function = name.rpartition(":")
-    if not place or not function.isidentifier():
-        raise ConfigError(f"a grader's function is {name!r}; write it as {_FORM}")
+    place, function = place_and_name(name)
     module = _of_file(Path(place)) if place.endswith(".py") else _of_package(place)
     found = getattr(module, function, None)
     if not callable(found):
         raise ConfigError(f"{place} has no function {function!r}; name one that it has")
     return found  # type: ignore[no-any-return]
+
+
+def place_and_name(name: str) -> tuple[str, str]:
+    """The file or module of a function, and its own name there; neither is looked for.
+
+    Raises:
+        ConfigError: It isn't written so.
+    """
+    place, _, function = name.rpartition(":")
+    if not place or not function.isidentifier():
+        raise ConfigError(f"a grader's function is {name!r}; write it as {_FORM}")
+    return place, function
 
 
 def _of_file(path: Path) -> object:

@@ -14,6 +14,8 @@ from prefill_router.upstream import Reply, Usage
 
 _SMALL = 4096
 """Longer texts are compressed."""
+MOST_BYTES = 2**30
+"""Of a text that was compressed; a small record of a stranger's could else fill the memory."""
 _ENCODER = json.JSONEncoder(allow_nan=False, default=dict)
 
 
@@ -22,7 +24,7 @@ def pack(text: str) -> str | bytes:
     return text if len(text) < _SMALL else zlib.compress(text.encode(), 1)
 
 
-def unpack(stored: str | bytes) -> str:
+def unpack(stored: object) -> str:
     """The text that was packed.
 
     Raises:
@@ -30,10 +32,16 @@ def unpack(stored: str | bytes) -> str:
     """
     if isinstance(stored, str):
         return stored
+    if not isinstance(stored, bytes):  # SQLite keeps numbers in any column
+        raise ValueError(f"it is a {type(stored).__name__}")
+    unpacker = zlib.decompressobj()
     try:
-        return zlib.decompress(stored).decode()
+        text = unpacker.decompress(stored, MOST_BYTES)
     except zlib.error as error:
         raise ValueError(str(error)) from None
+    if not unpacker.eof:
+        raise ValueError(f"it is cut short, or longer than {MOST_BYTES:,} bytes")
+    return text.decode()
 
 
 def dumps(value: Any) -> str:
@@ -65,12 +73,14 @@ def digest(texts: tuple[str, str]) -> str:
 
 def task_from_texts(body: str, options: str) -> Task:
     """The task that `task_texts` wrote."""
-    value = json.loads(body)
+    value, needs = json.loads(body), json.loads(options)
+    if not isinstance(needs, dict):
+        raise TypeError(f"the options are a {type(needs).__name__}")
     return Task(
         query=_query(value),
         grader=value["grader"],
         answer=tuple(value["answer"]),
-        options=json.loads(options),
+        options=needs,
     )
 
 

@@ -37,9 +37,9 @@ def read_records(
             yield _answer(rows.get(seq), seq, folder)
 
 
-def _answer(row: tuple[int, str | bytes] | None, seq: int, folder: Path) -> Answer:
+def _answer(row: tuple[object, object] | None, seq: int, folder: Path) -> Answer:
     try:
-        if row is None or checksum(row[1]) != row[0]:
+        if row is None or not isinstance(row[1], str | bytes) or checksum(row[1]) != row[0]:
             raise ValueError
         return codec.answer_from_text(codec.unpack(row[1]))
     except ValueError:

@@ -229,7 +229,9 @@ class Run:
 
     def _rows(self, query: str, *values: object) -> Iterator[Any]:
         try:
-            yield from self._database.execute(query, values)
+            # not `yield from`, whose end closes the cursor, also of a run that was closed before
+            for row in self._database.execute(query, values):  # noqa: UP028
+                yield row
         except sqlite3.Error as error:
             raise schema.told(error, self.folder) from None
 
@@ -239,7 +241,7 @@ class Run:
     def _no_task(self, query_id: str) -> DataError:
         return DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")
 
-    def _task(self, body: str | bytes, options: str | bytes) -> Task:
+    def _task(self, body: object, options: object) -> Task:
         try:
             return codec.task_from_texts(codec.unpack(body), codec.unpack(options))
         except (ValueError, LookupError, TypeError, RecursionError, DataError) as error:
