@@ -63,6 +63,14 @@ def test_without_a_key_anything_goes() -> None:
     assert list(provider_keys(free, environment()).values()) == ["none"]
 
 
+def test_a_key_in_the_address_itself_goes_no_further() -> None:
+    for part, place in ((f"?api_key={KEY}", "lab.example"), ("", f"lab.example:{KEY}")):
+        target = {"name": "a", "base_url": f"http://{place}/v1{part}"}
+        with pytest.raises(ConfigError, match="plain http|not quoted|isn't quoted") as told:
+            provider_keys(Pool((Target(**target),)), environment())
+        assert KEY not in str(told.value)
+
+
 def test_whoever_asks_is_held_to_it() -> None:
     with pytest.raises(ConfigError, match="the key of provider 'lab' would go over plain http"):
         Upstream(lab("http://lab.example/v1"), environment=environment())

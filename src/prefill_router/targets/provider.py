@@ -28,6 +28,7 @@ SERVED: dict[Dialect, tuple[Endpoint, ...]] = {
 """The calls that endpoints of each dialect serve, where a target doesn't say."""
 
 _SECRET = re.compile("key|token|secret|sig|pass|auth|code", re.IGNORECASE)
+_WORD_FOR_PORT = re.compile(r"(//|^)[^/]*:[^/\d]")  # a key may stand where the port should
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -121,7 +122,7 @@ def check_address(base_url: str, whose: str) -> None:
     if not good:
         shown = (
             "that isn't quoted here, since it may hold a key"
-            if set("@?#") & set(base_url)
+            if set("@?#") & set(base_url) or _WORD_FOR_PORT.search(base_url)
             else repr(base_url)
         )
         raise ConfigError(

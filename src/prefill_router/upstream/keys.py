@@ -41,7 +41,7 @@ def provider_keys(
         shown = ", ".join(map(_shown, odd))
         raise ConfigError(f"the environment variable {shown} holds what can't be a key; set it")
     for provider, name in named.items():
-        if name is not None:
+        if name is not None or provider.secrets:
             the_key = f"the key of provider {provider.name!r}"
             check_encrypted(provider.base_url, environment, whose=the_key)
     return keys
