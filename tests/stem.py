@@ -19,9 +19,9 @@ from functools import partial
 import torch
 from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenizerFast  # noqa: F401
 
-from prefill_router import fitting  # noqa: F401
-from prefill_router.cli import encode, main
-from prefill_router.encoders import assemble, plan_encoding  # noqa: F401
+from prefill_router import encoders, fitting  # noqa: F401
+from prefill_router.cli import encode, main  # noqa: F401
+from prefill_router.encoders import assemble  # noqa: F401
 from prefill_router.evaluation import figures, page  # noqa: F401
 
 HANGS_AFTER = 100
@@ -66,7 +66,7 @@ def run(arguments: list[str], number: int, seconds: float) -> tuple[int, float]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     # Several shards, so that there is something to interrupt.
-    encode.plan_encoding = partial(plan_encoding, chunk_tokens=400)
+    encoders.plan_encoding = partial(encoders.plan_encoding, chunk_tokens=400)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(*json.loads(line))) + "\n")
