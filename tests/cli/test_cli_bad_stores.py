@@ -250,7 +250,7 @@ NONSENSE: dict[str, list[tuple[tuple[object, ...], str]]] = {
         (("--dim", -3), "--dim is -3"),
         (("--seed", -1), "--seed is -1"),
         (("--mode", "per_model"), "assign"),
-        (("--mode", "per_model", "--assign", "target-0"), "assign|target|encoder"),
+        (("--mode", "per_model", "--assign", "target-0"), "write it as TARGET=VALUE"),
         (("--mode", "per_model", "--assign", "nobody=tiny"), "nobody|target-0"),
         (("--mode", "per_model", "--assign", "target-0=other"), "no store is of the encoders"),
         (("--assume-output-tokens", "nan"), "--assume-output-tokens is nan"),
@@ -276,7 +276,8 @@ NONSENSE: dict[str, list[tuple[tuple[object, ...], str]]] = {
 )
 def test_options_that_make_no_sense(job: Job, tmp_path: Path, command: str, number: int) -> None:
     options, reason = NONSENSE[command][number]
-    code = 2 if reason.startswith("--") or reason == "isn't a site" else 1
+    words = reason.startswith("--") or reason in ("isn't a site", "write it as TARGET=VALUE")
+    code = 2 if words else 1
     refused(reason, *readers(job, tmp_path / "out")[command], *options, code=code)
     assert not (tmp_path / "out").exists()
 

@@ -302,7 +302,7 @@ def test_texts_are_numbers_as_python_reads_them_or_refused(text: str) -> None:
     if found is None:
         assert text.strip().lower() in ("", "null", "nan", "none")
     else:
-        assert found == float(text)
+        assert found == float(text.strip())
 
 
 def test_prompts_of_the_samples_differ() -> None:
