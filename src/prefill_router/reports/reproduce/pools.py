@@ -10,6 +10,7 @@ from typing import Literal, final
 import numpy as np
 import yaml
 
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
 
 PoolName = Literal["frontier", "small", "mixed"]
@@ -25,6 +26,7 @@ LEAST = 2
 """Targets that make a pool."""
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Found:

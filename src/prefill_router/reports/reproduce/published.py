@@ -8,6 +8,8 @@ from typing import Any, final
 
 import yaml
 
+from prefill_router.brief import brief
+
 Value = str | float | Mapping[str, float]
 
 
@@ -35,6 +37,7 @@ class Number:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+@brief
 @final
 @dataclass(frozen=True)
 class Published:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
+from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError
 from prefill_router.reports.compare import Judged, Result
@@ -56,6 +57,7 @@ class Options:
         return asdict(self)
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False)
 class Run:

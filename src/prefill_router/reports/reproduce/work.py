@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from prefill_router.activations import Activations
+from prefill_router.brief import brief
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.fitting import Recipe, gather
 from prefill_router.progress import Progress, SilentProgress
@@ -21,6 +22,7 @@ from prefill_router.router import EncoderSources
 from prefill_router.studies.end_to_end import Charge, Speed
 
 
+@brief
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Means:
