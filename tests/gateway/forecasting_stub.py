@@ -42,6 +42,8 @@ def answer(prompts: list[str]) -> dict[str, Any]:
             "truncated": False,
             "novelty": 0.25,
             "bins": [3, 9],
+            "output": [20.5, None],
+            "output_high": None,
         }
         for prompt in prompts
     ]

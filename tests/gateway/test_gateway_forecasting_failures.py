@@ -7,6 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from prefill_router.errors import ConfigError
@@ -54,6 +55,9 @@ def test_well_mannered_stub_gives_forecasts(tmp_path: Path) -> None:
         found = await forecaster.forecast("four", seconds=60)
         assert found.correctness.tolist() == [0.25, 0.5]
         assert (found.tokens, found.novelty, found.bins) == (4, 0.25, (3, 9))
+        assert found.output is not None
+        assert np.array_equal(found.output, [20.5, np.nan], equal_nan=True)
+        assert found.output_high is None
         assert forecaster.hello.targets == ("a", "b")
         assert forecaster.stats().busy_seconds == 0.5
 

@@ -206,8 +206,8 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     succeeded("key", "new", "alice", "--file", path)
     before = path.read_bytes()
     refused("has a key named 'alice'", "key", "new", "alice", "--file", path)
-    refused("name: .*pattern", "key", "new", "a b", "--file", path)
-    refused("expires", "key", "new", "bob", "--file", path, "--expires", "soon")
+    malformed("name: .*pattern", "key", "new", "a b", "--file", path)
+    malformed("expires", "key", "new", "bob", "--file", path, "--expires", "soon")
     for option in ("--concurrent", "--requests-per-minute", "--dollars-per-day"):
         malformed(f"{option} is 0", "key", "new", "bob", "--file", path, option, 0)
     refused("no key named 'bob'; it has alice", "key", "revoke", "bob", "--file", path)
