@@ -112,7 +112,6 @@ def end_to_end(
         seed=seed,
     )
     seconds, timing = answers_seconds(stage.judged, speeds, run)
-    single = best or stage.best
     mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": part})
     routers, asked = {ROUTER: stage.router}, {ROUTER: charge}
     if reference is not None:
@@ -123,11 +122,10 @@ def end_to_end(
         stage.contender(name, router, asked[name], taken[name], seconds)
         for name, router in routers.items()
     ]
-    charges = {name: one.said for name, one in asked.items()}
     found = study_end_to_end(
         contenders,
-        single,
-        charges=charges,
+        best or stage.best,
+        charges={name: one.said for name, one in asked.items()},
         timing=timing,
         lams=lam or LAMS,
         resamples=resamples,

@@ -143,27 +143,14 @@ def learn(
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
     columns = features.read(Reading.of_dataset(train, states))
-    groups = domains_of(train)
-    reader = recipe.predictor.describes_with
-    examples = Examples(
-        columns,
-        train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
-        train.pool.names,
-        groups,
-        costs=train.observed_cost,
-        descriptions=None if reader is None else describe(train.pool, groups, reader),
-    )
+    examples = _examples(recipe, columns, train)
     fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
     unseen, shrinkage = _shrunk(recipe, examples, train, config.seed, shown)
     calibrator, said = _calibrated(
         dataset, states, drawn, features, fitted, shrinkage, recipe.calibration
     )
     tokens = count_tokens(features, Reading.of_dataset(train, states))
-    costs = CostEstimator.fit(train, tokens, assumed_output_tokens=config.assumed_output_tokens)
-    output = None
-    if recipe.cost == "predicted":
-        folds = folds_of(train, seed=config.seed)
-        output = fit_output(columns, train, tokens, folds, costs)
+    costs, output = _costs(columns, train, tokens, config)
     notes = (*_notes(costs, features), *fitted.notes, *_shrinkage_notes(shrinkage), *said)
     router = Router(
         features=features,
@@ -177,13 +164,36 @@ def learn(
         split=drawn,
         record=_record(dataset, drawn, config, fitted.training, notes),
     )
-    return (
-        router
-        if unseen is None
-        else _with_choices(
-            router, recipe, unseen, train, _costs_out_of_fold(costs, output, train, tokens)
-        )
+    if unseen is None:
+        return router
+    expected = _costs_out_of_fold(costs, output, train, tokens)
+    return _with_choices(router, recipe, unseen, train, expected)
+
+
+def _examples(recipe: Recipe, columns: NDArray[np.float32], train: RoutingDataset) -> Examples:
+    """What the predictor learns from."""
+    groups, reader = domains_of(train), recipe.predictor.describes_with
+    return Examples(
+        columns,
+        train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
+        train.pool.names,
+        groups,
+        costs=train.observed_cost,
+        descriptions=None if reader is None else describe(train.pool, groups, reader),
     )
+
+
+def _costs(
+    columns: NDArray[np.float32],
+    train: RoutingDataset,
+    tokens: NDArray[np.int64],
+    config: FitConfig,
+) -> tuple[CostEstimator, OutputFit | None]:
+    """Equation 1, and the output that is expected of each query where the recipe asks for it."""
+    costs = CostEstimator.fit(train, tokens, assumed_output_tokens=config.assumed_output_tokens)
+    if config.recipe.cost == "median":
+        return costs, None
+    return costs, fit_output(columns, train, tokens, folds_of(train, seed=config.seed), costs)
 
 
 def _shrunk(
