@@ -254,18 +254,21 @@ def summary(pool: str, queries: int, draws: list[dict[str, Any]]) -> dict[str, A
 def draw_gains(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """The gain of the shrunk router by lam, a panel for each number of labels of the first pool."""
     shown = [row for row in rows if row["pool"] == rows[0]["pool"]]
-    figure, axes = plt.subplots(2, -(-len(shown) // 2), sharex=True, sharey=True, figsize=(11, 6))
+    figure, axes = plt.subplots(
+        2, -(-len(shown) // 2), sharex=True, sharey=True, figsize=(11, 6), layout="constrained"
+    )
     kinds = {"gain_by_lam": "Equation 1", "predicted_costs_by_lam": "predicted costs"}
     for row, panel in zip(shown, axes.flat, strict=False):
         for kind, label in kinds.items():
-            panel.plot(range(len(LAMS)), row["shrunk"][kind], marker="o", label=label)
-        panel.axhline(-LOSS, color="grey", linestyle="--", label=f"{LOSS} points below the mix")
-        panel.set_title(f"{row['queries']:,} labelled queries ({row['draws']} draws)")
+            panel.plot(range(len(LAMS)), row["shrunk"][kind], marker="o", markersize=4, label=label)
+        panel.axhline(0, color="black", linewidth=1, label="the best fixed mix")
+        panel.axhline(-LOSS, color="grey", linestyle="--", label=f"{LOSS} points below it")
+        panel.set_title(f"{row['queries']:,} labelled queries, {row['draws']} draws")
         panel.set_xticks(range(len(LAMS)), [f"{lam:g}" for lam in LAMS], rotation=90)
-    axes.flat[0].legend()
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     figure.supxlabel("lam")
     figure.supylabel("points above the best fixed mix")
-    figure.savefig(path, dpi=120, bbox_inches="tight")
+    figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
