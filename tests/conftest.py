@@ -4,10 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "mmlu_pro"
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -219,3 +219,22 @@ def test_numbers_at_chosen_settings_are_those_of_these_settings() -> None:
     assert judged["savings_gain"].value == pytest.approx(
         data.correct[rows, thrifty].mean() - single
     )
+
+
+def test_a_gain_where_little_is_right_does_not_stand_for_the_router() -> None:
+    random = np.random.default_rng(4)
+    hard = random.random((800, 1)) < 0.5
+    correct = np.hstack([~hard, hard, random.random((800, 1)) < [[0.9]]]).astype(np.float64)
+    correct[:, :2] *= random.random((800, 1)) < 0.7  # the cheap two: known which, often neither
+    cost = np.tile([1.0, 1.1, 9.0], (800, 1))
+    seen = np.hstack([0.7 * ~hard, 0.7 * hard, np.full((800, 1), 0.9)])
+    trial = Trial.join(*system(seen, cost / 9, correct, cost))
+    found = OperatingPoints.choose(trial)
+    assert found is not None
+    assert found.best == trial.targets[2]
+    at = trial.path.at(found.worth)
+    single = correct[:, 2].mean()
+    assert trial.correct[np.arange(800), at].mean() >= single
+    cheap = trial.path.at(0.05)
+    gain = [trial.correct[np.arange(800), c].mean() for c in (cheap, at)]
+    assert gain[0] < single - 0.1  # where most is gained over a mix of the cheap two

@@ -39,7 +39,9 @@ class OperatingPoints:
         accurate: The lam of the highest accuracy, the cheapest of several.
         thrifty: The lam of the lowest cost at no less accuracy than the best single target; None
             where no setting is both as accurate and cheaper, or no cost is known.
-        worth: The lam at which the most is gained over the best fixed mix at equal cost.
+        worth: The lam at which the most is gained over the best fixed mix at equal cost, among
+            those that are as accurate as the best single target; among all where none is. So a gain
+            where little is right, which nobody would choose, doesn't stand for the router.
         best: The best single target.
     """
 
@@ -67,10 +69,11 @@ class OperatingPoints:
         best = int(np.nan_to_num(label[0], nan=-1.0).argmax())
         lam = (sweep.lam + np.append(sweep.lam[1:], 1.0)) / 2
         lam[-1] = 1.0
+        gain, good = accuracy - _mix(price, label, cost), accuracy >= label[0, best] - _SAME
         return cls(
             _lam(lam, accuracy, cost),
             _thrifty(lam, accuracy, cost, float(label[0, best]), float(price[0, best])),
-            _lam(lam, accuracy - _mix(price, label, cost), cost),
+            _lam(lam, np.where(good, gain, -np.inf) if good.any() else gain, cost),
             trial.targets[best],
         )
 
