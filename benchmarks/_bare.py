@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+from prefill_router.client.dialects import request_messages, request_parameters
 from prefill_router.data import prompt_text
 from prefill_router.harness import Task
 from prefill_router.targets import Pool
-from prefill_router.upstream.dialects import request_messages, request_parameters
 
 _END = b"0\r\n\r\n"
 

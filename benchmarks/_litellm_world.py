@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, final
 
-from prefill_router.features.complexity.family import ComplexityConfig
+from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
 from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.predictors.logistic import LogisticConfig

@@ -21,8 +21,8 @@ import openai
 
 from benchmarks._system import machine
 from prefill_router import files
+from prefill_router.client import Upstream
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
-from prefill_router.upstream import Upstream
 
 RESULTS = Path(__file__).parent / "results"
 IN_FLIGHT = 64

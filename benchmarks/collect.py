@@ -28,13 +28,13 @@ from typing import Any
 from benchmarks._bare import requests_of, send_all
 from benchmarks._system import machine
 from prefill_router import files
+from prefill_router.client import Reply, Upstream, Usage
 from prefill_router.data import Query
 from prefill_router.harness import Answer, Attempt, Run, Task
 from prefill_router.harness.benchmarks import load_tasks, write_tasks
-from prefill_router.harness.collecting.collect import collect
-from prefill_router.harness.runs.journal import Journal
+from prefill_router.harness.collection.job import collect
+from prefill_router.harness.journal import Journal
 from prefill_router.targets import Pool, read_pool, write_pool
-from prefill_router.upstream import Reply, Upstream, Usage
 
 RESULTS = Path(__file__).parent / "results"
 IN_FLIGHT = 64

@@ -28,9 +28,9 @@ from benchmarks._networks import (
 from prefill_router import files
 from prefill_router.activations import Site
 from prefill_router.encoders import Encoder, TokenizedPrompt, candidate_layers, load_encoder
-from prefill_router.encoders.batches import batches
-from prefill_router.encoders.parts import CPU_BATCH_TOKENS
-from prefill_router.encoders.reading import pad
+from prefill_router.encoders.base import batches
+from prefill_router.encoders.hub import pad
+from prefill_router.encoders.provenance import CPU_BATCH_TOKENS
 
 PLAIN_BATCH = 4
 NEEDED = {"default": 6.0, "float32": 2.5}

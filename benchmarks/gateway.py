@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks._asking import Seen, ask_many, request
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.features.complexity.family import ComplexityConfig
+from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.targets import Pool, Target, write_pool

@@ -26,14 +26,14 @@ import polars as pl
 
 from benchmarks._system import machine
 from prefill_router import files
+from prefill_router.client import Reply, Usage
 from prefill_router.data import Query
 from prefill_router.harness import Answer, Task
 from prefill_router.harness.grading import grade_run
-from prefill_router.harness.grading.letters import extract_letter
-from prefill_router.harness.runs.journal import Journal
-from prefill_router.harness.runs.run import Run
+from prefill_router.harness.grading.text import extract_letter
+from prefill_router.harness.journal import Journal
+from prefill_router.harness.run import Run
 from prefill_router.targets import Pool, Target
-from prefill_router.upstream import Reply, Usage
 
 RESULTS = Path(__file__).parent / "results"
 NEEDED = 2000

@@ -22,44 +22,47 @@ from typing import Any
 from benchmarks._hostile_shapes import SHAPES
 from benchmarks._system import machine
 from prefill_router import files
+from prefill_router.client.keys import Redaction
+from prefill_router.client.reply_reader import ErrorEventError, ReplyReader, split_thinking
+from prefill_router.client.retries import retry_after
+from prefill_router.client.sse import EventReader, MalformedError, parse_object
 from prefill_router.data import Query, read_dataset
 from prefill_router.errors import PrefillRouterError
-from prefill_router.features.complexity.family import measure
-from prefill_router.gateway.forwarding.arrival import BrokenError
-from prefill_router.gateway.forwarding.facts import Facts, parsed
-from prefill_router.gateway.forwarding.verdicts import Refusal, refused
-from prefill_router.gateway.forwarding.watch import Watch
-from prefill_router.gateway.guarding.key_file import read_keys
-from prefill_router.gateway.protocol import parse_model, read_envelope, read_wishes
-from prefill_router.gateway.refusal import RefusalError
+from prefill_router.features.complexity import measure
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard.client_keys import read_keys
+from prefill_router.gateway.protocol import parse_model, read_envelope, read_preferences
+from prefill_router.gateway.proxy.attempt import TargetRefusal, classify_refusal
+from prefill_router.gateway.proxy.call import BrokenResponseError
+from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, parsed
+from prefill_router.gateway.proxy.stream_observer import StreamObserver
 from prefill_router.gateway.settings import read_settings
-from prefill_router.gateway.words import HEADER, SESSION_HEADER
-from prefill_router.harness.grading.blocks import last_block
-from prefill_router.harness.grading.comparing import same_output, same_result
+from prefill_router.gateway.types import HEADER, SESSION_HEADER
+from prefill_router.harness import records
+from prefill_router.harness.grading.code import last_code_block, same_output, same_result
 from prefill_router.harness.grading.equality_worker import _balanced
-from prefill_router.harness.grading.letters import LetterGrader
-from prefill_router.harness.grading.matching import normalised
-from prefill_router.harness.grading.numbers import NumberGrader, parse_number
-from prefill_router.harness.grading.verdicts import read_verdict
-from prefill_router.harness.runs import codec
-from prefill_router.harness.runs.manifest import read_manifest
-from prefill_router.harness.task import Task
+from prefill_router.harness.grading.judge import read_verdict
+from prefill_router.harness.grading.text import LetterGrader, NumberGrader, normalised, parse_number
+from prefill_router.harness.records import Task
+from prefill_router.harness.run import read_manifest
 from prefill_router.importers import FORMATS, import_dataset, read_prices
-from prefill_router.minipool.server.request import ApiError, read_request
+from prefill_router.minipool.server.protocol import ApiError, read_request
 from prefill_router.router.light import read_light
 from prefill_router.router.storage import CHECKED, load_router
+from prefill_router.serialization import read_tensors
 from prefill_router.targets import read_pool
-from prefill_router.tensors import read_tensors
-from prefill_router.upstream.events import EventReader, MalformedError, parse_object
-from prefill_router.upstream.reading import ErrorEventError, Reading
-from prefill_router.upstream.redaction import Redaction
-from prefill_router.upstream.retrying import retry_after
-from prefill_router.upstream.thinking import split_thinking
 from prefill_router.yaml_files import read_yaml
 
 RESULTS = Path(__file__).parent / "results"
 EXPONENT, SECONDS, LEAST = 1.3, 1.0, 0.1
-OURS = (PrefillRouterError, RefusalError, MalformedError, ErrorEventError, BrokenError, ApiError)
+OURS = (
+    PrefillRouterError,
+    RefusalError,
+    MalformedError,
+    ErrorEventError,
+    BrokenResponseError,
+    ApiError,
+)
 TASK = Task(query=Query("q", "?"), grader="", answer=("A",))
 NUMBER = Task(query=Query("q", "?"), grader="", answer=("12",))
 _REDACTION = Redaction(["a-secret-of-a-target", "answer: 7"])
@@ -72,7 +75,7 @@ def _bytes(text: str) -> bytes:
 
 def _stream(text: str) -> None:
     """As an event, in pieces; what is an object is read as a part of an answer."""
-    data, events, reading = _bytes(text), EventReader(), Reading("vllm")
+    data, events, reading = _bytes(text), EventReader(), ReplyReader("vllm")
     for place in range(0, len(data), 100):
         for event in events.feed(data[place : place + 100]):
             reading.take(event, 0.0)
@@ -83,7 +86,7 @@ def _stream(text: str) -> None:
 
 def _content(text: str) -> None:
     """As the text of an answer."""
-    reading = Reading("vllm")
+    reading = ReplyReader("vllm")
     for place in range(0, len(text), 100):
         delta = {"content": text[place : place + 100]}
         reading.take({"choices": [{"delta": delta}]}, 0.0)
@@ -94,7 +97,7 @@ def _field(text: str) -> None:
     """As a field of an answer that isn't known, and as an error."""
     for name in ("odd", "error"):
         event = parse_object(b'{"%b":%b}' % (name.encode(), _bytes(text)))
-        reading = Reading("vllm")
+        reading = ReplyReader("vllm")
         reading.take(event, 0.0)
         _REDACTION.reply(reading.reply(began=0.0, ended=1.0))
 
@@ -102,7 +105,7 @@ def _field(text: str) -> None:
 def _watched(text: str) -> None:
     """As a stream that the gateway hands on."""
     for endpoint in ("chat", "responses", "messages"):
-        watch = Watch(endpoint, leave_out_usage=True)
+        watch = StreamObserver(endpoint, leave_out_usage=True)
         data = b'data: {"choices":[]}\n\ndata: ' + _bytes(text) + b"\n\n"
         for place in range(0, len(data), 100):
             watch.feed(data[place : place + 100])
@@ -111,13 +114,15 @@ def _watched(text: str) -> None:
 
 def _answered(text: str) -> None:
     """As an answer in one piece, and its end."""
-    data, facts = _bytes(text), Facts("chat")
+    data, facts = _bytes(text), ResponseMetadata("chat")
     for value in (parsed(data), parsed(b'{"error":%b}' % data), parsed(b'{"usage":%b}' % data)):
         if value is not None:
             facts.take(value)
     facts.count(data)
     facts.take_end(b'{"usage":' + data)
-    refused(Refusal(status=400, headers=[(b"retry-after", data)], body=data), key="k" * 20)
+    classify_refusal(
+        TargetRefusal(status=400, headers=[(b"retry-after", data)], body=data), key="k" * 20
+    )
 
 
 def _asked(text: str) -> None:
@@ -147,7 +152,7 @@ def _wished(text: str) -> None:
     value = text.encode("latin-1", "replace")
     for name in (*(HEADER + n for n in ("lam", "max-cost", "allow", "scored")), SESSION_HEADER):
         try:
-            read_wishes([(name.encode(), value)], ["a", "b"])
+            read_preferences([(name.encode(), value)], ["a", "b"])
         except RefusalError:
             continue
 
@@ -162,7 +167,7 @@ def _waited(text: str) -> None:
 def _kept(text: str) -> None:
     """As a record of a run."""
     with contextlib.suppress(ValueError):  # told as one that is corrupt, by who reads it
-        codec.answer_from_text(text)
+        records.answer_from_text(text)
 
 
 def _minipool(text: str) -> None:
@@ -181,7 +186,7 @@ TEXTS: dict[str, Reader] = {
     "matching": normalised,
     "verdicts": lambda text: read_verdict(text, soft=False),
     "scores": lambda text: read_verdict(json.dumps({"score": text}), soft=True),
-    "code blocks": last_block,
+    "code blocks": last_code_block,
     "outputs": lambda text: same_output(text, text + "0"),
     "results": lambda text: same_result(text, "[1]"),
     "a stream": _stream,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from benchmarks._system import machine, made_up
 from prefill_router import files
-from prefill_router.evaluation import Sweep, Trial
-from prefill_router.evaluation.weighted import ones
+from prefill_router.evaluation import LambdaSweep, Trial
+from prefill_router.evaluation.bootstrap import ones
 
 RESULT = Path(__file__).parent / "results" / "lambda_path.json"
 NEEDED = 100.0
@@ -34,10 +34,10 @@ def plain(trial: Trial, grid: NDArray[np.float64]) -> Curve:
     return accuracy, cost
 
 
-def exact(trial: Trial) -> tuple[Sweep, Curve]:
+def exact(trial: Trial) -> tuple[LambdaSweep, Curve]:
     """All operating points."""
     fresh = Trial(**{k: v for k, v in vars(trial).items() if k in trial.__dataclass_fields__})
-    sweep = Sweep.of(fresh)
+    sweep = LambdaSweep.of(fresh)
     points = sweep.points(ones(len(fresh)))
     return sweep, (points.accuracy[0], points.cost[0])
 

@@ -26,7 +26,7 @@ from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.activations import MemoryActivations, Provenance, Site
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.features import Reading
+from prefill_router.features import PromptStates
 from prefill_router.features.neighbours import NeighboursConfig
 from prefill_router.neighbours import NeighbourIndex
 from prefill_router.targets import Pool, Target
@@ -56,7 +56,7 @@ def made_up(count: int, *, start: int = 0) -> tuple[list[Query], MemoryActivatio
     for at in range(0, count, 4096):
         some = states[at : at + 4096]
         some[:] = centres[random.integers(0, 60, len(some))] + random.normal(size=some.shape)
-    keys = Reading.of([query.prompt for query in queries], []).keys
+    keys = PromptStates.of([query.prompt for query in queries], []).keys
     counts = np.full(count, 5, dtype=np.int64)
     return queries, MemoryActivations(MADE_BY, keys, {SITE: states}, counts)
 
@@ -75,7 +75,7 @@ def ours(count: int) -> dict[str, float]:
     """Fit, then read `count` queries."""
     train, states = train_part()
     queries, asked = made_up(count, start=TRAIN)
-    reading = Reading.of([query.prompt for query in queries], [asked])
+    reading = PromptStates.of([query.prompt for query in queries], [asked])
     before = peak_gib()
     start = time.process_time()
     family = NeighboursConfig(encoder="made-up", ks=KS).fit(train, [states])

@@ -21,7 +21,7 @@ from prefill_router import files
 from prefill_router.activations import ActivationStore
 from prefill_router.cost import CostScale
 from prefill_router.data import read_dataset, split
-from prefill_router.evaluation.fixed import FixedChoice
+from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.fitting import FitConfig
 from prefill_router.fitting.fit import learn
 from prefill_router.policy import lambda_path

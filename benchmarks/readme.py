@@ -16,12 +16,18 @@ from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.activations import ActivationStore
 from prefill_router.data import read_dataset
-from prefill_router.evaluation import Evaluation, write_report
+from prefill_router.evaluation import Evaluation
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.fitting import gather
 from prefill_router.progress import BarProgress
-from prefill_router.reports.compare.plan import ALL, Plan, draw_for, recipes_of
-from prefill_router.reports.compare.run import run_plan
+from prefill_router.reporting import write_report
+from prefill_router.studies.comparison.comparison import (
+    ALL,
+    ComparisonPlan,
+    draw_for,
+    recipes_of,
+    run_plan,
+)
 
 RESULT = Path(__file__).parent / "results" / "readme.json"
 ROUTERS = (
@@ -86,7 +92,7 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
     dataset, bar = read_dataset(data), BarProgress()
     every = recipes_of(ALL)
     recipes = {name: every[name] for name in ROUTERS}
-    plan = Plan(recipes, ROUTERS[0], draw_for(recipes, dataset, seed=0))
+    plan = ComparisonPlan(recipes, ROUTERS[0], draw_for(recipes, dataset, seed=0))
     needs = [need for recipe in recipes.values() for need in recipe.needs]
     states = gather(needs, dataset, stores, progress=bar)
     result = run_plan(plan, dataset, states, folder=work / "routers", progress=bar)

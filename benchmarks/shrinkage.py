@@ -33,11 +33,10 @@ from prefill_router.activations import Activations, ActivationStore
 from prefill_router.calibration import Shrinkage
 from prefill_router.cost import CostEstimator, fit_output
 from prefill_router.data import Query, RoutingDataset, read_dataset
-from prefill_router.evaluation.auc import Ranking
-from prefill_router.evaluation.fixed import FixedChoice
-from prefill_router.evaluation.metrics import auc_by_target
-from prefill_router.evaluation.weighted import ones
-from prefill_router.features import Reading
+from prefill_router.evaluation.bootstrap import ones
+from prefill_router.evaluation.fixed_mix import FixedChoice
+from prefill_router.evaluation.metrics import Ranking, auc_by_target
+from prefill_router.features import PromptStates
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting.out_of_fold import folds_of, out_of_fold
 from prefill_router.policy import lambda_path
@@ -106,7 +105,9 @@ def real(data: RoutingDataset, states: Activations, queries: int, draw: int) -> 
 
     def features() -> tuple[Columns, Columns]:
         family = PrefillConfig().fit(train, [states])
-        first, last = (family.read(Reading.of_dataset(part, [states])) for part in (train, test))
+        first, last = (
+            family.read(PromptStates.of_dataset(part, [states])) for part in (train, test)
+        )
         return first, last
 
     tokens = states.tokens(train.prompt_keys), states.tokens(test.prompt_keys)

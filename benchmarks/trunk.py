@@ -30,9 +30,8 @@ from torch import Tensor, nn
 
 from prefill_router import files
 from prefill_router.predictors import TrunkConfig
-from prefill_router.predictors.trunk.draws import Draws, keep_probability
-from prefill_router.predictors.trunk.holdout import Holdout, hold_out
-from prefill_router.predictors.trunk.training import Examples, first_layers, train
+from prefill_router.predictors.training import Draws, Holdout, hold_out, keep_probability
+from prefill_router.predictors.trunk_training import TrunkRows, first_layers, train
 from prefill_router.progress import SilentProgress
 
 RESULT = Path(__file__).parent / "results" / "trunk.json"
@@ -41,7 +40,7 @@ Way = Literal["together", "alone", "plain_same_draws", "plain"]
 Epochs = dict[int, list[float]]  # by seed, of losses
 
 
-def made_up(features: int) -> Examples:
+def made_up(features: int) -> TrunkRows:
     """Features with the spectrum of PCA blocks, labels that follow from them, 1 % missing."""
     random = np.random.default_rng(0)
     spread = 8 / np.sqrt(1 + np.arange(features) % 100)
@@ -50,17 +49,17 @@ def made_up(features: int) -> Examples:
     logits = np.tanh(signal) @ random.uniform(0.2, 1, (3, TARGETS)) + random.normal(0, 1, TARGETS)
     labels = (random.logistic(size=logits.shape) < logits).astype(np.float32)
     present = (random.random(labels.shape) > 0.01).astype(np.float32)
-    return Examples(*map(torch.from_numpy, (rows, labels * present, present)))
+    return TrunkRows(*map(torch.from_numpy, (rows, labels * present, present)))
 
 
-def together(examples: Examples, parts: Holdout, config: TrunkConfig) -> Epochs:
+def together(examples: TrunkRows, parts: Holdout, config: TrunkConfig) -> Epochs:
     """All seeds at once."""
     seeds = list(range(config.seeds))
     runs = train(examples, parts, config, seeds=seeds, progress=SilentProgress())
     return {run.index: run.validation for run in runs}
 
 
-def alone(examples: Examples, parts: Holdout, config: TrunkConfig) -> Epochs:
+def alone(examples: TrunkRows, parts: Holdout, config: TrunkConfig) -> Epochs:
     """The same code, one seed after another."""
     losses: Epochs = {}
     for seed in range(config.seeds):
@@ -86,7 +85,7 @@ class DrawnDropout(nn.Module):
         return hidden * (kept.float() / keep_probability(self._rate))  # as torch's own does
 
 
-def network(draws: Draws, examples: Examples, config: TrunkConfig, *, drawn: bool) -> nn.Module:
+def network(draws: Draws, examples: TrunkRows, config: TrunkConfig, *, drawn: bool) -> nn.Module:
     """One network, as torch builds it, with the seed's first weights."""
     widths = (examples.features.shape[1], *config.hidden, examples.labels.shape[1])
     drops = [DrawnDropout(draws, r) if drawn else nn.Dropout(r) for r in config.dropout]
@@ -97,7 +96,7 @@ def network(draws: Draws, examples: Examples, config: TrunkConfig, *, drawn: boo
     return nn.Sequential(linear[0], nn.ReLU(), drops[0], linear[1], nn.ReLU(), drops[1], linear[2])
 
 
-def loss_of(net: nn.Module, rows: Examples) -> Tensor:
+def loss_of(net: nn.Module, rows: TrunkRows) -> Tensor:
     """The masked cross-entropy."""
     each = nn.functional.binary_cross_entropy_with_logits(
         net(rows.features), rows.labels, reduction="none"
@@ -106,7 +105,7 @@ def loss_of(net: nn.Module, rows: Examples) -> Tensor:
 
 
 def plain_seed(
-    examples: Examples, parts: Holdout, config: TrunkConfig, seed: int, *, drawn: bool
+    examples: TrunkRows, parts: Holdout, config: TrunkConfig, seed: int, *, drawn: bool
 ) -> list[float]:
     """The validation losses of one seed in an ordinary loop."""
     draws = Draws(config.seed, seed)
@@ -133,7 +132,7 @@ def plain_seed(
     return losses
 
 
-def plain(examples: Examples, parts: Holdout, config: TrunkConfig, *, drawn: bool) -> Epochs:
+def plain(examples: TrunkRows, parts: Holdout, config: TrunkConfig, *, drawn: bool) -> Epochs:
     """One seed after another in an ordinary loop."""
     torch.manual_seed(0)  # the global state is what an ordinary loop draws from
     seeds = range(config.seeds)
@@ -149,9 +148,9 @@ def difference(one: Epochs, other: Epochs, *, least: bool = False) -> float:
     return max(float(np.abs(np.subtract(one[seed], other[seed])).max()) for seed in one)
 
 
-def agreement(examples: Examples, parts: Holdout, losses: dict[Way, Epochs]) -> dict[str, float]:
+def agreement(examples: TrunkRows, parts: Holdout, losses: dict[Way, Epochs]) -> dict[str, float]:
     """How far the losses of the ways are apart; checked."""
-    double = Examples(*(part.double() for part in vars(examples).values()))
+    double = TrunkRows(*(part.double() for part in vars(examples).values()))
     few = TrunkConfig(seeds=2, keep=1)
     result = {
         "alone": difference(losses["together"], losses["alone"]),

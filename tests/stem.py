@@ -21,8 +21,8 @@ from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenize
 
 from prefill_router import encoders, fitting  # noqa: F401
 from prefill_router.cli import encode, main  # noqa: F401
-from prefill_router.encoders import assemble  # noqa: F401
-from prefill_router.evaluation import figures, page  # noqa: F401
+from prefill_router.encoders import pretrained  # noqa: F401
+from prefill_router.reporting import accuracy_cost_figures, evaluation_page  # noqa: F401
 
 HANGS_AFTER = 100
 """Seconds."""

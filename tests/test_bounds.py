@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 
 from prefill_router.errors import ConfigError, DataError, FormatError
-from prefill_router.harness.grading.numbers import extract_number
-from prefill_router.harness.grading.verdicts import read_verdict
-from prefill_router.importers import Columns, Scale, base, import_dataset, values, wide
-from prefill_router.importers.base import MOST_TARGETS
+from prefill_router.harness.grading.judge import read_verdict
+from prefill_router.harness.grading.text import extract_number
+from prefill_router.importers import Columns, Scale, builder, import_dataset, values, wide_tables
+from prefill_router.importers.builder import MOST_TARGETS
 from prefill_router.importers.tables import MAX_COLUMNS, columns_of
 from prefill_router.importers.values import amount
 from prefill_router.targets import read_pool
@@ -99,7 +99,7 @@ def test_targets_are_bounded_and_so_are_their_tables(
         import_dataset("long", [table])
     table.write_text("\n".join(["prompt,target,correct", *rows[:20]]))
     assert import_dataset("long", [table])[0].correct.shape == (20, 20)
-    monkeypatch.setattr(base, "MOST_CELLS", 399)
+    monkeypatch.setattr(builder, "MOST_CELLS", 399)
     with pytest.raises(ConfigError, match="20 queries of 20 targets are 400 labels"):
         import_dataset("long", [table])
 
@@ -148,7 +148,7 @@ def test_columns_that_only_some_records_have_are_looked_at_there(tmp_path: Path)
     original = values.label
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values, "label", label)
-        assert wide._guessed(tmp_path / "a.jsonl", Columns()) == tuple(names)
+        assert wide_tables._guessed(tmp_path / "a.jsonl", Columns()) == tuple(names)
     assert looked == len(names)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from prefill_router import files, locks
+from prefill_router import files, files as locks
 from prefill_router.errors import ConfigError, CorruptError
 
 HERE = Path(__file__).parent

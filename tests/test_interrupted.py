@@ -18,7 +18,7 @@ import pytest
 
 from prefill_router.activations import ActivationStore
 from prefill_router.data import write_dataset
-from prefill_router.evaluation.report import is_report
+from prefill_router.reporting.evaluation_report import is_report
 from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
 from tiny_encoder import save_tiny_encoder

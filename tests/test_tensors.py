@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from prefill_router.errors import CorruptError
-from prefill_router.tensors import read_tensors
+from prefill_router.serialization import read_tensors
 
 
 def crafted(kind: str, shape: Sequence[int], size: int, **more: Any) -> bytes:

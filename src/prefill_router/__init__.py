@@ -11,7 +11,7 @@ torch nor transformers.
 
 from typing import TYPE_CHECKING
 
-from prefill_router.on_demand import on_demand
+from prefill_router.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
     from prefill_router.activations import ActivationStore
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 
-__getattr__ = on_demand(__name__, _HOME)
+__getattr__ = lazy_attributes(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

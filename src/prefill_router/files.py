@@ -1,15 +1,20 @@
-"""Files and folders that are written whole or not at all.
+"""Files and folders that are written whole or not at all, and the locks of those who write them.
 
 Everything is written under a temporary name in the same folder, flushed to the disk and renamed, so
 that a reader, and a process that is killed at any moment, finds the old content or the new. What
 killed processes left, named `.NAME.xxxxxxxx.tmp`, is never read, and goes when the same place is
 next checked or written to. Its writer held a lock, which ended with it; where the file system has
 no locks, what hasn't changed for an hour is taken for left.
+
+`writer_lock` lets one process at a time write a file, should two be given the same work. A lock
+goes with the process that holds it, however that ends. Where the file system has no locks there is
+none, and each process must be given a part of its own.
 """
 
 import ctypes
 import errno
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -20,10 +25,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.locks import is_still, take_lock
 
 _ABANDONED_SECONDS = 3600
 _LONGEST_NAME = 240  # bytes; with what a temporary name adds, no more than file systems take
@@ -302,3 +306,74 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+LockState = Literal["held", "busy", "unsupported"]
+_HAS_LOCKS = importlib.util.find_spec("fcntl") is not None  # on Unix
+
+
+def take_lock(descriptor: int, *, wait: bool) -> LockState:
+    """Lock an open file or folder, until its descriptor is closed or the process ends."""
+    if not _HAS_LOCKS:
+        return "unsupported"
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return "busy"
+    except OSError:
+        return "unsupported"
+    return "held"
+
+
+def is_still(path: Path, descriptor: int) -> bool:
+    """Whether an open file or folder still has this name."""
+    try:
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def writer_lock(folder: Path, name: str, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a shard; yields False at once if another holds it and `wait` is false.
+
+    What an earlier, killed writer of the shard left half-written is removed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f".{name}.lock"
+    descriptor, state = _open_lock(path, wait=wait)
+    try:
+        if state == "held":
+            _remove_unfinished(folder, name)
+        yield state != "busy"
+    finally:
+        if state != "busy":
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def remove_stale_locks(folder: Path) -> None:
+    """Remove the locks of writers that were killed, and what they left half-written."""
+    for path in folder.glob(".*.lock"):
+        descriptor, state = _open_lock(path, wait=False)
+        if state == "held":
+            _remove_unfinished(folder, path.name.removeprefix(".").removesuffix(".lock"))
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _remove_unfinished(folder: Path, name: str) -> None:
+    for left in folder.glob(f".{name}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def _open_lock(path: Path, *, wait: bool) -> tuple[int, LockState]:
+    """An open descriptor of the lock's file, and whether it holds the lock."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        state = take_lock(descriptor, wait=wait)
+        if state != "held" or is_still(path, descriptor):
+            return descriptor, state
+        os.close(descriptor)  # its holder has removed it meanwhile

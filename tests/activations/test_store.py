@@ -231,9 +231,9 @@ def test_of_two_that_begin_a_store_at_once_the_second_must_want_the_same(
     def overtaken(*arguments: Any, **options: Any) -> Any:
         monkeypatch.undo()
         store_module.prepare_store(tmp_path / "s", other.provenance, layout)
-        return store_module.only_writer(*arguments, **options)
+        return store_module.writer_lock(*arguments, **options)
 
-    monkeypatch.setattr(store_module, "only_writer", overtaken)
+    monkeypatch.setattr(store_module, "writer_lock", overtaken)
     with pytest.raises(ProvenanceError, match="max_tokens is 20, needed is 256"):
         store_module.prepare_store(tmp_path / "s", mine.provenance, layout)
     assert [path.name for path in (tmp_path / "s").iterdir()] == [store_module.MANIFEST]

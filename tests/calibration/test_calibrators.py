@@ -19,8 +19,8 @@ from prefill_router.calibration import (
     load_calibrator,
 )
 from prefill_router.calibration.base import LEAST, logits
-from prefill_router.calibration.isotonic import Isotonic
-from prefill_router.calibration.platt import Platt
+from prefill_router.calibration.curves import Isotonic
+from prefill_router.calibration.parametric import Platt
 from prefill_router.errors import ConfigError, CorruptError, FitError
 
 NAMES = ("a", "b", "c")

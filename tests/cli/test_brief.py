@@ -13,9 +13,9 @@ import pytest
 import prefill_router
 from commands import Job
 from prefill_router import ActivationStore, Message, Pool, Router, Target, read_dataset
-from prefill_router.brief import MOST_CHARACTERS, brief, one_line
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.router import EncoderSources
+from prefill_router.short_repr import MOST_CHARACTERS, one_line, short_repr
 
 ROOT = Path(prefill_router.__file__).parent
 HOLDS = ("NDArray", "Float", "Array", "tuple", "Table", "dict", "Mapping", "Sequence", "Per")
@@ -118,7 +118,7 @@ def test_the_words_that_count_are_there(made: dict[str, Any], job: Job) -> None:
     )
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Held:
     array: Any

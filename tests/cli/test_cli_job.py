@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from commands import Job, run, succeeded
-from prefill_router.cli.poolings import parse_poolings
+from prefill_router.cli.options import parse_poolings
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.router.storage import FILES, FORMAT
 

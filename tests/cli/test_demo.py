@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from commands import malformed, refused
-from prefill_router.cli.demo import _REQUEST, Job
+from prefill_router.cli.demo import _REQUEST, DemoRun
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.harness import Run
@@ -103,7 +103,7 @@ def test_a_command_that_fails_ends_the_demo(
     monkeypatch.setattr("prefill_router.cli.demo.app", failing)
     for shown in (True, False):
         with pytest.raises(ConfigError, match="ended with exit code 1"):
-            Job(tmp_path, tmp_path / "log").do(*given, shown=shown)
+            DemoRun(tmp_path, tmp_path / "log").do(*given, shown=shown)
 
 
 def test_too_few_questions(tmp_path: Path) -> None:

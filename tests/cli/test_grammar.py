@@ -10,11 +10,9 @@ import pytest
 
 import prefill_router
 from commands import Job, malformed, run, succeeded
-from prefill_router.cli.codes import Code
-from prefill_router.cli.commands import COMMANDS, Listed
-from prefill_router.cli.group import Command, load
-from prefill_router.cli.numbers import span_of
-from prefill_router.cli.retired import RETIRED
+from prefill_router.cli.app import Command, ExitCode, load
+from prefill_router.cli.commands import COMMANDS, CommandEntry
+from prefill_router.cli.usage import RETIRED, range_of
 
 CLI = Path(prefill_router.__file__).parent / "cli"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
@@ -38,7 +36,7 @@ SERVERS = ("minipool serve",)
 """They run until they are ended, and say where they listen in a file."""
 
 
-def walk(table: dict[str, Listed], before: str = "") -> Iterator[tuple[str, Listed]]:
+def walk(table: dict[str, CommandEntry], before: str = "") -> Iterator[tuple[str, CommandEntry]]:
     for name, entry in table.items():
         yield before + name, entry
         yield from walk(entry.commands, f"{before}{name} ")
@@ -132,7 +130,7 @@ def required(name: str) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_is_bounded_and_told_alike(name: str) -> None:
     for option in numeric(name):
-        span = span_of(name, option)
+        span = range_of(name, option)
         assert span is not None, option
         below = int(span.least) - 1
         told = malformed(f"{option} is", *name.split(), *required(name), f"{option}={below}")
@@ -178,7 +176,7 @@ def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
     monkeypatch.chdir(tmp_path)
     given = [*name.split(), *PLACES.get(name, required(name))]
     if name != "minipool tasks":
-        assert run(*given).code == Code.UNUSABLE
+        assert run(*given).code == ExitCode.UNUSABLE
     words = [o for o in options(name) if annotation(options(name)[o]) in (str, list[str])]
     for option in set(words) - set(LOOKED_UP.get(name, "").split()):
         malformed("", *given, f"{option}=no such word")
@@ -257,11 +255,11 @@ def test_the_version() -> None:
 
 def test_without_a_command_there_is_the_help() -> None:
     done = run()
-    assert done.code == Code.MALFORMED
+    assert done.code == ExitCode.MALFORMED
     assert "collect" in done.out
     assert done.err == ""
 
 
 def test_exit_codes_are_those_of_the_guide() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [(int(number), told) for number, told in rows] == [(c, c.meaning) for c in Code]
+    assert [(int(number), told) for number, told in rows] == [(c, c.meaning) for c in ExitCode]

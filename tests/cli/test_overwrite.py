@@ -9,7 +9,7 @@ import pytest
 from commands import Job, refused, run, succeeded
 from gateway import receipts_made
 from harness import graded_runs
-from prefill_router.cli.codes import Code
+from prefill_router.cli.app import ExitCode
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.testing import make_routing_dataset
 
@@ -211,7 +211,7 @@ def test_reports(copy: Job, tmp_path: Path) -> None:
     for command in ("evaluate", "doctor"):
         report = ("--data", copy.answers, *states, "--out", tmp_path / command)
         done = run(command, copy.router, *report)
-        assert run(command, copy.router, *report).code == done.code != Code.UNUSABLE
+        assert run(command, copy.router, *report).code == done.code != ExitCode.UNUSABLE
         before = content(tmp_path / command)
         told = f"made by {command} of router, answers.*{REFUSED}"
         refused(told, command, tmp_path / "other", *report)

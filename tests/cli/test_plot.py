@@ -1,11 +1,15 @@
 import math
 
-from prefill_router.cli.plot import Mark, draw
+from prefill_router.cli.headline import PlotMark, draw
 
 
 def test_corners_are_drawn_in_the_corners() -> None:
     text = draw(
-        [Mark(1, 0.2, "a"), Mark(3, 0.9, "b")], x_label="$", y_label="acc", width=11, height=4
+        [PlotMark(1, 0.2, "a"), PlotMark(3, 0.9, "b")],
+        x_label="$",
+        y_label="acc",
+        width=11,
+        height=4,
     )
     lines = text.splitlines()
     assert lines[1] == "  0.900 |          b"
@@ -14,16 +18,18 @@ def test_corners_are_drawn_in_the_corners() -> None:
 
 
 def test_later_marks_cover_earlier_ones() -> None:
-    text = draw([Mark(1, 1, "a"), Mark(1, 1, "b")], x_label="", y_label="", width=5, height=3)
+    text = draw(
+        [PlotMark(1, 1, "a"), PlotMark(1, 1, "b")], x_label="", y_label="", width=5, height=3
+    )
     assert "b" in text
     assert "a" not in text
 
 
 def test_logarithmic_axis_puts_the_geometric_mean_in_the_middle() -> None:
-    marks = [Mark(1, 0, "a"), Mark(10, 0.5, "m"), Mark(100, 1, "b")]
+    marks = [PlotMark(1, 0, "a"), PlotMark(10, 0.5, "m"), PlotMark(100, 1, "b")]
     text = draw(marks, x_label="", y_label="", width=11, height=3, log_x=True)
     assert text.splitlines()[2] == " " * 7 + " |     m"
 
 
 def test_points_that_are_not_finite_are_left_out() -> None:
-    assert draw([Mark(math.nan, 1, "a")], x_label="", y_label="").startswith("(nothing to draw")
+    assert draw([PlotMark(math.nan, 1, "a")], x_label="", y_label="").startswith("(nothing to draw")

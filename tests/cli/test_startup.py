@@ -14,11 +14,11 @@ from prefill_router.cli import grade, import_, tasks
 from prefill_router.cli.commands import COMMANDS
 from prefill_router.cli.encode import encode
 from prefill_router.cli.prices import prices
+from prefill_router.client.price_list import OPENROUTER
 from prefill_router.data import write_dataset
 from prefill_router.encoders import MINILM
 from prefill_router.harness.benchmarks import BENCHMARKS
 from prefill_router.harness.grading import GRADERS
-from prefill_router.harness.prices.refresh import OPENROUTER
 from prefill_router.importers import FORMATS
 from prefill_router.testing import make_routing_dataset
 
@@ -26,7 +26,7 @@ LEFT_OUT = (
     *("transformers", "huggingface_hub", "torch._dynamo", "sympy", "jinja2"),  # other encoders'
     *("polars", "matplotlib", "rich.markdown"),  # reports'
     *("scipy", "sklearn", "xgboost", "faiss"),  # fitting's
-    *("fastapi", "uvicorn", "openai", "httpx2", "prefill_router.upstream"),  # the gateway's
+    *("fastapi", "uvicorn", "openai", "httpx2", "prefill_router.client"),  # the gateway's
 )
 ROUTE = """
 import sys

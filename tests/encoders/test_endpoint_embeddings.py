@@ -13,9 +13,9 @@ from commands import refused, succeeded
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import OWN, default_sites, encode_dataset, load_encoder
-from prefill_router.encoders.address import URL, Address
-from prefill_router.encoders.embeddings_api import EmbeddingsApi
+from prefill_router.encoders.endpoint import EmbeddingsApi
 from prefill_router.encoders.load import load_encoder_for, recorded_name
+from prefill_router.encoders.names import URL, Address
 from prefill_router.errors import ConfigError, PromptError, ProvenanceError, UpstreamError
 from prefill_router.testing import make_routing_dataset
 
@@ -94,7 +94,7 @@ def test_nobody_there() -> None:
 def _ask_without_patience(url: str) -> None:
     """Connection refused, again and again: the SDK waits for seconds between its attempts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prefill_router.encoders.embeddings_api._ATTEMPTS", 0)
+        patch.setattr("prefill_router.encoders.endpoint._ATTEMPTS", 0)
         EmbeddingsApi(Address.parse(f"m@{url}"), environment={}).embed(["text"])
 
 

@@ -14,9 +14,8 @@ from transformers import AutoModel
 from prefill_router.activations import Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import Encoder, hub, load_encoder
-from prefill_router.encoders.blocks import CUT_BY_CONFIG, find_blocks
-from prefill_router.encoders.hub import HubEncoder
-from prefill_router.encoders.reading import Batch, pad
+from prefill_router.encoders.hub import HubEncoder, TokenBatch, pad
+from prefill_router.encoders.pretrained import CUT_BY_CONFIG, find_blocks
 
 TEXTS = ["a", "Why is the sky blue?", "x" * 40, "Ünïcödé 世界 🙂", "one two three " * 6, "b" * 19]
 QUERIES = [Query(f"q{i}", text) for i, text in enumerate(TEXTS)]
@@ -115,7 +114,7 @@ def test_the_comparison_notices_left_padding(family: str, folder_of: FolderOf) -
     assert (left - alone).abs().max() > 100 * TOLERANCE * alone.abs().max()
 
 
-def _pad_without_mask(rows: list, padding: int, device: torch.device) -> Batch:
+def _pad_without_mask(rows: list, padding: int, device: torch.device) -> TokenBatch:
     batch = pad(rows, padding, device)
     return dataclasses.replace(batch, mask=torch.ones_like(batch.mask))
 

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 import prefill_router.minipool
-from prefill_router.encoders.named import EncoderName
+from prefill_router.encoders.names import EncoderName
 from tiny_encoder import save_tiny_encoder
 
 COMMIT = "c0ffee" + 34 * "0"

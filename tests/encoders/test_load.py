@@ -15,15 +15,15 @@ from families import save
 from prefill_router.activations import Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import (
+    base as prompts_module,
     candidate_layers,
-    digest as digest_module,
     load_encoder,
     load_encoder_for,
-    prompts as prompts_module,
+    provenance as digest_module,
 )
-from prefill_router.encoders.digest import folder_revision
+from prefill_router.encoders.base import cut_middle
 from prefill_router.encoders.hub import HubEncoder
-from prefill_router.encoders.prompts import cut_middle
+from prefill_router.encoders.provenance import folder_revision
 from prefill_router.errors import (
     ConfigError,
     MissingExtraError,

@@ -8,11 +8,11 @@ import pytest
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import load_encoder
-from prefill_router.encoders.assemble import assemble
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.load import _packaged_folder
 from prefill_router.encoders.minilm import MiniLM
-from prefill_router.encoders.request import Request
+from prefill_router.encoders.names import EncoderRequest
+from prefill_router.encoders.pretrained import load_hub_encoder
 
 TEXTS = (
     "Prove that 2 is irrational.",
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 
 def pair(dtype: str, layers: tuple[int, ...]) -> tuple[HubEncoder, HubEncoder]:
     """Ours, and what `transformers` makes of the same files."""
-    request = Request(
+    request = EncoderRequest(
         name="minilm",
         source=str(_packaged_folder("minilm")),
         is_local=True,
@@ -51,7 +51,7 @@ def pair(dtype: str, layers: tuple[int, ...]) -> tuple[HubEncoder, HubEncoder]:
     ours = load_encoder("minilm", dtype=dtype, device="cpu", layers=layers)  # type: ignore[arg-type]
     assert isinstance(ours, HubEncoder)
     assert isinstance(ours.network, MiniLM)
-    return ours, assemble(request)
+    return ours, load_hub_encoder(request)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

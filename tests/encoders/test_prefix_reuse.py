@@ -16,9 +16,12 @@ from prefill_router.data import Query
 from prefill_router.encoders import Encoder, load_encoder
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.load import Dtype
-from prefill_router.encoders.prefix_check import why_not
-from prefill_router.encoders.prefix_reuse import PrefixReusing, with_prefix_reuse
-from prefill_router.encoders.prefix_store import BLOCK, PrefixBlock, PrefixStore
+from prefill_router.encoders.prefix_cache import BLOCK, PrefixBlock, PrefixStore
+from prefill_router.encoders.prefix_encoder import (
+    PrefixCachingEncoder,
+    reason_against_prefix_cache,
+    with_prefix_reuse,
+)
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.testing import FakeEncoder
 
@@ -66,7 +69,7 @@ def worst_error(encoder: Encoder, other: Encoder, queries: list[Query]) -> float
 @pytest.mark.parametrize("family", [*CAUSAL, *WINDOWED])
 def test_states_are_those_of_a_whole_reading(family: str, folder_of: FolderOf) -> None:
     encoder = load(folder_of(family))
-    reusing = PrefixReusing(encoder)
+    reusing = PrefixCachingEncoder(encoder)
     queries = texts(*TALK, SYSTEM + "Why?", "Why?", TALK[0], "x" * (2 * BLOCK), "x" * (3 * BLOCK))
     for _ in range(2):
         for query in queries:
@@ -82,13 +85,13 @@ def test_what_does_not_keep_every_token_or_looks_ahead_is_refused(
 ) -> None:
     encoder = load(folder_of(family), dtype=dtype)
     with pytest.raises(ConfigError, match="use the encoder as it is"):
-        PrefixReusing(encoder)
+        PrefixCachingEncoder(encoder)
     assert with_prefix_reuse(encoder) is encoder
 
 
 def test_half_the_digits_are_no_hindrance(folder_of: FolderOf) -> None:
     encoder = load(folder_of("qwen3"), dtype="bfloat16")
-    reusing = PrefixReusing(encoder)
+    reusing = PrefixCachingEncoder(encoder)
     for query in texts(*TALK):
         assert worst_error(reusing, encoder, [query]) < 0.02
     assert reusing.reused_tokens > 0
@@ -96,11 +99,11 @@ def test_half_the_digits_are_no_hindrance(folder_of: FolderOf) -> None:
 
 def test_what_is_read_at_no_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="fake"):
-        PrefixReusing(FakeEncoder())
+        PrefixCachingEncoder(FakeEncoder())
 
 
 def test_only_what_was_not_read_before_is_read(folder_of: FolderOf) -> None:
-    reusing = PrefixReusing(load(folder_of("qwen3")))
+    reusing = PrefixCachingEncoder(load(folder_of("qwen3")))
     sites = [Site(3, "mean")]
     prompts = reusing.tokenize(texts(*TALK))
     for i, prompt in enumerate(prompts):
@@ -117,7 +120,7 @@ def test_only_what_was_not_read_before_is_read(folder_of: FolderOf) -> None:
 def test_no_prompt_finds_what_another_beginning_gave(folder_of: FolderOf) -> None:
     """The second blocks are the same, the first ones differ in one token."""
     encoder = load(folder_of("llama"))
-    reusing = PrefixReusing(encoder)
+    reusing = PrefixCachingEncoder(encoder)
     first, second = "a" * BLOCK + TALK[0], "a" * (BLOCK - 1) + "b" + TALK[0]
     assert worst_error(reusing, encoder, texts(first)) < 1e-5
     assert worst_error(reusing, encoder, texts(second)) < 1e-5
@@ -129,7 +132,7 @@ def test_no_prompt_finds_what_another_beginning_gave(folder_of: FolderOf) -> Non
 
 def test_another_choice_of_sites_begins_anew(folder_of: FolderOf) -> None:
     encoder = load(folder_of("qwen3"))
-    reusing = PrefixReusing(encoder)
+    reusing = PrefixCachingEncoder(encoder)
     [prompt] = encoder.tokenize(texts(TALK[1]))
     for sites in ([Site(1, "last")], [Site(4, "mean"), Site(2, "last")], [Site(0, "mean")]):
         found, whole = reusing.states([prompt], sites), encoder.states([prompt], sites)
@@ -142,7 +145,7 @@ def test_another_choice_of_sites_begins_anew(folder_of: FolderOf) -> None:
 
 def test_prompts_that_lose_their_middle_are_read_as_ever(folder_of: FolderOf) -> None:
     encoder = load(folder_of("gpt2"), max_tokens=150)
-    reusing = PrefixReusing(encoder)
+    reusing = PrefixCachingEncoder(encoder)
     queries = texts(TALK[2], TALK[2] + "more")
     assert all(prompt.truncated for prompt in encoder.tokenize(queries))
     assert worst_error(reusing, encoder, queries) == 0
@@ -150,16 +153,16 @@ def test_prompts_that_lose_their_middle_are_read_as_ever(folder_of: FolderOf) ->
 
 
 def test_no_prompt_at_all(folder_of: FolderOf) -> None:
-    reusing = PrefixReusing(load(folder_of("gpt2")))
+    reusing = PrefixCachingEncoder(load(folder_of("gpt2")))
     assert reusing.states([], [Site(2, "last")])[Site(2, "last")].shape == (0, 32)
 
 
 def test_memory_stays_below_its_limit_and_the_latest_are_kept(folder_of: FolderOf) -> None:
     encoder = load(folder_of("llama"))
-    wide = PrefixReusing(encoder)
+    wide = PrefixCachingEncoder(encoder)
     worst_error(wide, encoder, texts(TALK[0]))
     most = wide.kept_bytes * 3
-    reusing = PrefixReusing(encoder, most_bytes=most)
+    reusing = PrefixCachingEncoder(encoder, most_bytes=most)
     for letter in "abcdefgh":
         assert worst_error(reusing, encoder, texts(letter + TALK[0])) < 1e-5
         assert 0 < reusing.kept_bytes <= most
@@ -168,7 +171,7 @@ def test_memory_stays_below_its_limit_and_the_latest_are_kept(folder_of: FolderO
     assert reusing.reused_tokens == before
     worst_error(reusing, encoder, texts("a" + TALK[0], "h" + TALK[0]))
     assert reusing.reused_tokens > before
-    none = PrefixReusing(encoder, most_bytes=0)
+    none = PrefixCachingEncoder(encoder, most_bytes=0)
     for _ in range(2):
         assert worst_error(none, encoder, texts(TALK[0])) < 1e-5
     assert (none.kept_bytes, none.reused_tokens) == (0, 0)
@@ -176,7 +179,7 @@ def test_memory_stays_below_its_limit_and_the_latest_are_kept(folder_of: FolderO
 
 def test_a_state_that_is_not_finite_is_told(folder_of: FolderOf) -> None:
     encoder = load(folder_of("qwen2"))
-    reusing = PrefixReusing(encoder)
+    reusing = PrefixCachingEncoder(encoder)
     with torch.no_grad():
         encoder.network.get_parameter("norm.weight").fill_(float("nan"))
         encoder.blocks[2].get_parameter("mlp.down_proj.weight").fill_(float("inf"))
@@ -236,9 +239,9 @@ Blind.__module__ = "transformers.models.blind"
 def test_a_network_that_ignores_what_it_was_given_is_found_out(folder_of: FolderOf) -> None:
     encoder = load(folder_of("llama"))
     blind = dataclasses.replace(encoder, network=Blind(encoder.network))
-    assert "can't go on" in str(why_not(blind))
+    assert "can't go on" in str(reason_against_prefix_cache(blind))
     encoder.network.get_submodule("layers.2.self_attn").forward = _looking_back(encoder.network)
-    assert "other states" in str(why_not(encoder))
+    assert "other states" in str(reason_against_prefix_cache(encoder))
 
 
 def _looking_back(network: torch.nn.Module) -> Any:
@@ -261,14 +264,14 @@ def test_a_network_that_looks_ahead_is_found_out_though_it_says_otherwise(
     for module in encoder.network.modules():
         if hasattr(module, "is_causal"):
             module.is_causal = True
-    assert "other states" in str(why_not(encoder))
+    assert "other states" in str(reason_against_prefix_cache(encoder))
 
 
 def test_windows_of_a_family_that_is_not_tested_are_refused(folder_of: FolderOf) -> None:
     encoder = load(folder_of("mistral"))
-    assert why_not(encoder) is None
+    assert reason_against_prefix_cache(encoder) is None
     encoder.network.config.model_type = "of-tomorrow"
-    assert "DynamicSlidingWindowLayer" in str(why_not(encoder))
+    assert "DynamicSlidingWindowLayer" in str(reason_against_prefix_cache(encoder))
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope", "of-tomorrow"])
@@ -278,12 +281,14 @@ def test_positions_that_may_depend_on_the_length_are_refused(
     encoder = load(folder_of("qwen3"))
     for parameters in ({"rope_type": kind}, {"full_attention": {"rope_type": kind}}):
         encoder.network.config.rope_parameters = parameters
-        assert kind in str(why_not(encoder))
+        assert kind in str(reason_against_prefix_cache(encoder))
 
 
 def test_networks_of_unknown_making_and_short_limits_are_refused(folder_of: FolderOf) -> None:
     encoder = load(folder_of("qwen3"))
     odd = dataclasses.replace(encoder, network=Elsewhere(encoder.network))
-    assert "isn't part of transformers" in str(why_not(odd))
-    assert "too little" in str(why_not(load(folder_of("qwen3"), max_tokens=BLOCK)))
-    assert "too little" in str(why_not(load(folder_of("qwen3"), layers=[0])))
+    assert "isn't part of transformers" in str(reason_against_prefix_cache(odd))
+    assert "too little" in str(
+        reason_against_prefix_cache(load(folder_of("qwen3"), max_tokens=BLOCK))
+    )
+    assert "too little" in str(reason_against_prefix_cache(load(folder_of("qwen3"), layers=[0])))

@@ -12,9 +12,9 @@ import pytest
 from interrupted import SITES, dataset, work, work_until
 
 from prefill_router.activations import ActivationStore
-from prefill_router.activations.lock import only_writer, sweep
 from prefill_router.encoders import encode_dataset, plan_encoding, run as run_module, run_encoding
 from prefill_router.errors import ConfigError, StoreError
+from prefill_router.files import remove_stale_locks, writer_lock
 from prefill_router.progress import Progress
 from prefill_router.testing import FakeEncoder
 
@@ -110,10 +110,10 @@ def test_processes_that_were_given_the_same_work_do_it_once(
 
 def test_a_lock_is_held_by_one_and_removed(tmp_path: Path) -> None:
     (tmp_path / ".a.safetensors.123.tmp").write_text("half")
-    with only_writer(tmp_path, "a", wait=False) as first:
-        with only_writer(tmp_path, "a", wait=False) as second:
+    with writer_lock(tmp_path, "a", wait=False) as first:
+        with writer_lock(tmp_path, "a", wait=False) as second:
             assert (first, second) == (True, False)
-        with only_writer(tmp_path, "b", wait=False) as other:
+        with writer_lock(tmp_path, "b", wait=False) as other:
             assert other
     assert list(tmp_path.iterdir()) == []
 
@@ -121,9 +121,9 @@ def test_a_lock_is_held_by_one_and_removed(tmp_path: Path) -> None:
 def test_what_killed_writers_left_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
     for name in (".a.lock", ".a.json.1.tmp", ".b.lock", "c.json"):
         (tmp_path / name).touch()
-    with only_writer(tmp_path, "d", wait=False):
+    with writer_lock(tmp_path, "d", wait=False):
         (tmp_path / ".d.json.1.tmp").touch()
-        sweep(tmp_path)
+        remove_stale_locks(tmp_path)
         left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".d.json.1.tmp", ".d.lock", "c.json"]
 

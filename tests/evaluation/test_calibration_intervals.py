@@ -11,9 +11,9 @@ from trials import random_system
 
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.evaluation.binning import Bins
-from prefill_router.evaluation.diagram import MEAN, reliability_of
+from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.reliability import calibration_error, chance_error
-from prefill_router.evaluation.weighted import ones
+from prefill_router.evaluation.reliability_diagram import MEAN, reliability_of
 
 Array = NDArray[np.float64]
 DRAWS, TARGETS = 25, 4

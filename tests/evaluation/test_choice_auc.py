@@ -7,8 +7,8 @@ import pytest
 from trials import plain_auc, random_system, system
 
 from prefill_router.evaluation import Trial, evaluate
-from prefill_router.evaluation.choice import PairRankings
-from prefill_router.evaluation.weighted import ones
+from prefill_router.evaluation.bootstrap import ones
+from prefill_router.evaluation.metrics import PairRankings
 
 
 def choice(trial: Trial) -> dict[str, float]:

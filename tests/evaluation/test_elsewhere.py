@@ -8,12 +8,19 @@ from trials import random_system, system
 
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Anchors, Trial, evaluate
+from prefill_router.evaluation.accuracy_cost_plane import area, envelope
+from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.curve import Points
-from prefill_router.evaluation.elsewhere import aiq, blueprint_area, mix_gain, router_arena
-from prefill_router.evaluation.envelope import area, envelope
-from prefill_router.evaluation.pareto import Among, Reading, pareto_distance
+from prefill_router.evaluation.external_metrics import (
+    ComparedSystems,
+    CurveReading,
+    aiq,
+    blueprint_area,
+    mix_gain,
+    pareto_distance,
+    router_arena,
+)
 from prefill_router.evaluation.scores import Scorer
-from prefill_router.evaluation.weighted import ones
 from prefill_router.policy import Threshold
 
 NAN = float("nan")
@@ -117,15 +124,15 @@ def test_router_arena() -> None:
 
 def test_pareto_distance() -> None:
     singles = points((1, 0.5), (4, 0.8))
-    own = Reading.of(points((2, 0.5)))
-    got = pareto_distance(own, Among.of(singles, [own]), anchors(singles))
+    own = CurveReading.of(points((2, 0.5)))
+    got = pareto_distance(own, ComparedSystems.of(singles, [own]), anchors(singles))
     assert got[0] == pytest.approx(1 / 3)
-    best = Reading.of(points((1, 0.5), (4, 0.8)))
-    alone = pareto_distance(best, Among.of(singles, [best]), anchors(singles))
+    best = CurveReading.of(points((1, 0.5), (4, 0.8)))
+    alone = pareto_distance(best, ComparedSystems.of(singles, [best]), anchors(singles))
     assert alone[0] == pytest.approx(0)
     # Beside a system that is as good for less, the same curve is away from the frontier.
-    other = Reading.of(points((0.5, 0.8)))
-    beside = pareto_distance(best, Among.of(singles, [best, other]), anchors(singles))
+    other = CurveReading.of(points((0.5, 0.8)))
+    beside = pareto_distance(best, ComparedSystems.of(singles, [best, other]), anchors(singles))
     assert beside[0] > 0.5
 
 

@@ -4,9 +4,9 @@ from hypothesis import given, settings, strategies as st
 from sklearn.metrics import roc_auc_score
 from trials import plain_auc
 
-from prefill_router.evaluation.auc import Ranking
-from prefill_router.evaluation.weighted import ones
-from prefill_router.probes.ranking import auc_by_target
+from prefill_router.evaluation.bootstrap import ones
+from prefill_router.evaluation.metrics import Ranking
+from prefill_router.statistics import auc_by_target
 
 
 def auc(scores: np.ndarray, labels: np.ndarray) -> float:

@@ -5,11 +5,10 @@ from trials import plain_headline, random_system, resampled
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate, Predictions, Trial, compare, evaluate
-from prefill_router.evaluation.bootstrap import chunks, draw
+from prefill_router.evaluation.bootstrap import chunks, draw, ones
 from prefill_router.evaluation.operating_points import CHOSEN
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.evaluation.strong_weak import NAMES
-from prefill_router.evaluation.weighted import ones
 
 NOISE_TAKEN_OFF = ("ece_mean", "brier_reliability", "brier_resolution")
 """Of these, resamples are without the noise of resampling, so a query that counts twice is one; see

@@ -8,7 +8,7 @@ from metric_contract import Metric, check
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation import OperatingPoints, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.reasons import OF_PREDICTIONS
+from prefill_router.evaluation.undefined_reasons import OF_PREDICTIONS
 
 LOW = dict.fromkeys(("headroom_captured", "chosen_headroom"), -10.0) | dict.fromkeys(
     ("gain_random", "gain_best", "perf_gain", "cost_savings", "savings"), -1.0

@@ -4,9 +4,9 @@ from hypothesis import given, settings, strategies as st
 from trials import complete, plain_points, random_system, system
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation import Sweep, Trial
+from prefill_router.evaluation import LambdaSweep, Trial
+from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.curve import lam_grid
-from prefill_router.evaluation.weighted import ones
 from prefill_router.policy import choose
 
 
@@ -24,7 +24,7 @@ def grid_points(trial: Trial, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def test_exact_path_equals_a_fine_grid_at_every_grid_point(seed: int, missing: float) -> None:
     made = {"queries": 50, "seed": seed, "missing": missing}
     trial = Trial.join(*random_system(**made))
-    sweep = Sweep.of(trial)
+    sweep = LambdaSweep.of(trial)
     points = sweep.points(ones(len(trial)))
     grid = lam_grid(1e-3)
     at = sweep.place(grid)
@@ -37,7 +37,7 @@ def test_exact_path_equals_a_fine_grid_at_every_grid_point(seed: int, missing: f
 def test_points_are_all_there_are_and_none_twice(seed: int) -> None:
     predictions, data = random_system(queries=12, targets=3, missing=0.1, seed=seed)
     trial = Trial.join(predictions, data)
-    points = Sweep.of(trial).points(ones(len(trial)))
+    points = LambdaSweep.of(trial).points(ones(len(trial)))
     expected = np.array(plain_points(*complete(predictions, data)))
     np.testing.assert_allclose(points.accuracy[0], expected[:, 0], atol=1e-12)
     np.testing.assert_allclose(points.cost[0], expected[:, 1], atol=1e-12)
@@ -45,7 +45,7 @@ def test_points_are_all_there_are_and_none_twice(seed: int) -> None:
 
 def test_intervals_of_lam_cover_it_all_and_hold() -> None:
     trial = Trial.join(*random_system(queries=20))
-    sweep = Sweep.of(trial)
+    sweep = LambdaSweep.of(trial)
     assert sweep.lam[0] == 0
     assert (np.diff(sweep.lam) > 0).all()
     assert sweep.lam[-1] <= 1
@@ -56,7 +56,7 @@ def test_intervals_of_lam_cover_it_all_and_hold() -> None:
 def test_a_query_on_which_a_side_was_not_measured_counts_for_none() -> None:
     predictions, data = random_system(queries=80, missing=0.1)
     trial = Trial.join(predictions, data)
-    masked = Sweep.of(trial).points(ones(len(trial))).accuracy[0, -1]
+    masked = LambdaSweep.of(trial).points(ones(len(trial))).accuracy[0, -1]
     whole = ~np.isnan(data.correct).any(axis=1)
     chosen = trial.of_choice(trial.correct, trial.most_probable)
     assert 0 < whole.sum() < len(np.flatnonzero(~np.isnan(chosen)))
@@ -67,7 +67,7 @@ def test_an_unknown_cost_is_not_free() -> None:
     correctness = np.array([[0.9], [0.9]])
     data = system(correctness, np.ones((2, 1)), np.ones((2, 1)), np.array([[np.nan], [0.5]]))
     trial = Trial.join(*data)
-    assert Sweep.of(trial).points(ones(2)).cost[0].tolist() == [0.5]
+    assert LambdaSweep.of(trial).points(ones(2)).cost[0].tolist() == [0.5]
 
 
 def test_estimated_cost_of_each_query_never_falls_as_lam_rises() -> None:
@@ -82,7 +82,7 @@ def test_estimated_cost_of_each_query_never_falls_as_lam_rises() -> None:
 @pytest.mark.parametrize("step", [1e-2, 1e-3])
 def test_a_grid_retains_each_operating_point_that_it_meets_once(step: float) -> None:
     predictions, data = random_system(queries=300)
-    sweep = Sweep.of(Trial.join(predictions, data))
+    sweep = LambdaSweep.of(Trial.join(predictions, data))
     retained = sweep.retained(step)
     assert set(retained) == set(sweep.place(lam_grid(step)).tolist())
     assert len(retained) < min(len(sweep), len(lam_grid(step)) + 1)
@@ -91,7 +91,7 @@ def test_a_grid_retains_each_operating_point_that_it_meets_once(step: float) -> 
 
 def test_points_at_some_places_are_the_same_points() -> None:
     predictions, data = random_system(queries=60)
-    sweep = Sweep.of(Trial.join(predictions, data))
+    sweep = LambdaSweep.of(Trial.join(predictions, data))
     at = sweep.retained(0.05)
     some, every = sweep.points(ones(60), at=at), sweep.points(ones(60))
     assert (some.accuracy == every.accuracy[:, at]).all()
@@ -117,7 +117,7 @@ def test_tables_full_of_ties(data: st.DataObject) -> None:
         for _ in range(4)
     ]
     trial = Trial.join(*system(tables[0], tables[1], (tables[2] > 0.5) * 1.0, tables[3]))
-    sweep = Sweep.of(trial)
+    sweep = LambdaSweep.of(trial)
     points = sweep.points(ones(queries))
     rows = np.arange(queries)
     for lam in (0.0, 0.37, 0.71, 0.93, 1.0):
@@ -130,7 +130,7 @@ def test_tables_full_of_ties(data: st.DataObject) -> None:
 def test_at_the_lam_of_a_change_the_cheaper_still_wins() -> None:
     correctness, cost = np.array([[0.0, 1.0]]), np.array([[0.0, 1.0]])
     trial = Trial.join(*system(correctness, cost, correctness, cost))
-    sweep = Sweep.of(trial)
+    sweep = LambdaSweep.of(trial)
     assert sweep.lam.tolist() == [0, 0.5]
     lam = np.array([0.0, 0.5, np.nextafter(0.5, 1), 1.0])
     assert sweep.place(lam).tolist() == [0, 0, 1, 1]

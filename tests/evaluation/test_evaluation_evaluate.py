@@ -15,9 +15,9 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
-from prefill_router.evaluation.page import verdict
-from prefill_router.evaluation.reasons import OF_PREDICTIONS
 from prefill_router.evaluation.strong_weak import NAMES
+from prefill_router.evaluation.undefined_reasons import OF_PREDICTIONS
+from prefill_router.reporting.evaluation_page import verdict
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -5,6 +5,7 @@ from trials import mean, random_system, system
 
 from prefill_router.data import binary
 from prefill_router.evaluation import Trial
+from prefill_router.evaluation.bootstrap import known_mean, ones
 from prefill_router.evaluation.metrics import (
     brier_by_target,
     by_regime,
@@ -13,7 +14,6 @@ from prefill_router.evaluation.metrics import (
     selection,
 )
 from prefill_router.evaluation.scores import Scorer
-from prefill_router.evaluation.weighted import known_mean, ones
 
 
 def test_brier_equals_scikit_learn_over_what_is_measured() -> None:

@@ -12,21 +12,13 @@ from trials import random_system, system
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
-from prefill_router.evaluation import (
-    Estimate,
-    Evaluation,
-    Predictions,
-    evaluate,
-    is_report,
-    report as report_module,
-    write_report,
-)
+from prefill_router.evaluation import Estimate, Evaluation, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET
-from prefill_router.evaluation.figures import draw, drawing
-from prefill_router.evaluation.labels import place_labels
-from prefill_router.evaluation.page import verdict
-from prefill_router.evaluation.rendering import svg
-from prefill_router.evaluation.wording import dollars, interval, worded
+from prefill_router.evaluation.formatting import dollars, interval, worded
+from prefill_router.reporting import evaluation_report as report_module, is_report, write_report
+from prefill_router.reporting.accuracy_cost_figures import draw, drawing
+from prefill_router.reporting.evaluation_page import verdict
+from prefill_router.reporting.figures import place_labels, svg
 from prefill_router.targets import Pool, Target
 
 FILES = {

@@ -8,11 +8,9 @@ import pytest
 from trials import random_system
 
 from prefill_router.evaluation import Evaluation, Trial, evaluate
-from prefill_router.evaluation.bands import Band
-from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.document import estimate_cell, style, sure, wide
-from prefill_router.evaluation.figures import draw, drawing
-from prefill_router.evaluation.side_by_side import draw_side_by_side
+from prefill_router.evaluation.bootstrap import Band, Estimate
+from prefill_router.reporting.accuracy_cost_figures import draw, draw_side_by_side, drawing
+from prefill_router.reporting.pages import estimate_cell, style, sure, wide
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,8 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Predictions, Trial
 from prefill_router.evaluation.binning import POOLED, BinKind, Bins, BinSums
-from prefill_router.evaluation.bootstrap import chunks
-from prefill_router.evaluation.calibrators import NUMBERS, try_calibrators
-from prefill_router.evaluation.diagram import MEAN, MEANINGS, reliability_of
-from prefill_router.evaluation.diagram_drawing import draw_diagrams, write_diagrams
+from prefill_router.evaluation.bootstrap import chunks, ones
+from prefill_router.evaluation.calibrator_comparison import NUMBERS, try_calibrators
 from prefill_router.evaluation.metrics import brier_by_target, macro_mean
 from prefill_router.evaluation.reliability import (
     bias,
@@ -29,7 +27,8 @@ from prefill_router.evaluation.reliability import (
     ece_by_target,
     log_loss,
 )
-from prefill_router.evaluation.weighted import ones
+from prefill_router.evaluation.reliability_diagram import MEAN, MEANINGS, reliability_of
+from prefill_router.reporting.reliability_figures import draw_diagrams, write_diagrams
 
 Array = NDArray[np.float64]
 KINDS: list[BinKind] = ["width", "mass"]

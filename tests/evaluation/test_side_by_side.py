@@ -9,7 +9,7 @@ from trials import random_system
 
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Evaluation, evaluate
-from prefill_router.evaluation.side_by_side import draw_side_by_side, write_side_by_side
+from prefill_router.reporting.accuracy_cost_figures import draw_side_by_side, write_side_by_side
 
 
 def swapped(system: Evaluation) -> Evaluation:

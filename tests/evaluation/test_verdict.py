@@ -9,9 +9,9 @@ import pytest
 from trials import random_system, system
 
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import OperatingPoints, Sweep, Trial, evaluate, judge
-from prefill_router.evaluation.fixed import FixedChoice, FixedOutcome
-from prefill_router.evaluation.weighted import ones
+from prefill_router.evaluation import LambdaSweep, OperatingPoints, Trial, evaluate, judge
+from prefill_router.evaluation.bootstrap import ones
+from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
 from prefill_router.targets import Pool, Target
 
 
@@ -172,7 +172,7 @@ def test_operating_points_are_the_best_of_the_rows_they_are_chosen_on() -> None:
     trial, _ = planted(signal=2.0)
     found = OperatingPoints.choose(trial)
     assert found is not None
-    points = Sweep.of(trial).points(ones(len(trial)))
+    points = LambdaSweep.of(trial).points(ones(len(trial)))
     singles = trial.correct.mean(axis=0), trial.observed_cost.mean(axis=0)
     best = int(singles[0].argmax())
     assert found.best == trial.targets[best]

@@ -14,7 +14,7 @@ from planted import states_of
 from prefill_router.activations import Activations, MemoryActivations
 from prefill_router.data import prompt_key
 from prefill_router.errors import CorruptError, ProvenanceError, StoreError
-from prefill_router.features import Family, Reading
+from prefill_router.features import Family, PromptStates
 from prefill_router.features.registry import load_family
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
@@ -25,7 +25,7 @@ _REPORTS = ("selection", "report")
 """Fields of a configuration that say how it came about; what they hold is free."""
 
 
-def check_family(family: Family, reading: Reading, *, load: Load = load_family) -> None:
+def check_family(family: Family, reading: PromptStates, *, load: Load = load_family) -> None:
     """Put a fitted family through all checks.
 
     Args:
@@ -42,7 +42,7 @@ def check_family(family: Family, reading: Reading, *, load: Load = load_family) 
     _corrupt_config(family, load)
 
 
-def _columns(family: Family, reading: Reading) -> None:
+def _columns(family: Family, reading: PromptStates) -> None:
     for rows in (range(len(reading)), range(0)):
         result = family.read(_some(reading, list(rows)))
         assert result.shape == (len(rows), family.width)
@@ -50,7 +50,7 @@ def _columns(family: Family, reading: Reading) -> None:
         assert np.isfinite(result).all()
 
 
-def _rows(family: Family, reading: Reading) -> None:
+def _rows(family: Family, reading: PromptStates) -> None:
     """A row depends on its query alone: not on the others, nor their order, nor repetitions."""
     whole = family.read(reading)
     close = {"rtol": 1e-4, "atol": 1e-4 * max(1e-3, float(np.abs(whole).max(initial=0)))}
@@ -61,7 +61,7 @@ def _rows(family: Family, reading: Reading) -> None:
         np.testing.assert_allclose(family.read(_some(reading, rows)), whole[rows], **close)
 
 
-def _determinism(family: Family, reading: Reading) -> None:
+def _determinism(family: Family, reading: PromptStates) -> None:
     states, tensors = copy.deepcopy(_arrays(reading)), copy.deepcopy(family.tensors())
     first = family.read(reading)
     assert np.array_equal(first, family.read(reading))
@@ -70,7 +70,7 @@ def _determinism(family: Family, reading: Reading) -> None:
     assert all(np.array_equal(tensors[name], v) for name, v in family.tensors().items())
 
 
-def _sources(family: Family, reading: Reading) -> None:
+def _sources(family: Family, reading: PromptStates) -> None:
     """It says what it reads, and ignores what others made."""
     other = states_of(make_routing_dataset(queries=3), encoder=FakeEncoder(name="another"))
     assert family.sites_of(other.provenance) == ()
@@ -83,7 +83,7 @@ def _sources(family: Family, reading: Reading) -> None:
     assert np.array_equal(family.read(more), family.read(reading))
 
 
-def _missing(family: Family, reading: Reading) -> None:
+def _missing(family: Family, reading: PromptStates) -> None:
     """States that are missing, or were made in another way, are told, never made up."""
     for number, store in enumerate(_memory(reading)):
         others = [s for i, s in enumerate(reading.states) if i != number]
@@ -104,7 +104,7 @@ def _missing(family: Family, reading: Reading) -> None:
                 family.read(replace(reading, states=tuple(states)))
 
 
-def _rounding(family: Family, reading: Reading) -> None:
+def _rounding(family: Family, reading: PromptStates) -> None:
     """Exact states are rounded as the train rows' were; those rounded otherwise are refused."""
     whole, random = family.read(reading), np.random.default_rng(0)
     for number, store in enumerate(_memory(reading)):
@@ -123,7 +123,7 @@ def _rounding(family: Family, reading: Reading) -> None:
             assert np.array_equal(again, whole)
 
 
-def _round_trip(family: Family, reading: Reading, load: Load) -> None:
+def _round_trip(family: Family, reading: PromptStates, load: Load) -> None:
     config = json.loads(json.dumps(family.to_dict(), allow_nan=False))
     assert config["kind"] == family.kind
     again = load(config, load_tensors(save_tensors(family.tensors())))
@@ -179,11 +179,11 @@ def _wrong(value: Any) -> Iterator[Any]:
         yield {"no": "such"}
 
 
-def _some(reading: Reading, rows: list[int]) -> Reading:
-    return Reading.of([reading.prompts[row] for row in rows], reading.states)
+def _some(reading: PromptStates, rows: list[int]) -> PromptStates:
+    return PromptStates.of([reading.prompts[row] for row in rows], reading.states)
 
 
-def _in_memory(family: Family, reading: Reading) -> tuple[Activations, ...]:
+def _in_memory(family: Family, reading: PromptStates) -> tuple[Activations, ...]:
     """The states that the family reads, of every query of the reading."""
     keys = tuple(dict.fromkeys(reading.keys))
     assert len(keys) == len(reading) > 2, "give three or more distinct queries"
@@ -204,9 +204,9 @@ def _in_memory(family: Family, reading: Reading) -> tuple[Activations, ...]:
     )
 
 
-def _memory(reading: Reading) -> list[MemoryActivations]:
+def _memory(reading: PromptStates) -> list[MemoryActivations]:
     return [store for store in reading.states if isinstance(store, MemoryActivations)]
 
 
-def _arrays(reading: Reading) -> list[np.ndarray]:
+def _arrays(reading: PromptStates) -> list[np.ndarray]:
     return [array for store in _memory(reading) for array in store.states.values()]

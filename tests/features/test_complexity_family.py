@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from planted import permuted
 from prefill_router.data import Message, Query, RoutingDataset, read_dataset
 from prefill_router.errors import CorruptError, FitError
-from prefill_router.features import Reading
+from prefill_router.features import PromptStates
 from prefill_router.features.complexity import COLUMNS, Complexity, ComplexityConfig, measure
 from prefill_router.features.registry import find, load_family
 from prefill_router.testing import make_routing_dataset
@@ -55,7 +55,7 @@ def test_keeps_the_contract() -> None:
     train = make_routing_dataset(queries=40)
     family = ComplexityConfig().fit(train, [])
     prompts = [*(q.prompt for q in train.queries[:5]), *{text[:50] for text in ODD.values()}]
-    check_family(family, Reading.of(prompts, []))
+    check_family(family, PromptStates.of(prompts, []))
 
 
 def test_the_module_s_entry_is_found() -> None:
@@ -98,17 +98,17 @@ def test_measures_tell_texts_apart() -> None:
 def test_train_rows_set_the_scale_and_its_bounds() -> None:
     train = make_routing_dataset(queries=300)
     family = ComplexityConfig().fit(train, [])
-    own = family.read(Reading.of_dataset(train, []))
+    own = family.read(PromptStates.of_dataset(train, []))
     varied = own.std(axis=0) > 0
     assert varied.sum() >= 8
     np.testing.assert_allclose(own[:, varied].mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(own[:, varied].std(axis=0), 1, atol=1e-4)
-    odd = family.read(Reading.of(list(ODD.values()), []))
+    odd = family.read(PromptStates.of(list(ODD.values()), []))
     scale = family.standard
     assert (odd <= (family.high - scale.mean) / scale.scale + 1e-5).all()
     assert (odd >= (family.low - scale.mean) / scale.scale - 1e-5).all()
     other = ComplexityConfig().fit(permuted(train), [])
-    np.testing.assert_allclose(other.read(Reading.of_dataset(train, [])), own, atol=1e-4)
+    np.testing.assert_allclose(other.read(PromptStates.of_dataset(train, [])), own, atol=1e-4)
 
 
 def test_one_odd_train_text_doesn_t_set_the_scale() -> None:
@@ -123,7 +123,7 @@ def test_one_odd_train_text_doesn_t_set_the_scale() -> None:
 def test_code_in_few_train_texts_is_still_told() -> None:
     prompts = [f"What is {i} about?" for i in range(400)] + ["Run main() now"]
     family = ComplexityConfig().fit(datasets(prompts), [])
-    plain, code = family.read(Reading.of(["Why is it?", "Call f() twice"], []))
+    plain, code = family.read(PromptStates.of(["Why is it?", "Call f() twice"], []))
     assert code[COLUMNS.index("code")] > plain[COLUMNS.index("code")]
 
 
@@ -141,7 +141,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_real_questions_fill_every_column(mmlu_pro: Path) -> None:
     dataset = read_dataset(mmlu_pro)
     some = dataset.select(dataset.query_ids[::40])
-    own = ComplexityConfig().fit(some, []).read(Reading.of_dataset(some, []))
+    own = ComplexityConfig().fit(some, []).read(PromptStates.of_dataset(some, []))
     rare = COLUMNS.index("code")
     assert (np.delete(own.std(axis=0), rare) > 0.99).all()
     assert own[:, rare].max() > 5

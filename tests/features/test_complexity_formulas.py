@@ -7,25 +7,26 @@ from collections import Counter
 import pytest
 
 from prefill_router.errors import MissingExtraError
-from prefill_router.features.complexity import syllables as syllable_counts
-from prefill_router.features.complexity.diversity import hapax_ratio, type_token_ratio, yule_k
-from prefill_router.features.complexity.information import character_entropy, zlib_ratio
-from prefill_router.features.complexity.readability import (
+from prefill_router.features import complexity_measures as syllable_counts
+from prefill_router.features.complexity_measures import (
+    Words,
     automated_readability,
+    bracket_depth,
+    character_entropy,
     coleman_liau,
     flesch_kincaid,
-    readability,
-    smog,
-)
-from prefill_router.features.complexity.structure import (
-    bracket_depth,
+    hapax_ratio,
     has_code,
     has_mathematics,
     negations,
     number_density,
+    readability,
+    smog,
+    syllables,
+    type_token_ratio,
+    yule_k,
+    zlib_ratio,
 )
-from prefill_router.features.complexity.syllables import syllables
-from prefill_router.features.complexity.words import Words
 
 
 def test_readability_of_published_counts() -> None:

@@ -11,7 +11,7 @@ from planted import permuted, states_of
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, FitError, ProvenanceError
-from prefill_router.features import Need, Reading
+from prefill_router.features import Need, PromptStates
 from prefill_router.features.embedding import Embedding, EmbeddingConfig
 from prefill_router.features.registry import find
 from prefill_router.testing import FakeEncoder, make_routing_dataset
@@ -50,18 +50,18 @@ def config(**options: Any) -> EmbeddingConfig:
 def test_contract(options: dict[str, Any], rounding: str) -> None:
     states = held(rounding)
     family = config(**options).fit(TRAIN, [states])
-    check_family(family, Reading.of_dataset(DATASET, [states]))
+    check_family(family, PromptStates.of_dataset(DATASET, [states]))
 
 
 def test_contract_of_an_encoders_own_vectors() -> None:
     states = own_vectors(zero=True)
     family = config(encoder="sentence:tiny", dim=3).fit(TRAIN, [states])
-    check_family(family, Reading.of_dataset(DATASET, [states]))
+    check_family(family, PromptStates.of_dataset(DATASET, [states]))
 
 
 def test_whole_embeddings_are_standardised_on_train_rows() -> None:
     states = held()
-    result = config().fit(TRAIN, [states]).read(Reading.of_dataset(DATASET, [states]))
+    result = config().fit(TRAIN, [states]).read(PromptStates.of_dataset(DATASET, [states]))
     train, rest = result[:60], result[60:]
     np.testing.assert_allclose(train.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(train.std(axis=0, ddof=1), 1, atol=1e-5)
@@ -71,10 +71,10 @@ def test_whole_embeddings_are_standardised_on_train_rows() -> None:
 def test_raw_embeddings_are_what_the_encoder_gave() -> None:
     states = held()
     family = config(standardise=False, normalise=False).fit(TRAIN, [states])
-    rows = family.read(Reading.of_dataset(DATASET, [states]))
+    rows = family.read(PromptStates.of_dataset(DATASET, [states]))
     np.testing.assert_array_equal(rows, states.states[SITE])
     family = config(standardise=False).fit(TRAIN, [states])
-    rows = family.read(Reading.of_dataset(DATASET, [states]))
+    rows = family.read(PromptStates.of_dataset(DATASET, [states]))
     np.testing.assert_allclose(rows, unit(states), atol=1e-6)
 
 
@@ -82,7 +82,7 @@ def test_raw_embeddings_are_what_the_encoder_gave() -> None:
 def test_components_are_those_of_scikit_learn(standardise: bool) -> None:
     states = held()
     family = config(dim=6, standardise=standardise).fit(TRAIN, [states])
-    mine = family.read(Reading.of_dataset(DATASET, [states]))
+    mine = family.read(PromptStates.of_dataset(DATASET, [states]))
     rows = unit(states)
     mean = rows[:60].mean(axis=0)
     scale = rows[:60].std(axis=0, ddof=1) if standardise else 1.0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from planted import states_of
 from prefill_router.activations import MemoryActivations, Provenance, Site, rounded
 from prefill_router.errors import CorruptError, ProvenanceError, StoreError
-from prefill_router.features import EncoderStates, Family, FeatureExtractor, Reading
+from prefill_router.features import EncoderStates, Family, FeatureExtractor, PromptStates
 from prefill_router.features.base import Columns, find_store
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
@@ -43,7 +43,7 @@ class Bent(Family):
         is_mine = provenance == self._source.provenance
         return (SITE,) if is_mine or self._fault == "claims all" else ()
 
-    def read(self, reading: Reading) -> Columns:
+    def read(self, reading: PromptStates) -> Columns:
         self._calls += 1
         means = self._states(self._store(reading), reading.keys).mean(axis=1) * self._scale
         lengths = np.array([len(str(prompt)) for prompt in reading.prompts], dtype=np.float32)
@@ -56,7 +56,7 @@ class Bent(Family):
             columns[:1] = np.nan
         return columns.astype(np.float64 if self._fault == "dtype" else np.float32)
 
-    def _store(self, reading: Reading) -> Any:
+    def _store(self, reading: PromptStates) -> Any:
         if self._fault == "takes the first":
             return reading.states[0]
         store = find_store(reading.states, self._source.provenance)
@@ -118,7 +118,7 @@ FAULTS = [
 def check_bent(fault: str) -> None:
     held = states()
     bent = Bent(EncoderStates.of(held), np.ones(1, np.float32), fault)
-    check_family(bent, Reading.of_dataset(DATASET, [held]), load=bent.load)
+    check_family(bent, PromptStates.of_dataset(DATASET, [held]), load=bent.load)
 
 
 def test_contract_passes_a_sound_family() -> None:
@@ -135,6 +135,8 @@ def test_the_features_of_prefill_keep_the_contract() -> None:
     stores = [states_of(DATASET, encoder=FakeEncoder(name=name)) for name in ("one", "two")]
     whose = dict(zip(DATASET.pool.names, [*stores, stores[0]], strict=True))
     fitted = FeatureExtractor.fit(stores, DATASET, dim=5, mode="per_model", assignments=whose)
-    check_family(fitted, Reading.of_dataset(DATASET, stores), load=FeatureExtractor.from_dict)
+    check_family(fitted, PromptStates.of_dataset(DATASET, stores), load=FeatureExtractor.from_dict)
     fitted = FeatureExtractor.fit([states()], DATASET, dim=5)
-    check_family(fitted, Reading.of_dataset(DATASET, [states()]), load=FeatureExtractor.from_dict)
+    check_family(
+        fitted, PromptStates.of_dataset(DATASET, [states()]), load=FeatureExtractor.from_dict
+    )

@@ -12,9 +12,9 @@ from planted import PLANTED, permuted, relabelled, shuffled, states_of
 from prefill_router.activations import Activations, Site
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.features import Reading
+from prefill_router.features import PromptStates
+from prefill_router.features.neighbour_statistics import Kernel, statistics
 from prefill_router.features.neighbours import Neighbours, NeighboursConfig
-from prefill_router.features.neighbours.statistics import Kernel, statistics
 from prefill_router.features.registry import find
 from prefill_router.neighbours import NeighbourIndex
 from prefill_router.testing import FakeEncoder, make_routing_dataset
@@ -37,7 +37,7 @@ def fitted(dataset: RoutingDataset, config: NeighboursConfig = CONFIG) -> Neighb
 
 
 def columns(family: Neighbours, dataset: RoutingDataset) -> NDArray[np.float32]:
-    return family.read(Reading.of_dataset(dataset, [states(dataset)]))
+    return family.read(PromptStates.of_dataset(dataset, [states(dataset)]))
 
 
 def of_one(
@@ -86,7 +86,7 @@ def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool) -> None:
 def test_keeps_the_contract(missing: float) -> None:
     train, test = parts(make_routing_dataset(queries=60, missing=missing), 50)
     both = [*train.queries[:4], *test.queries]
-    reading = Reading.of(
+    reading = PromptStates.of(
         [query.prompt for query in both], [FakeEncoder().encode(both, [SITE], rounding="bfloat16")]
     )
     check_family(fitted(train), reading)
@@ -126,8 +126,8 @@ def test_a_train_row_is_never_its_own_neighbour() -> None:
     assert not np.array_equal(moved, known.read(one(train, int(neighbour))))
 
 
-def one(dataset: RoutingDataset, row: int) -> Reading:
-    return Reading.of([dataset.queries[row].prompt], [states(dataset)])
+def one(dataset: RoutingDataset, row: int) -> PromptStates:
+    return PromptStates.of([dataset.queries[row].prompt], [states(dataset)])
 
 
 def unscaled(family: Neighbours, scores: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -170,7 +170,7 @@ def test_few_rows_odd_targets_and_constant_states_are_finite() -> None:
     same = states_of(train, sites=[SITE])
     same.states[SITE][:] = 1
     family = CONFIG.fit(train, [same])
-    read = family.read(Reading.of_dataset(train, [same]))
+    read = family.read(PromptStates.of_dataset(train, [same]))
     assert np.isfinite(read).all()
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from planted import states_of
 from prefill_router.errors import CorruptError
 from prefill_router.features import FeatureExtractor
-from prefill_router.features.combined import FeatureSet
+from prefill_router.features.feature_set import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 DATASET = make_routing_dataset(queries=120)

@@ -8,7 +8,7 @@ from planted import states_of
 from prefill_router.activations import MemoryActivations, Provenance
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, CorruptError, FitError
-from prefill_router.features import Need, Reading
+from prefill_router.features import Need, PromptStates
 from prefill_router.features.registry import find, load_family
 from prefill_router.features.signals import Signals, SignalsConfig
 from prefill_router.testing import make_routing_dataset
@@ -41,12 +41,12 @@ def held(*, outlier: bool = False, width: int = 3) -> MemoryActivations:
 
 def test_contract() -> None:
     states = held()
-    check_family(CONFIG.fit(TRAIN, [states]), Reading.of_dataset(DATASET, [states]))
+    check_family(CONFIG.fit(TRAIN, [states]), PromptStates.of_dataset(DATASET, [states]))
 
 
 def test_columns_are_standardised_on_train_rows_the_perplexity_as_its_logarithm() -> None:
     states = held()
-    rows = CONFIG.fit(TRAIN, [states]).read(Reading.of_dataset(DATASET, [states]))
+    rows = CONFIG.fit(TRAIN, [states]).read(PromptStates.of_dataset(DATASET, [states]))
     np.testing.assert_allclose(rows[:40].mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(rows[:40].std(axis=0, ddof=1), 1, atol=1e-5)
     np.testing.assert_allclose(rows[:, 1], -rows[:, 0], atol=1e-4)
@@ -55,7 +55,7 @@ def test_columns_are_standardised_on_train_rows_the_perplexity_as_its_logarithm(
 
 def test_one_odd_prompt_does_not_dwarf_the_others() -> None:
     states = held(outlier=True)
-    rows = CONFIG.fit(TRAIN, [states]).read(Reading.of_dataset(DATASET, [states]))
+    rows = CONFIG.fit(TRAIN, [states]).read(PromptStates.of_dataset(DATASET, [states]))
     assert np.isfinite(rows).all()
     assert rows[1:40, 1].std() > 0.05
 

@@ -29,8 +29,8 @@ from text_networks import (
 
 from prefill_router.data import Message, Query, RoutingDataset
 from prefill_router.encoders import load_encoder
-from prefill_router.encoders.digest import folder_revision
 from prefill_router.encoders.hub import HubEncoder
+from prefill_router.encoders.provenance import folder_revision
 from prefill_router.errors import (
     ConfigError,
     CorruptError,
@@ -39,12 +39,11 @@ from prefill_router.errors import (
     PromptError,
     ProvenanceError,
 )
-from prefill_router.features import Reading
+from prefill_router.features import PromptStates
 from prefill_router.features.registry import load_family
 from prefill_router.features.text_network import TextNetwork, TextNetworkConfig
-from prefill_router.features.text_network.adapted import AdaptedNetwork
-from prefill_router.features.text_network.modules import adapted_modules
-from prefill_router.probes import auc_by_target
+from prefill_router.features.text_network_lora import AdaptedNetwork, adapted_modules
+from prefill_router.statistics import auc_by_target
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,7 @@ def test_keeps_the_contract_of_families(
         assert isinstance(family, TextNetwork)
         return family.at(deberta)
 
-    reading = Reading.of_dataset(unseen.select(unseen.query_ids[:7]), ())
+    reading = PromptStates.of_dataset(unseen.select(unseen.query_ids[:7]), ())
     check_family(shared, reading, load=load)
     pair = fit(quick(deberta, mode="per_target", epochs=1), train)
     check_family(pair, reading, load=load)
@@ -223,7 +222,7 @@ def test_two_equal_prompts_are_enough(deberta: Path) -> None:
     for mode in ("shared", "per_target"):
         config = quick(deberta, mode=mode, epochs=1)
         family = fit(config, RoutingDataset.of(rows, pool, np.array([[1.0], [0.0]])))
-        assert np.isfinite(family.read(Reading.of(["sum", "w2 " * 100], ()))).all()
+        assert np.isfinite(family.read(PromptStates.of(["sum", "w2 " * 100], ()))).all()
 
 
 def test_losses_that_are_not_finite_are_refused(deberta: Path, train: RoutingDataset) -> None:
@@ -272,7 +271,7 @@ def test_a_base_of_the_hub_is_found_by_its_commit(
     before = read(family, unseen)
     (place / "refs" / "main").write_text(commits[1])
     again = load_family(family.to_dict(), family.tensors())
-    assert np.array_equal(again.read(Reading.of_dataset(unseen, ())), before)
+    assert np.array_equal(again.read(PromptStates.of_dataset(unseen, ())), before)
 
 
 @pytest.mark.parametrize(
@@ -318,9 +317,9 @@ def test_pools_read_other_states(deberta: Path, pool: Any) -> None:
 
 def test_chats_are_read_and_bad_prompts_named_by_their_key(shared: TextNetwork) -> None:
     chat = (Message("user", "sum w1"), Message("assistant", "w2"))
-    reading = Reading.of([chat, "sum w1"], ())
+    reading = PromptStates.of([chat, "sum w1"], ())
     assert shared.read(reading).shape == (2, 3)
-    broken = Reading.of(["sum \ud800"], ())
+    broken = PromptStates.of(["sum \ud800"], ())
     with pytest.raises(PromptError, match=broken.keys[0]):
         shared.read(broken)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.features import Reading
+from prefill_router.features import PromptStates
 from prefill_router.features.text_network import TextNetwork, TextNetworkConfig
 from prefill_router.targets import Pool, Target
 
@@ -125,7 +125,7 @@ def fit(config: TextNetworkConfig, train: RoutingDataset, *, seed: int = 0) -> T
 
 
 def read(family: TextNetwork, dataset: RoutingDataset) -> Array:
-    return family.read(Reading.of_dataset(dataset, ()))
+    return family.read(PromptStates.of_dataset(dataset, ()))
 
 
 def equal(one: TextNetwork, other: TextNetwork) -> bool:

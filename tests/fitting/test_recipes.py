@@ -20,7 +20,7 @@ from prefill_router.fitting import (
     read_recipes,
     recipe_from_dict,
 )
-from prefill_router.fitting.soft import mixed
+from prefill_router.fitting.inputs import mix_soft_labels
 from prefill_router.policy import Cascade, Threshold, Tolerance
 from prefill_router.predictors import TrunkConfig
 from prefill_router.router import Router
@@ -320,7 +320,7 @@ def test_soft_labels_are_mixed_in_by_id(tmp_path: Path) -> None:
     expected = train.correct.copy()
     expected[2, 1] = 0.75 * expected[2, 1] + 0.25 * 0.8
     expected[0, 0] *= 0.75
-    assert np.array_equal(mixed(train, soft), expected)
+    assert np.array_equal(mix_soft_labels(train, soft), expected)
 
 
 def test_a_missing_label_stays_missing(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_missing_label_stays_missing(tmp_path: Path) -> None:
     correct[0] = 1
     few = RoutingDataset.of(ANSWERS.queries[:2], ANSWERS.pool, correct)
     soft = scores(tmp_path / "j.csv", [("q0", "target-0", 0.0), ("q1", "target-0", 0.0)])
-    assert np.isnan(mixed(few, soft)[1]).all()
+    assert np.isnan(mix_soft_labels(few, soft)[1]).all()
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_scores_that_make_no_sense_are_refused(
     rows: list[tuple[str, str, float]], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(FormatError, match=message):
-        mixed(ANSWERS, scores(tmp_path / "judge.csv", rows))
+        mix_soft_labels(ANSWERS, scores(tmp_path / "judge.csv", rows))
 
 
 def test_soft_labels_reach_the_training_and_not_the_verdict(tmp_path: Path) -> None:
@@ -369,9 +369,9 @@ def test_scores_in_files_that_are_none_are_refused(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_text(text)
         with pytest.raises(FormatError, match=name):
-            mixed(ANSWERS, SoftLabels(file=path))
+            mix_soft_labels(ANSWERS, SoftLabels(file=path))
     with pytest.raises(FormatError):
-        mixed(ANSWERS, SoftLabels(file=tmp_path / "nowhere.csv"))
+        mix_soft_labels(ANSWERS, SoftLabels(file=tmp_path / "nowhere.csv"))
 
 
 def test_soft_labels_find_ids_that_look_like_numbers(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_soft_labels_find_ids_that_look_like_numbers(tmp_path: Path) -> None:
     numbered = replace(ANSWERS, queries=rows)
     text = "query_id,target,score\n007,target-0,0.5\n1e2,target-0,0.5\n"
     (tmp_path / "judge.csv").write_text(text)
-    found = mixed(numbered, SoftLabels(file=tmp_path / "judge.csv", weight=1.0))
+    found = mix_soft_labels(numbered, SoftLabels(file=tmp_path / "judge.csv", weight=1.0))
     assert np.argwhere(found != numbered.correct).tolist() == [[7, 0]]
     assert found[7, 0] == 0.5
 

@@ -21,7 +21,7 @@ import yaml
 from forwarding_target import ANSWER, whole
 from gateway_running import TARGETS, Made, Running, gateway_thread
 
-from prefill_router.features.complexity.family import ComplexityConfig
+from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
 from prefill_router.gateway.receipts import Receipt
 from prefill_router.predictors.logistic import LogisticConfig

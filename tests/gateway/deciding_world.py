@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from prefill_router.client import Usage
 from prefill_router.cost import CostEstimator
-from prefill_router.gateway.choice import Choice
-from prefill_router.gateway.deciding import Budgets, Decider, Question, Sessions
-from prefill_router.gateway.outcome import Outcome
-from prefill_router.gateway.settings import Settings
+from prefill_router.gateway.decide import Budgets, Decider, RoutingRequest, Sessions
+from prefill_router.gateway.records import RequestOutcome, RoutingDecision
+from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.policy import Lambda, Policy
 from prefill_router.router import Forecast
 from prefill_router.targets import Pool, Target
-from prefill_router.upstream import Usage
 
 AT = 1_790_000_000.0
 URL = "http://127.0.0.1:1/v1"
@@ -68,12 +67,12 @@ class World:
     open_breakers: set[str]
     told: list[str]
 
-    def decide(self, forecast: Any = None, **question: Any) -> Choice:
+    def decide(self, forecast: Any = None, **question: Any) -> RoutingDecision:
         return self.decider.decide(ask(**question), forecast)
 
 
 def world(router: Parts = THREE, **settings: Any) -> World:
-    read = Settings(**settings)
+    read = GatewaySettings(**settings)
     sessions, budgets = Sessions(read.sessions), Budgets(read.budgets)
     breakers: set[str] = set()
     told: list[str] = []
@@ -88,8 +87,8 @@ def world(router: Parts = THREE, **settings: Any) -> World:
     return World(decider, sessions, budgets, breakers, told)
 
 
-def ask(**known: Any) -> Question:
-    return Question(
+def ask(**known: Any) -> RoutingRequest:
+    return RoutingRequest(
         **{"endpoint": "chat", "at": AT, "text_bytes": 400, "scored_bytes": 400, **known}
     )
 
@@ -100,6 +99,6 @@ def forecast(*p: float, tokens: int = 100, novelty: float | None = None) -> Fore
 
 def outcome(
     name: str | None, *, tokens: tuple[int, int] = (0, 0), kind: Any = "answered", **known: Any
-) -> Outcome:
+) -> RequestOutcome:
     usage = Usage(input_tokens=tokens[0], output_tokens=tokens[1]) if any(tokens) else None
-    return Outcome(kind=kind, target=name, status=200, attempts=(), usage=usage, **known)
+    return RequestOutcome(kind=kind, target=name, status=200, attempts=(), usage=usage, **known)

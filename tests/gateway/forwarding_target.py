@@ -10,15 +10,15 @@ from typing import Any
 
 import uvicorn
 
-from prefill_router.gateway.forwarding import Breakers, Call, Forwarder, Header
-from prefill_router.gateway.outcome import Attempt, Outcome
-from prefill_router.gateway.settings import Failures
+from prefill_router.gateway.proxy import Breakers, Forwarder, ForwardRequest, Header
+from prefill_router.gateway.records import RequestOutcome, TargetAttempt
+from prefill_router.gateway.settings import FailureSettings
 from prefill_router.targets import Dialect, Pool, Provider, Target
 
 HANG = None
 """In place of bytes: nothing more comes until the client leaves."""
 Script = Sequence[bytes | None]
-QUICK = Failures(backoff_seconds=0.0)
+QUICK = FailureSettings(backoff_seconds=0.0)
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 
 
@@ -123,7 +123,7 @@ class Gateway:
 
     def __init__(self, forwarder: Forwarder, breakers: Breakers, **call: Any) -> None:
         self.forwarder, self.breakers, self._call = forwarder, breakers, call
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RequestOutcome] = []
         self.ended = asyncio.Event()
 
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:
@@ -142,20 +142,20 @@ class Gateway:
             "headers": [(b"user-agent", b"tests")],
             "input_tokens": 5,
         }
-        await self.forwarder.forward(Call(**{**fields, **self._call}), receive, send)
+        await self.forwarder.forward(ForwardRequest(**{**fields, **self._call}), receive, send)
 
     @property
     def forwarder_names(self) -> tuple[str, ...]:
         """The targets, in the pool's order."""
         return tuple(self.forwarder.state())
 
-    async def finished(self, outcome: Outcome) -> None:
+    async def finished(self, outcome: RequestOutcome) -> None:
         """Note an outcome."""
         self.outcomes.append(outcome)
         self.ended.set()
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RequestOutcome:
         """The only one."""
         (outcome,) = self.outcomes
         return outcome
@@ -166,7 +166,7 @@ class Gateway:
         return [(attempt.target, attempt.end) for attempt in self.outcome.attempts]
 
 
-def own_headers(target: str | None, attempts: tuple[Attempt, ...]) -> list[Header]:
+def own_headers(target: str | None, attempts: tuple[TargetAttempt, ...]) -> list[Header]:
     """What the gateway would add."""
     return [(b"x-own", f"{target} {len(attempts)}".encode())]
 
@@ -189,7 +189,7 @@ def pool_of(*urls: str, dialect: Dialect = "openai", key: str | None = None) -> 
 @asynccontextmanager
 async def gateway(
     *fakes: Fake | str,
-    failures: Failures = QUICK,
+    failures: FailureSettings = QUICK,
     breakers: Breakers | None = None,
     pool: Callable[..., Pool] = pool_of,
     environment: dict[str, str] | None = None,

@@ -20,13 +20,12 @@ import httpx2
 import uvicorn
 import yaml
 
-from prefill_router.features.complexity.family import ComplexityConfig
+from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
-from prefill_router.gateway.serving.app import guarded_app
-from prefill_router.gateway.serving.gateway import Gateway
-from prefill_router.gateway.serving.loading import load
-from prefill_router.gateway.serving.places import Places
-from prefill_router.gateway.serving.running import listening, server_config
+from prefill_router.gateway.api.app import guarded_app
+from prefill_router.gateway.api.server import listening, server_config
+from prefill_router.gateway.runtime.configuration import GatewayPaths, load
+from prefill_router.gateway.runtime.gateway import Gateway
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.targets import Pool, Provider, write_pool
 from prefill_router.testing import make_routing_dataset
@@ -66,9 +65,9 @@ class Made:
             connection.close()
         return [dict(row) for row in found]
 
-    def places(self, **options: Any) -> Places:
+    def places(self, **options: Any) -> GatewayPaths:
         overrides = {"listen": {"port": 0}, "receipts": {"url": self.url}}
-        return Places(
+        return GatewayPaths(
             router=self.router, pool=self.pool, config=self.config, overrides=overrides, **options
         )
 
@@ -176,7 +175,7 @@ class Running:
 
 @contextmanager
 def gateway_thread(
-    places: Places, *, environment: Mapping[str, str] | None = None
+    places: GatewayPaths, *, environment: Mapping[str, str] | None = None
 ) -> Iterator[Running]:
     """The same within this process, so that tests can look into it."""
     loaded = load(places, environment=environment)

@@ -12,9 +12,9 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from prefill_router.gateway.guarding import KEY, ClientKey, ClientKeys, Guard
-from prefill_router.gateway.guarding.key_file import digest
-from prefill_router.gateway.settings import Limits, Listen
+from prefill_router.gateway.guard import KEY, ClientKey, ClientKeys, Guard
+from prefill_router.gateway.guard.client_keys import digest
+from prefill_router.gateway.settings import LimitSettings, ListenSettings
 
 JSON = ("content-type", "application/json")
 Pairs = Sequence[tuple[str, str]]
@@ -128,8 +128,8 @@ def guarded(
     app: ASGIApp | None = None,
     *,
     keys: Sequence[ClientKey] | None = None,
-    limits: Limits | None = None,
-    listen: Listen | None = None,
+    limits: LimitSettings | None = None,
+    listen: ListenSettings | None = None,
     body_seconds: float = 60.0,
     **options: Any,
 ) -> Iterator[Served]:
@@ -137,8 +137,8 @@ def guarded(
     refused: list[int] = []
     guard = Guard(
         app or echo,
-        listen=listen or Listen(),
-        limits=limits or Limits(),
+        listen=listen or ListenSettings(),
+        limits=limits or LimitSettings(),
         keys=None if keys is None else ClientKeys(keys),
         body_seconds=body_seconds,
         refused=lambda refusal, _: refused.append(refusal.status),

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.page import page_routes
-from prefill_router.gateway.refusal import RefusalError
 
 ANSWER = '<script>document.title = "broken"</script><img src="/x" onerror="alert(1)"> & <b>3</b>'
 

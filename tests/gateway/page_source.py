@@ -10,11 +10,11 @@ import numpy as np
 from prefill_router.cost import CostScale
 from prefill_router.errors import StoreError
 from prefill_router.gateway.page.shapes import (
-    Curve,
-    Decision,
+    CurveView,
     DecisionDetail,
+    DecisionRow,
     Decisions,
-    Drift,
+    DriftView,
     LamSet,
     Overview,
     Spend,
@@ -94,7 +94,7 @@ class FakeSource:
         wrote = int(self.random.gauss(340, 90)) + 40
         place = NAMES.index(target)
         cost = (given * INPUT[place] + wrote * OUTPUT[place]) / 1e6
-        row: Decision = {
+        row: DecisionRow = {
             "id": f"pr_{int(1000 * at):012x}{number:020x}",
             "at": at,
             "requested": target if named else ("auto", "auto", "prefill-router:0.62")[number % 3],
@@ -222,7 +222,7 @@ class FakeSource:
 
     async def timeline(self) -> Timeline:
         self._check("timeline")
-        minutes: dict[int, list[Decision]] = {}
+        minutes: dict[int, list[DecisionRow]] = {}
         for kept in self.kept:
             row = kept.detail["decision"]
             minutes.setdefault(int(row["at"] // 60), []).append(row)
@@ -323,7 +323,7 @@ class FakeSource:
             "at_dearest": {"target": NAMES[8], "cost": alone[NAMES[8]]} if details else None,
         }
 
-    async def curve(self) -> Curve:
+    async def curve(self) -> CurveView:
         self._check("curve")
         p, cost, rows = self._tables()
         first = self.kept[0].detail["decision"]["at"] if self.kept else None
@@ -369,7 +369,7 @@ class FakeSource:
             "targets": [_health(i) for i in range(9)],
         }
 
-    async def drift(self) -> Drift:
+    async def drift(self) -> DriftView:
         self._check("drift")
         psi = {
             "component 3": 0.31,

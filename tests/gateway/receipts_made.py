@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from prefill_router.client import Usage
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset
-from prefill_router.gateway.choice import Choice
-from prefill_router.gateway.outcome import Attempt, Outcome
 from prefill_router.gateway.receipts import Feedback, Receipt, open_store, scale_details
 from prefill_router.gateway.receipts.rows import to_row
+from prefill_router.gateway.records import RequestOutcome, RoutingDecision, TargetAttempt
 from prefill_router.policy import Lambda
 from prefill_router.router.decision import decide
-from prefill_router.upstream import Usage
 
 START = 1_790_000_000.0
 TARGETS = ("small", "middle", "large")
@@ -29,7 +28,7 @@ def name_of(number: int) -> str:
     return f"pr_{number:032x}"
 
 
-def made_choice(number: int, **changed: Any) -> Choice:
+def made_choice(number: int, **changed: Any) -> RoutingDecision:
     """Odd numbers are hard, and go to the large target at the lam of 0.9."""
     hard = number % 2
     chances = {name: CHANCES[name][1 - hard] for name in TARGETS}
@@ -47,10 +46,10 @@ def made_choice(number: int, **changed: Any) -> Choice:
         "input_tokens": 100 + number,
         "session": f"s{number % 3}",
     }
-    return Choice(**{**usual, **changed})
+    return RoutingDecision(**{**usual, **changed})
 
 
-def made_outcome(number: int, *, target: str | None, **changed: Any) -> Outcome:
+def made_outcome(number: int, *, target: str | None, **changed: Any) -> RequestOutcome:
     usage = Usage(
         input_tokens=100 + number,
         cached_tokens=10,
@@ -62,14 +61,16 @@ def made_outcome(number: int, *, target: str | None, **changed: Any) -> Outcome:
         "kind": "answered",
         "target": target,
         "status": 200,
-        "attempts": (Attempt(target=target or "small", end="answered", status=200, seconds=0.25),),
+        "attempts": (
+            TargetAttempt(target=target or "small", end="answered", status=200, seconds=0.25),
+        ),
         "usage": usage,
         "response_id": f"resp_{number}",
         "tool_calls": (f"call_{number}",),
         "first_byte_seconds": 0.125,
         "total_seconds": 0.5,
     }
-    return Outcome(**{**usual, **changed})
+    return RequestOutcome(**{**usual, **changed})
 
 
 def made_receipt(

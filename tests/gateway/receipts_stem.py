@@ -15,14 +15,14 @@ import traceback
 
 from receipts_made import made_receipt, name_of
 
-from prefill_router.gateway.receipts import Writer, open_store
+from prefill_router.gateway.receipts import ReceiptWriter, open_store
 
 KEPT_DAYS = 36_500
 """What is older is deleted meanwhile."""
 
 
 async def serve(url: str, first: int, at_once: int, told: int) -> None:
-    writer = Writer(open_store(url), wait_seconds=60, keep_days=KEPT_DAYS)
+    writer = ReceiptWriter(open_store(url), wait_seconds=60, keep_days=KEPT_DAYS)
 
     async def client(number: int) -> None:
         while True:

@@ -3,13 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
-from prefill_router.gateway.choice import Choice
-from prefill_router.gateway.outcome import Attempt, AttemptEnd, Outcome
-from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.upstream import Usage
+from prefill_router.client import Usage
+from prefill_router.gateway.records import (
+    AttemptEnd,
+    Receipt,
+    RequestOutcome,
+    RoutingDecision,
+    TargetAttempt,
+)
 
 AT = 1_780_000_000.0
-CHOICE = Choice(
+CHOICE = RoutingDecision(
     id="pr_0123456789abcdef0123456789abcdef",
     order=("small", "large"),
     reason="policy",
@@ -22,13 +26,13 @@ CHOICE = Choice(
 USAGE = Usage(input_tokens=100, cached_tokens=40, output_tokens=50, reasoning_tokens=0)
 
 
-def attempt(target: str, end: AttemptEnd = "answered", seconds: float = 1.0) -> Attempt:
-    return Attempt(
+def attempt(target: str, end: AttemptEnd = "answered", seconds: float = 1.0) -> TargetAttempt:
+    return TargetAttempt(
         target=target, end=end, status=200 if end == "answered" else 503, seconds=seconds
     )
 
 
-OUTCOME = Outcome(
+OUTCOME = RequestOutcome(
     kind="answered",
     target="small",
     status=200,

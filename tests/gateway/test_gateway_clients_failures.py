@@ -26,7 +26,7 @@ from clients_world import (
 )
 from forwarding_target import ANSWER, DONE, chunked, whole
 
-from prefill_router.gateway.forecasting import client as forecasting
+from prefill_router.gateway.forecast import forecaster as forecasting
 from prefill_router.gateway.telemetry import DriftWatch, FallbackWatch
 from prefill_router.router.light import read_light
 
@@ -201,13 +201,13 @@ def test_an_encoder_that_is_killed_is_replaced(
     gateway: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_start = asyncio.Event()
-    open_link = forecasting.open_link
+    open_link = forecasting.start_worker
 
     async def later(*args: Any, **options: Any) -> Any:
         await may_start.wait()
         return await open_link(*args, **options)
 
-    monkeypatch.setattr(forecasting, "open_link", later)
+    monkeypatch.setattr(forecasting, "start_worker", later)
     forecaster = gateway.gateway.live.forecaster
     before = forecaster.pid
     os.kill(before, signal.SIGKILL)

@@ -23,9 +23,9 @@ from clients_world import (
 )
 from forwarding_target import whole
 
-from prefill_router.gateway.receipts import keeping_of, latest_feedback
-from prefill_router.gateway.serving.recent import Recent
-from prefill_router.gateway.serving.replaying import replay_sessions
+from prefill_router.gateway.receipts import affinity_rule_of, latest_feedback
+from prefill_router.gateway.receipts.session_replay import replay_sessions
+from prefill_router.gateway.runtime.activity import RecentRequests
 
 EMBEDDER, HELPER = "embedder", "helper"
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
@@ -187,9 +187,9 @@ def test_a_tool_loop_never_changes_its_target(gateway: Served, made: World, firs
 def test_receipts_tell_how_conversations_keep_their_target(gateway: Served) -> None:
     for lam in ("0", "1"):
         ask(gateway, chat(), lam=lam, **{"x-session-id": "kept"})
-    rows = [receipt for receipt in gateway.receipts[-2:] if keeping_of(receipt) is not None]
+    rows = [receipt for receipt in gateway.receipts[-2:] if affinity_rule_of(receipt) is not None]
     assert [row.choice.opening for row in rows] == [False, False]
-    told = keeping_of(rows[0])
+    told = affinity_rule_of(rows[0])
     assert told is not None
     assert (told.seconds, told.cache_seconds, told.margin) == (3600, 300, 0)
     _, own = replay_sessions(rows, []).settings
@@ -263,7 +263,7 @@ def test_a_key_scores_its_own_decisions_and_an_admin_all(gateway: Served, made: 
     never = score("bob", "pr_" + "0" * 32)
     for remembered in (True, False):
         if not remembered:  # then it is looked up
-            gateway.gateway.recent = Recent()
+            gateway.gateway.recent = RecentRequests()
         assert [score(who, bobs).status for who in ("bob", "ann", "cleo")] == [200, 200, 404]
         assert score("ann", anns).status == 200
         others = score("bob", anns)

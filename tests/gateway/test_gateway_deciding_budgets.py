@@ -8,17 +8,17 @@ from deciding_world import AT, THREE, forecast, outcome, parts, world
 from hypothesis import given, settings, strategies as st
 from test_gateway_deciding_eligible import refusal
 
-from prefill_router.gateway.deciding import Budgets, SteadyClock
-from prefill_router.gateway.settings import Budget
+from prefill_router.gateway.decide import Budgets, SteadyClock
+from prefill_router.gateway.settings import BudgetSettings
 from prefill_router.policy import Argmax
 
 DAY = 86_400.0
 NOON = AT // DAY * DAY + DAY / 2
-TEN = Budget(dollars=10, per="day")
+TEN = BudgetSettings(dollars=10, per="day")
 P = forecast(0.2, 0.5, 0.9)
 
 
-def after(spent: float, budget: Budget = TEN) -> Budgets:
+def after(spent: float, budget: BudgetSettings = TEN) -> Budgets:
     budgets = Budgets([budget])
     budgets.spend(None, spent, NOON)
     return budgets
@@ -46,7 +46,7 @@ def test_lam_never_rises_as_more_is_spent(
     asked: float,
     reserve: bool,
 ) -> None:
-    budgets = Budgets([Budget(dollars=10, per="hour", soften_from=soft)])
+    budgets = Budgets([BudgetSettings(dollars=10, per="hour", soften_from=soft)])
     last = budgets.lam(asked, "ann", NOON).lam
     assert last == asked
     for i, cost in enumerate(costs):
@@ -60,7 +60,9 @@ def test_lam_never_rises_as_more_is_spent(
 
 
 def test_a_new_hour_or_day_begins_at_nothing() -> None:
-    budgets = Budgets([Budget(dollars=1, per="hour"), Budget(dollars=10, per="day")])
+    budgets = Budgets(
+        [BudgetSettings(dollars=1, per="hour"), BudgetSettings(dollars=10, per="day")]
+    )
     midnight = NOON + DAY / 2
     budgets.spend(None, 1.0, midnight - 1)
     assert budgets.lam(1.0, None, midnight - 1).lam == 0
@@ -76,7 +78,7 @@ def test_a_new_hour_or_day_begins_at_nothing() -> None:
 
 
 def test_keys_have_their_own_and_the_least_counts() -> None:
-    own = Budget(dollars=2, per="day", key="ann")
+    own = BudgetSettings(dollars=2, per="day", key="ann")
     budgets = Budgets([TEN, own])
     budgets.spend("ann", 1.5, NOON)
     budgets.spend("bob", 3.0, NOON)
@@ -110,11 +112,11 @@ def test_nothing_is_left_set_aside_by_rounding() -> None:
 
 
 def test_a_budget_that_stops_refuses_and_says_until_when() -> None:
-    budgets = after(10.0, Budget(dollars=10, per="day", stop=True))
+    budgets = after(10.0, BudgetSettings(dollars=10, per="day", stop=True))
     error = refusal(lambda: budgets.lam(0.5, None, NOON + 0.5))
     assert (error.status, error.code) == (429, "budget_spent")
     assert error.headers == {"retry-after": "43200"}
-    held = after(9.0, Budget(dollars=10, per="day", stop=True))
+    held = after(9.0, BudgetSettings(dollars=10, per="day", stop=True))
     held.reserve("one", None, 2.0)
     error = refusal(lambda: held.lam(0.5, None, NOON))
     assert error.headers == {"retry-after": "1"}
@@ -124,7 +126,7 @@ def test_a_budget_that_stops_refuses_and_says_until_when() -> None:
 
 
 def test_of_two_that_stop_the_longer_wait_is_told() -> None:
-    both = [Budget(dollars=1, per=per, stop=True) for per in ("hour", "day")]
+    both = [BudgetSettings(dollars=1, per=per, stop=True) for per in ("hour", "day")]
     budgets = Budgets(both)
     budgets.spend(None, 1.0, NOON)
     assert refusal(lambda: budgets.lam(1, None, NOON)).headers == {"retry-after": "43200"}
@@ -161,13 +163,13 @@ def test_what_was_spent_outlives_a_reload() -> None:
     budgets = Budgets()
     budgets.spend("ann", 3.0, NOON)
     assert budgets.lam(0.5, "ann", NOON).lam == 0.5
-    budgets.use([Budget(dollars=4, per="day", key="ann"), TEN])
+    budgets.use([BudgetSettings(dollars=4, per="day", key="ann"), TEN])
     assert budgets.lam(0.5, "ann", NOON).lam == pytest.approx(0.25)
     assert [s.spent for s in budgets.states(NOON)] == [3, 3]
 
 
 def test_receipts_bring_back_what_was_spent() -> None:
-    budgets = Budgets([TEN, Budget(dollars=10, per="hour", key="ann")])
+    budgets = Budgets([TEN, BudgetSettings(dollars=10, per="hour", key="ann")])
     budgets.restore([(None, NOON - 3600, 1.0), ("ann", NOON, 2.0), ("bob", NOON + 1, 4.0)])
     assert [s.spent for s in budgets.states(NOON + 2)] == [7, 2]
 
@@ -226,7 +228,9 @@ def test_a_spent_budget_leaves_the_cheapest_outside_the_share_and_within_convers
 @pytest.mark.parametrize("jump", [3 * DAY, -3 * DAY, 3700.0, -3700.0])
 def test_what_is_spent_stays_spent_when_the_clock_jumps(jump: float) -> None:
     now = 50.0
-    budgets = Budgets([TEN, Budget(dollars=10, per="hour")], steady=SteadyClock(clock=lambda: now))
+    budgets = Budgets(
+        [TEN, BudgetSettings(dollars=10, per="hour")], steady=SteadyClock(clock=lambda: now)
+    )
     budgets.spend(None, 6, NOON)
     now += 10
     assert budgets.lam(0.8, None, NOON + 10 + jump).lam == pytest.approx(0.64)

@@ -9,10 +9,10 @@ import pytest
 from deciding_world import THREE, ask, forecast, parts, target, world
 from hypothesis import given, settings, strategies as st
 
-from prefill_router.gateway.choice import Choice
-from prefill_router.gateway.deciding import Decider, Question
-from prefill_router.gateway.deciding.eligible import RESERVE_TOKENS
-from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.decide import Decider, RoutingRequest
+from prefill_router.gateway.decide.eligibility import RESERVE_TOKENS
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.records import RoutingDecision
 from prefill_router.targets import ABILITIES, ENDPOINTS, Target
 
 P = forecast(0.2, 0.5, 0.9)
@@ -203,7 +203,9 @@ forecasts = st.sampled_from(
 )
 
 
-def able(question: Question, one: Target, decider_pool: Any, *, caller: str | None = None) -> bool:
+def able(
+    question: RoutingRequest, one: Target, decider_pool: Any, *, caller: str | None = None
+) -> bool:
     """Whether a target can answer; whoever called tools takes their results, whatever it says."""
     called = question.in_tool_loop and one.name == caller
     needs = question.needs - {"tools"} if called else question.needs
@@ -214,13 +216,13 @@ def able(question: Question, one: Target, decider_pool: Any, *, caller: str | No
     )
 
 
-def fits(choice: Choice, question: Question, one: Target) -> bool:
+def fits(choice: RoutingDecision, question: RoutingRequest, one: Target) -> bool:
     written = RESERVE_TOKENS if question.max_tokens is None else question.max_tokens
     written = 0 if question.endpoint == "embeddings" else written
     return one.context_tokens is None or choice.input_tokens + written <= one.context_tokens
 
 
-def wished(question: Question, one: Target) -> bool:
+def wished(question: RoutingRequest, one: Target) -> bool:
     allowed = question.allow is None or one.name in question.allow
     return allowed and one.name not in question.exclude
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from deciding_world import AT, target
 
-from prefill_router.gateway.deciding import Keepers, Question, Sessions
-from prefill_router.gateway.refusal import RefusalError
-from prefill_router.gateway.settings import Sessions as Settings
+from prefill_router.gateway.decide import ResponseOwners, RoutingRequest, Sessions
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.settings import SessionSettings as Settings
 from prefill_router.targets import Pool
 
 ONE = Pool((target("a", serves=("chat", "responses")), target("b", serves=("chat",))))
@@ -25,8 +25,8 @@ def sessions() -> Sessions:
 
 
 def keeper(pool: Pool, response: str, **asked: Any) -> str:
-    question = Question(endpoint="responses", at=AT, max_tokens=0, **asked)
-    return Keepers(pool, sessions()).keeper(response, question)
+    question = RoutingRequest(endpoint="responses", at=AT, max_tokens=0, **asked)
+    return ResponseOwners(pool, sessions()).keeper(response, question)
 
 
 def refusal(pool: Pool, response: str, **asked: Any) -> RefusalError:

@@ -9,10 +9,9 @@ from hypothesis import given, settings, strategies as st
 
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.deciding import decision_id
-from prefill_router.gateway.deciding.costs import Costs, request_tokens
-from prefill_router.gateway.deciding.ids import share_of
-from prefill_router.gateway.deciding.ordering import ordered
+from prefill_router.gateway.decide import decision_id
+from prefill_router.gateway.decide.routing_request import RequestCosts, request_tokens
+from prefill_router.gateway.decide.selection import policy_order, share_of
 from prefill_router.policy import Argmax, Cascade, Lambda, Policy, Threshold, Tiered, Tolerance
 from prefill_router.router.decision import decide
 from prefill_router.targets import Pool
@@ -67,7 +66,7 @@ def test_the_order_is_that_of_the_router_itself(
 def test_among_some_the_order_is_that_of_a_router_of_these(
     p: tuple[float, ...], cost: tuple[float, ...], lam: float, policy: Policy, among: list[int]
 ) -> None:
-    got = ordered(policy, np.array(p), np.array(cost), lam, names=NAMES, among=among)
+    got = policy_order(policy, np.array(p), np.array(cost), lam, names=NAMES, among=among)
     assert sorted(got) == among
     here = tuple(NAMES[k] for k in among)
     try:
@@ -91,7 +90,7 @@ def test_where_two_scores_cross_rounding_decides_as_in_the_router(
     for _ in range(abs(steps)):
         lam = float(np.nextafter(lam, np.sign(steps)))
     lam = min(1.0, max(0.0, lam))
-    got = ordered(Lambda(), np.array(p), np.array(cost), lam, names=NAMES, among=range(4))
+    got = policy_order(Lambda(), np.array(p), np.array(cost), lam, names=NAMES, among=range(4))
     assert got == Lambda().order(np.array([p]), np.array([cost]), lam)[0].tolist()
 
 
@@ -214,7 +213,7 @@ def test_unknown_prices_cost_nothing_and_are_not_told() -> None:
 
 def test_the_cache_saves_no_more_than_the_request_has() -> None:
     pool = Pool((target("a", price=2.0, cached_input_price=0.5), target("b")))
-    costs = Costs(estimator(pool, ratio=2.0))
+    costs = RequestCosts(estimator(pool, ratio=2.0))
     full = costs.estimate(ask(), 100)
     some_cached = costs.with_cache(full, 0, tokens=100, cached=40)
     assert (full - some_cached) * 1e6 == pytest.approx([40 * 1.5, 0])

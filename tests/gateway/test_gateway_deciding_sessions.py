@@ -8,9 +8,9 @@ from hypothesis import given, settings, strategies as st
 from test_gateway_deciding_eligible import refusal
 
 from prefill_router.data import Message
-from prefill_router.gateway.deciding import Sessions, session_name
-from prefill_router.gateway.deciding.traffic import is_routed
-from prefill_router.gateway.settings import Sessions as SessionSettings, Traffic
+from prefill_router.gateway.decide import Sessions, session_name
+from prefill_router.gateway.decide.selection import is_routed
+from prefill_router.gateway.settings import SessionSettings, TrafficSettings
 from prefill_router.policy import Argmax, Tolerance
 
 S = "5" * 32
@@ -330,7 +330,7 @@ def test_a_share_of_conversations_is_routed() -> None:
 
 
 def test_without_a_conversation_each_request_stands_for_itself() -> None:
-    half = Traffic(share=0.5, otherwise="small")
+    half = TrafficSettings(share=0.5, otherwise="small")
     low, high = "pr_" + "0" * 32, "pr_" + "f" * 32
     assert is_routed(half, session=None, decision=low)
     assert not is_routed(half, session=None, decision=high)

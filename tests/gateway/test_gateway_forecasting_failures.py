@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.forecasting import Forecaster, NoForecastError, link
+from prefill_router.gateway.forecast import Forecaster, NoForecastError, worker_process
 
 Scene = Callable[[Forecaster], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_MODULE", "forecasting_stub")
+    monkeypatch.setattr(worker_process, "_MODULE", "forecasting_stub")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 

@@ -4,16 +4,15 @@ import asyncio
 
 import pytest
 
-from prefill_router.gateway.forecasting.pace import Pace
-from prefill_router.gateway.forecasting.waiting import Job, Waiting
+from prefill_router.gateway.forecast.queue import BatchTimeModel, ForecastJob, ForecastQueue
 
 SECOND = 1.0
 NO_LOOP = asyncio.new_event_loop()
 NO_LOOP.close()
 
 
-def job_of(key: str, *, size: int = 1, until: float = 9.0) -> Job:
-    return Job(key, "", size, NO_LOOP.create_future(), waiters=1, until=until)
+def job_of(key: str, *, size: int = 1, until: float = 9.0) -> ForecastJob:
+    return ForecastJob(key, "", size, NO_LOOP.create_future(), waiters=1, until=until)
 
 
 class World:
@@ -27,10 +26,12 @@ class World:
 
     def __init__(self, *, takes: float, told: float, fixed: float = 0.0) -> None:
         self.takes, self.fixed, self.now, self.ends = takes, fixed, 0.0, 0.0
-        self.waiting = Waiting(most=256, batch=32, characters=10_000, pace=Pace(told))
-        self.under_way: list[Job] = []
+        self.waiting = ForecastQueue(
+            most=256, batch=32, characters=10_000, pace=BatchTimeModel(told)
+        )
+        self.under_way: list[ForecastJob] = []
         self.refused: list[float] = []
-        self.read: list[tuple[Job, float]] = []
+        self.read: list[tuple[ForecastJob, float]] = []
 
     def ask(self, at: float, *, size: int = 100) -> None:
         self.run_until(at)
@@ -97,7 +98,7 @@ def test_an_encoder_that_is_too_slow_is_asked_one_prompt_at_a_time() -> None:
 
 
 def test_what_would_end_too_late_is_told_so_before_it_is_begun() -> None:
-    waiting = Waiting(most=9, batch=9, characters=9999, pace=Pace(0.2))
+    waiting = ForecastQueue(most=9, batch=9, characters=9999, pace=BatchTimeModel(0.2))
     made = [job_of(str(until), until=until) for until in (0.2, 0.3, 0.9)]
     for job in made:
         waiting.add(job)
@@ -107,7 +108,7 @@ def test_what_would_end_too_late_is_told_so_before_it_is_begun() -> None:
 
 
 def test_a_batch_that_is_overdue_counts_as_half_done() -> None:
-    waiting = Waiting(most=9, batch=1, characters=9999, pace=Pace(0.05))
+    waiting = ForecastQueue(most=9, batch=1, characters=9999, pace=BatchTimeModel(0.05))
     waiting.add(job_of("a"))
     waiting.take(0.0)  # should end after 0.1 s
     assert waiting.admits(1, now=0.5, seconds=1.0)
@@ -115,7 +116,7 @@ def test_a_batch_that_is_overdue_counts_as_half_done() -> None:
 
 
 def test_pace_tells_batches_of_several_sizes() -> None:
-    pace = Pace(0.02)
+    pace = BatchTimeModel(0.02)
     made = [[7] * short + [11] * long for short, long in ((32, 4), (4, 1), (8, 16))]
 
     def takes(sizes: list[int]) -> float:
@@ -130,7 +131,7 @@ def test_pace_tells_batches_of_several_sizes() -> None:
 
 
 def test_one_batch_that_stood_still_changes_little() -> None:
-    pace = Pace(0.01)
+    pace = BatchTimeModel(0.01)
     for _ in range(20):
         pace.learn([7], 0.01)
     pace.learn([7], 60.0)

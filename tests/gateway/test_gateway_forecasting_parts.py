@@ -12,19 +12,26 @@ from hypothesis import given, strategies as st
 
 from prefill_router.data import Message
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.forecasting.exchange import (
-    Hello,
+from prefill_router.gateway.forecast.messages import (
+    MOST_FRAME_BYTES,
+    FrameError,
+    WorkerHello,
     found_of,
+    pack_frame,
     plain_found,
     plain_options,
     plain_prompt,
     prompt_of,
+    read_frame,
+    receive_frame,
     sources_of,
 )
-from prefill_router.gateway.forecasting.frames import MOST_BYTES, FrameError, pack, read, receive
-from prefill_router.gateway.forecasting.memory import Memory
-from prefill_router.gateway.forecasting.pace import Pace
-from prefill_router.gateway.forecasting.waiting import Job, Waiting
+from prefill_router.gateway.forecast.queue import (
+    BatchTimeModel,
+    ForecastCache,
+    ForecastJob,
+    ForecastQueue,
+)
 from prefill_router.router import EncoderSources, Forecast
 from prefill_router.testing import FakeEncoder
 
@@ -36,31 +43,31 @@ def received(content: bytes) -> Any:
         reader = asyncio.StreamReader()
         reader.feed_data(content)
         reader.feed_eof()
-        return await receive(reader)
+        return await receive_frame(reader)
 
     return asyncio.run(fed())
 
 
 @given(st.lists(st.text(st.characters()) | FINITE | st.none(), max_size=5))
 def test_frame_comes_through_as_it_was(value: list[Any]) -> None:
-    assert read(io.BytesIO(pack(value))) == value
+    assert read_frame(io.BytesIO(pack_frame(value))) == value
 
 
 def test_lone_surrogate_comes_through() -> None:
-    assert received(pack(["\ud800 \N{GRINNING FACE}"])) == ["\ud800 \N{GRINNING FACE}"]
+    assert received(pack_frame(["\ud800 \N{GRINNING FACE}"])) == ["\ud800 \N{GRINNING FACE}"]
 
 
 def test_frames_follow_each_other() -> None:
-    file = io.BytesIO(pack(1) + pack("two"))
-    assert [read(file), read(file), read(file)] == [1, "two", None]
+    file = io.BytesIO(pack_frame(1) + pack_frame("two"))
+    assert [read_frame(file), read_frame(file), read_frame(file)] == [1, "two", None]
 
 
 @pytest.mark.parametrize(
     "content",
     [
         b"\0\0",
-        pack("cut off")[:-1],
-        struct.pack(">I", MOST_BYTES + 1) + b"{}",
+        pack_frame("cut off")[:-1],
+        struct.pack(">I", MOST_FRAME_BYTES + 1) + b"{}",
         struct.pack(">I", 4) + b"{no}",
         struct.pack(">I", 2) + b"\xff\xfe",
         struct.pack(">I", 9000) + b"[" * 9000,
@@ -68,7 +75,7 @@ def test_frames_follow_each_other() -> None:
 )
 def test_what_is_no_frame_is_refused(content: bytes) -> None:
     with pytest.raises(FrameError):
-        read(io.BytesIO(content))
+        read_frame(io.BytesIO(content))
     with pytest.raises(FrameError):
         received(content)
 
@@ -84,7 +91,7 @@ def test_forecast_comes_through_exactly(
 ) -> None:
     output, high = np.array([np.nan, 3.5]), np.array([np.nan, 1e6 / 3])
     sent = Forecast(np.array(correctness), 7, True, novelty, tuple(bins), output, high)
-    [got] = found_of([read(io.BytesIO(pack(plain_found(sent))))], count=1, targets=2)
+    [got] = found_of([read_frame(io.BytesIO(pack_frame(plain_found(sent))))], count=1, targets=2)
     assert isinstance(got, Forecast)
     assert got.correctness.tolist() == correctness
     assert (got.tokens, got.truncated, got.novelty, got.bins) == (7, True, novelty, tuple(bins))
@@ -128,12 +135,12 @@ def test_what_is_no_forecast_is_refused(values: Any) -> None:
 @pytest.mark.parametrize("value", [{}, [], "hello?", {"fingerprint": "0", "targets": 7}])
 def test_what_is_no_greeting_is_refused(value: Any) -> None:
     with pytest.raises(FrameError, match="no greeting"):
-        Hello.from_dict(value)
+        WorkerHello.from_dict(value)
 
 
 def test_prompts_and_sources_come_through(tmp_path: Path) -> None:
     for prompt in ("text", (Message("system", "be brief"), Message("user", "why?"))):
-        assert prompt_of(read(io.BytesIO(pack(plain_prompt(prompt))))) == prompt
+        assert prompt_of(read_frame(io.BytesIO(pack_frame(plain_prompt(prompt))))) == prompt
     sources = EncoderSources(folders={"tiny": tmp_path}, device="cpu", trust_remote_code=True)
     told = sources_of(plain_options(tmp_path, sources, threads=2, reuse_bytes=0))
     assert told == EncoderSources(
@@ -148,18 +155,20 @@ def test_encoder_of_this_process_can_not_be_given_to_another(tmp_path: Path) -> 
         )
 
 
-def jobs(*sizes: int, until: float = 10.0) -> list[Job]:
+def jobs(*sizes: int, until: float = 10.0) -> list[ForecastJob]:
     loop = asyncio.new_event_loop()
     made = [
-        Job(str(i), "?" * size, size, loop.create_future(), waiters=1, until=until)
+        ForecastJob(str(i), "?" * size, size, loop.create_future(), waiters=1, until=until)
         for i, size in enumerate(sizes)
     ]
     loop.close()
     return made
 
 
-def filled(*sizes: int, batch: int = 3, characters: int = 100) -> tuple[Waiting, list[Job]]:
-    waiting = Waiting(most=4, batch=batch, characters=characters, pace=Pace())
+def filled(
+    *sizes: int, batch: int = 3, characters: int = 100
+) -> tuple[ForecastQueue, list[ForecastJob]]:
+    waiting = ForecastQueue(most=4, batch=batch, characters=characters, pace=BatchTimeModel())
     made = jobs(*sizes)
     for job in made:
         waiting.add(job)
@@ -210,7 +219,7 @@ def test_leaving_a_batch_takes_nobody_else_out() -> None:
 
 
 def test_memory_forgets_what_was_used_longest_ago() -> None:
-    memory = Memory(2)
+    memory = ForecastCache(2)
     forecasts = [Forecast(np.zeros(1), i, False) for i in range(3)]
     memory.put("a", forecasts[0])
     memory.put("b", forecasts[1])
@@ -223,6 +232,6 @@ def test_memory_forgets_what_was_used_longest_ago() -> None:
 
 
 def test_memory_of_no_entries_keeps_nothing() -> None:
-    memory = Memory(0)
+    memory = ForecastCache(0)
     memory.put("a", Forecast(np.zeros(1), 1, False))
     assert memory.get("a") is None

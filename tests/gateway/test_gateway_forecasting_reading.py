@@ -12,14 +12,10 @@ from forecasting_routers import QUICK, probabilities, save_causal_encoder, saved
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query, split
 from prefill_router.encoders.base import Encoder, States, TokenizedPrompt
-from prefill_router.encoders.prefix_reuse import PrefixReusing
+from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.fitting import fit_router
-from prefill_router.gateway.forecasting.reading import (
-    forecast_each,
-    reusing_beginnings,
-    still_works,
-)
+from prefill_router.gateway.forecast.worker import forecast_each, reusing_beginnings, still_works
 from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
@@ -131,7 +127,7 @@ def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(tmp_path: P
     plain = Router.load(folder, sources=sources)
     router = reusing_beginnings(plain, 1 << 20)
     [reusing] = router.sources.loaded
-    assert isinstance(reusing, PrefixReusing)
+    assert isinstance(reusing, PrefixCachingEncoder)
     for end in ("Why?", "Why not?"):
         prompt = "You are a helpful assistant. " * 5 + end
         [found] = forecast_each(router, [prompt])

@@ -16,7 +16,7 @@ from forecasting_routers import probabilities, saved_router
 
 from prefill_router.data import Message
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.forecasting import Forecaster, NoForecastError
+from prefill_router.gateway.forecast import Forecaster, NoForecastError
 from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.router.storage import fingerprint
 
@@ -274,14 +274,14 @@ def test_router_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_process_ends_with_its_parent(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "prefill_router.gateway.forecasting.worker"]
+    program = [sys.executable, "-m", "prefill_router.gateway.forecast.worker"]
     done = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_asking_for_forecasts_loads_no_network() -> None:
     program = (
-        "import sys, prefill_router.gateway.forecasting; "
+        "import sys, prefill_router.gateway.forecast; "
         "print([n for n in ('torch', 'transformers', 'fastapi') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

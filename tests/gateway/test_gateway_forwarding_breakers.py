@@ -18,8 +18,8 @@ from forwarding_target import (
     whole,
 )
 
-from prefill_router.gateway.forwarding import Breakers
-from prefill_router.gateway.settings import Failures
+from prefill_router.gateway.proxy import Breakers
+from prefill_router.gateway.settings import FailureSettings
 
 
 def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
@@ -84,7 +84,7 @@ def test_targets_whose_breaker_is_open_are_left_out_unless_all_are() -> None:
 
 
 def test_a_breaker_that_opens_ends_the_retries() -> None:
-    failures = Failures(backoff_seconds=0.0, retries=9, breaker_failures=3)
+    failures = FailureSettings(backoff_seconds=0.0, retries=9, breaker_failures=3)
     _, app, counts = asked([whole(ERROR, status=500)], failures=failures)
     assert counts == [3]
     assert app.breakers.state("a") == "open"
@@ -99,7 +99,7 @@ def test_retries_of_a_rate_limit_count_once_and_only_where_none_got_past_it() ->
 
 def test_streams_that_are_cut_time_and_again_open_the_breaker() -> None:
     async def ask() -> Gateway:
-        failures = Failures(breaker_failures=2)
+        failures = FailureSettings(breaker_failures=2)
         async with (
             Fake(chunked([delta("4")], end=False)) as fake,
             gateway(fake, failures=failures) as app,

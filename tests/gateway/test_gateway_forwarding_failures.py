@@ -31,7 +31,7 @@ from forwarding_target import (
 )
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.forwarding import Breakers
+from prefill_router.gateway.proxy import Breakers
 from prefill_router.minipool.server import Faults, Rule, ScriptedModel, serve
 from prefill_router.targets import Pool, Provider, Target
 

@@ -27,13 +27,17 @@ from forwarding_target import (
     whole,
 )
 
-from prefill_router.gateway.forwarding.arrival import Arrival, BrokenError
-from prefill_router.gateway.forwarding.call import Call
-from prefill_router.gateway.forwarding.client import Client, GoneError
-from prefill_router.gateway.forwarding.connection import Connection
-from prefill_router.gateway.forwarding.facts import Facts
-from prefill_router.gateway.forwarding.lines import Line
-from prefill_router.gateway.forwarding.watch import Watch
+from prefill_router.gateway.proxy.call import (
+    BrokenResponseError,
+    ClientConnection,
+    ClientGoneError,
+    ForwardRequest,
+    ResponseStream,
+)
+from prefill_router.gateway.proxy.connections import ProviderConnection
+from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
+from prefill_router.gateway.proxy.response_metadata import ResponseMetadata
+from prefill_router.gateway.proxy.stream_observer import StreamObserver
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 BODY = json.dumps(ANSWER).encode()
@@ -122,14 +126,14 @@ class Wire(asyncio.Transport):
         return 0
 
 
-async def to_its_end(arrival: Arrival) -> None:
+async def to_its_end(arrival: ResponseStream) -> None:
     await arrival.head()
     while await arrival.piece():
         pass
 
 
-def on_a_wire() -> tuple[Connection, Wire, Arrival]:
-    connection, wire = Connection(freed=lambda _: None), Wire()
+def on_a_wire() -> tuple[ProviderConnection, Wire, ResponseStream]:
+    connection, wire = ProviderConnection(freed=lambda _: None), Wire()
     connection.connection_made(wire)
     return connection, wire, connection.ask(b"POST / HTTP/1.1\r\n\r\n", b"")
 
@@ -155,7 +159,7 @@ def test_what_has_no_end_and_is_no_body_is_read_no_further(what: str) -> None:
         for _ in range(5):
             connection.data_received(more)
         assert wire.is_aborted
-        with pytest.raises(BrokenError):
+        with pytest.raises(BrokenResponseError):
             await to_its_end(arrival)
 
     asyncio.run(read())
@@ -229,14 +233,14 @@ def peak() -> Iterator[Any]:
 
 
 def test_counting_a_long_text_takes_no_more_memory_than_the_text(peak: Any) -> None:
-    facts = Facts("chat")
+    facts = ResponseMetadata("chat")
     facts.count(b'{"content": "' + b"x\\n" * 2**20 + b'", "arguments": "\\"abc')
     assert facts.output_bytes == 3 * 2**20 + 5
     assert peak() < 30 * 2**20
 
 
 def test_an_object_over_lines_without_an_end_isnt_kept(peak: Any) -> None:
-    watch = Watch("chat", leave_out_usage=False)
+    watch = StreamObserver("chat", leave_out_usage=False)
     watch.feed(delta("4"))
     line = b"data: " + b"x" * 2**16 + b"\n"
     watch.feed(b'data: {"usage": {\n')
@@ -250,7 +254,7 @@ def test_an_object_over_lines_without_an_end_isnt_kept(peak: Any) -> None:
 
 
 def test_tool_calls_without_an_end_are_looked_at_once() -> None:
-    watch = Watch("chat", leave_out_usage=False)
+    watch = StreamObserver("chat", leave_out_usage=False)
     calls = [{"index": n, "id": f"call_{n}"} for n in range(3000)]
     watch.feed(delta("4"))
     watch.feed(b"data: " + b'"tool_calls"' * 20_000 + b"\n\n")  # squared, it took a minute
@@ -260,7 +264,7 @@ def test_tool_calls_without_an_end_are_looked_at_once() -> None:
 
 
 def test_ids_that_are_books_arent_kept() -> None:
-    facts = Facts("chat")
+    facts = ResponseMetadata("chat")
     book = "x" * 2**15
     call = {"delta": {"tool_calls": [{"id": book}, {"id": "call_1"}]}}
     facts.take({"id": book, "choices": [call]})
@@ -274,10 +278,10 @@ def test_ids_that_are_books_arent_kept() -> None:
 def test_nobody_is_connected_to_for_a_client_that_has_left() -> None:
     async def ask() -> None:
         async with Fake(GOOD_WHOLE) as fake, gateway(fake) as app:
-            client = Client(Asked().receive, Asked().send)
+            client = ClientConnection(Asked().receive, Asked().send)
             client.gone = True
             line = app.forwarder._lines[0]
-            with pytest.raises(GoneError):
+            with pytest.raises(ClientGoneError):
                 await line.call(a_call(), CHAT, client=client)
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -287,16 +291,16 @@ def test_nobody_is_connected_to_for_a_client_that_has_left() -> None:
 def test_a_call_that_is_cancelled_as_its_answer_begins_frees_the_target() -> None:
     async def ask() -> None:
         stopped: list[bool] = []
-        arrival = Arrival(stop=lambda: stopped.append(True))
+        arrival = ResponseStream(stop=lambda: stopped.append(True))
 
         class Calls:
-            async def call(self, *_: object, **__: object) -> Arrival:
+            async def call(self, *_: object, **__: object) -> ResponseStream:
                 return arrival
 
         provider = pool_of("http://127.0.0.1:9").provider_of("a")
-        line = Line(provider, "", failures=QUICK)
+        line = ProviderEndpoint(provider, "", failures=QUICK)
         line._calls = Calls()  # type: ignore[assignment]
-        client = Client(Asked().receive, Asked().send)
+        client = ClientConnection(Asked().receive, Asked().send)
         task = asyncio.create_task(line.call(a_call(), CHAT, client=client))
         while arrival._waiter is None:
             await asyncio.sleep(0)
@@ -309,11 +313,11 @@ def test_a_call_that_is_cancelled_as_its_answer_begins_frees_the_target() -> Non
     asyncio.run(ask())
 
 
-def a_call() -> Call:
+def a_call() -> ForwardRequest:
     async def finished(_: object) -> None:
         pass
 
-    return Call(
+    return ForwardRequest(
         endpoint="chat",
         bodies=lambda _: CHAT,
         order=("a",),
@@ -338,7 +342,7 @@ def test_behind_a_proxy_no_cookie_goes_to_the_next_and_no_body_outlives_its_send
                 body = CHAT.replace(b"hi", b"ho")
                 before = sys.getrefcount(body)
                 line = app.forwarder._lines[0]
-                client = Client(Asked().receive, Asked().send)
+                client = ClientConnection(Asked().receive, Asked().send)
                 arrival = await line.call(a_call(), body, client=client)
                 assert proxy.requests[-1][2] == body
                 assert sys.getrefcount(body) == before
@@ -351,7 +355,7 @@ def test_behind_a_proxy_no_cookie_goes_to_the_next_and_no_body_outlives_its_send
 def test_a_key_in_a_good_stream_is_handed_on_to_nobody_however_it_is_cut(key: str) -> None:
     said = delta(f"my key is {key}")
     for stream in (said, said.replace(b"/", b"\\/"), said[:-2]):
-        watch = Watch("chat", leave_out_usage=False, secret=key)
+        watch = StreamObserver("chat", leave_out_usage=False, secret=key)
         got = [watch.feed(stream[place : place + 1]) for place in range(len(stream))]
         whole = b"".join((*got, watch.close()))
         assert b"my key is [redacted]" in whole
@@ -360,5 +364,5 @@ def test_a_key_in_a_good_stream_is_handed_on_to_nobody_however_it_is_cut(key: st
 
 @pytest.mark.parametrize("key", ["dummy", "none", None, "other-secret-0123456789"])
 def test_what_quotes_no_key_is_the_very_same(key: str | None) -> None:
-    watch, stream = Watch("chat", leave_out_usage=False, secret=key), delta("dummy, none")
+    watch, stream = StreamObserver("chat", leave_out_usage=False, secret=key), delta("dummy, none")
     assert watch.feed(stream) is stream

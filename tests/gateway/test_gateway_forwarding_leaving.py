@@ -26,9 +26,9 @@ from forwarding_target import (
     whole,
 )
 
-from prefill_router.gateway.forwarding import Breakers
-from prefill_router.gateway.forwarding.client import Client
-from prefill_router.gateway.forwarding.proxied import ProxiedCalls
+from prefill_router.gateway.proxy import Breakers
+from prefill_router.gateway.proxy.call import ClientConnection
+from prefill_router.gateway.proxy.provider_endpoints import ProxiedConnections
 
 WAITS: dict[str, Script] = {
     "before the headers": [HANG],
@@ -284,12 +284,17 @@ def test_a_slow_client_holds_up_a_proxy_too() -> None:
 
     async def ask() -> int:
         url = httpx2.URL("http://nowhere.invalid/v1")
-        calls = ProxiedCalls(url, connect_seconds=1)
+        calls = ProxiedConnections(url, connect_seconds=1)
         transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=pieces()))
         calls._client = httpx2.AsyncClient(transport=transport)  # for the proxy
         client = Asked()
         arrival = await calls.call(
-            b"POST", b"/", [], b"{}", client=Client(client.receive, client.send), fresh=False
+            b"POST",
+            b"/",
+            [],
+            b"{}",
+            client=ClientConnection(client.receive, client.send),
+            fresh=False,
         )
         await arrival.head()
         for _ in range(1000):

@@ -20,10 +20,10 @@ from forwarding_target import (
     whole,
 )
 
-from prefill_router.gateway.forwarding.client import Client
-from prefill_router.gateway.forwarding.facts import Facts
-from prefill_router.gateway.forwarding.proxied import ProxiedCalls
-from prefill_router.gateway.forwarding.whole_lines import WholeLines
+from prefill_router.gateway.proxy.call import ClientConnection
+from prefill_router.gateway.proxy.provider_endpoints import ProxiedConnections
+from prefill_router.gateway.proxy.response_metadata import ResponseMetadata
+from prefill_router.gateway.proxy.stream_observer import PassthroughStream
 from prefill_router.targets import Pool, Provider, Target
 
 PLAIN = {"is_plain": True, "endpoint": "responses"}
@@ -112,8 +112,8 @@ def test_a_call_that_a_target_lacks_goes_to_the_next() -> None:
     assert [app.breakers.failures(name) for name in "ab"] == [0, 0]
 
 
-def pieces_of(pieces: Sequence[bytes]) -> tuple[list[bytes], WholeLines]:
-    watch = WholeLines(Facts("responses"))
+def pieces_of(pieces: Sequence[bytes]) -> tuple[list[bytes], PassthroughStream]:
+    watch = PassthroughStream(ResponseMetadata("responses"))
     return [watch.feed(piece) for piece in pieces], watch
 
 
@@ -146,11 +146,16 @@ def test_a_proxy_gets_the_method_and_no_body(method: bytes) -> None:
         return httpx2.Response(200, content=pieces())
 
     async def ask() -> bytes:
-        calls = ProxiedCalls(httpx2.URL("http://nowhere.invalid/v1"), connect_seconds=1)
+        calls = ProxiedConnections(httpx2.URL("http://nowhere.invalid/v1"), connect_seconds=1)
         calls._client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
         client = Asked()
         arrival = await calls.call(
-            method, b"/v1/x?y", [], b"", client=Client(client.receive, client.send), fresh=False
+            method,
+            b"/v1/x?y",
+            [],
+            b"",
+            client=ClientConnection(client.receive, client.send),
+            fresh=False,
         )
         await arrival.head()
         return await arrival.piece()

@@ -22,7 +22,7 @@ from forwarding_target import (
     gateway,
 )
 
-from prefill_router.gateway.outcome import Outcome
+from prefill_router.gateway.records import RequestOutcome
 
 TOOLS = (
     b": OPENROUTER PROCESSING\n\n",
@@ -107,7 +107,7 @@ def test_the_outcome_is_known_before_the_last_byte_is_sent() -> None:
     client = Asked(STREAM)
 
     async def ask() -> None:
-        async def finished(_: Outcome) -> None:
+        async def finished(_: RequestOutcome) -> None:
             seen.append(client.body)
 
         async with (

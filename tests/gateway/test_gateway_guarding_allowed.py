@@ -17,8 +17,8 @@ from guarded_server import (
 )
 from starlette.types import Receive, Scope, Send
 
-from prefill_router.gateway.guarding.keys import ClientKeys
-from prefill_router.gateway.settings import Limits, Listen
+from prefill_router.gateway.guard.client_keys import ClientKeys
+from prefill_router.gateway.settings import LimitSettings, ListenSettings
 
 ALICE, ROOT = "pr-alice-0123456789abcdef", "pr-root-0123456789abcdef"
 KEYS = (a_key("alice", ALICE), a_key("root", ROOT, admin=True))
@@ -119,7 +119,7 @@ class Holding:
 def test_so_many_at_once_and_no_more(what: str) -> None:
     app = Holding()
     keys = [a_key("a", ALICE, concurrent=2 if what == "key" else None)]
-    limits = Limits(requests=2 if what == "gateway" else 10)
+    limits = LimitSettings(requests=2 if what == "gateway" else 10)
     post = request("POST", CHAT, (JSON, bearing(ALICE)), b"{}")
     with guarded(app, keys=keys, limits=limits) as server:
         held = [server.connect() for _ in range(2)]
@@ -140,7 +140,10 @@ def test_so_many_at_once_and_no_more(what: str) -> None:
 
 def test_admins_come_through_when_the_gateway_is_full() -> None:
     app = Holding()
-    with guarded(app, keys=KEYS, limits=Limits(requests=1)) as server, server.connect() as sock:
+    with (
+        guarded(app, keys=KEYS, limits=LimitSettings(requests=1)) as server,
+        server.connect() as sock,
+    ):
         sock.sendall(request("POST", CHAT, (JSON, bearing(ALICE)), b"{}"))
         app.begun.acquire()
         assert server.post(headers=[bearing(ALICE)]).status == 503
@@ -151,9 +154,9 @@ def test_admins_come_through_when_the_gateway_is_full() -> None:
 def test_other_settings_hold_from_then_on() -> None:
     with guarded(keys=KEYS) as server:
         assert server.post(headers=[bearing(ALICE)]).status == 200
-        server.guard.use(listen=Listen(), limits=Limits(), keys=ClientKeys(KEYS[1:]))
+        server.guard.use(listen=ListenSettings(), limits=LimitSettings(), keys=ClientKeys(KEYS[1:]))
         assert server.post(headers=[bearing(ALICE)]).status == 401
-        listen = Listen(hosts=("gateway.example",))
-        server.guard.use(listen=listen, limits=Limits(body_bytes=1), keys=None)
+        listen = ListenSettings(hosts=("gateway.example",))
+        server.guard.use(listen=listen, limits=LimitSettings(body_bytes=1), keys=None)
         assert server.ask("POST", CHAT, (JSON,), b"1", host="gateway.example").status == 200
         assert server.post().status == 413

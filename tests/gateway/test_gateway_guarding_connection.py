@@ -10,8 +10,8 @@ import pytest
 from guarded_server import JSON, Served, guarded, read_reply, request
 from starlette.types import Receive, Scope, Send
 
-from prefill_router.gateway.guarding.connection import guarded_protocol
-from prefill_router.gateway.settings import Limits
+from prefill_router.gateway.guard.http_protocol import guarded_protocol
+from prefill_router.gateway.settings import LimitSettings
 
 CHAT = "/v1/chat/completions"
 
@@ -19,14 +19,16 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Served]:
     protocol = guarded_protocol(header_bytes=2000, seconds=3600)
-    with guarded(limits=Limits(header_bytes=2000), http=protocol) as server:
+    with guarded(limits=LimitSettings(header_bytes=2000), http=protocol) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Served]:
     protocol = guarded_protocol(header_bytes=2000, seconds=0.5)
-    with guarded(limits=Limits(body_bytes=100), http=protocol, timeout_keep_alive=3600) as server:
+    with guarded(
+        limits=LimitSettings(body_bytes=100), http=protocol, timeout_keep_alive=3600
+    ) as server:
         yield server
 
 

@@ -15,16 +15,16 @@ from guarded_server import (
 )
 from starlette.types import Receive, Scope, Send
 
-from prefill_router.gateway.guarding import Guard, error_handlers
-from prefill_router.gateway.refusal import RefusalError
-from prefill_router.gateway.settings import Limits, Listen
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard import Guard, error_handlers
+from prefill_router.gateway.settings import LimitSettings, ListenSettings
 
 CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
 def free() -> Iterator[Served]:
-    with guarded(limits=Limits(body_bytes=100, header_bytes=2000)) as server:
+    with guarded(limits=LimitSettings(body_bytes=100, header_bytes=2000)) as server:
         yield server
 
 
@@ -189,7 +189,7 @@ def test_a_refusal_of_the_application_is_sent_unless_a_reply_has_begun() -> None
             await send({"type": "http.response.start", "status": 200, "headers": []})
         raise RefusalError("no", status=400, code="no")
 
-    guard = Guard(app, listen=Listen(), limits=Limits(), keys=None)
+    guard = Guard(app, listen=ListenSettings(), limits=LimitSettings(), keys=None)
     scope = {
         "type": "http",
         "method": "GET",
@@ -220,7 +220,7 @@ def test_web_sockets_are_closed_and_lifespans_go_on() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
         seen.append(scope["type"])
 
-    guard = Guard(app, listen=Listen(), limits=Limits(), keys=None)
+    guard = Guard(app, listen=ListenSettings(), limits=LimitSettings(), keys=None)
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from prefill_router.gateway.guarding.body import check_items
-from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard.admission import check_items
 
 MOST = 50_000
 TURN = {"role": "user", "content": "x"}

@@ -12,17 +12,17 @@ from guarded_server import a_key
 
 from commands import malformed, refused, succeeded
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.guarding import (
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard import (
     ClientKey,
     ClientKeys,
     KeyLimits,
-    Slots,
+    RequestSlots,
     key_budgets,
     read_keys,
 )
-from prefill_router.gateway.guarding.key_file import add_key, digest, new_key
-from prefill_router.gateway.refusal import RefusalError
-from prefill_router.gateway.settings import Budget
+from prefill_router.gateway.guard.client_keys import add_key, digest, new_key
+from prefill_router.gateway.settings import BudgetSettings
 
 SECRET = "pr-the-secret-of-alice-0123456789"
 HASH = digest(SECRET)
@@ -261,7 +261,7 @@ def test_a_refused_request_takes_nothing_from_the_minute() -> None:
 
 
 def test_the_gateway_takes_on_so_many() -> None:
-    slots = Slots(1)
+    slots = RequestSlots(1)
     slots.enter()
     with pytest.raises(RefusalError) as told:
         slots.enter()
@@ -274,6 +274,6 @@ def test_the_gateway_takes_on_so_many() -> None:
 def test_what_keys_may_spend_becomes_budgets() -> None:
     keys = [a_key("a", "1", dollars_per_day=5.0, dollars_per_hour=1.0), a_key("b", "2")]
     assert key_budgets(keys) == (
-        Budget(dollars=1.0, per="hour", key="a", stop=True),
-        Budget(dollars=5.0, per="day", key="a", stop=True),
+        BudgetSettings(dollars=1.0, per="hour", key="a", stop=True),
+        BudgetSettings(dollars=5.0, per="day", key="a", stop=True),
     )

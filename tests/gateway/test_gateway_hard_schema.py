@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from gateway_running import QUIET, TARGETS, Running, gateway_thread, make_gateway
 
-from prefill_router.gateway.serving.app import application
+from prefill_router.gateway.api.app import application
 from prefill_router.minipool.server import ScriptedModel, serve
 
 EXAMPLES = 6

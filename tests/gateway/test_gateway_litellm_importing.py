@@ -10,8 +10,8 @@ import yaml
 
 from commands import refused, succeeded
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.litellm import Imported, import_config
-from prefill_router.gateway.litellm.known import KNOWN
+from prefill_router.gateway.litellm import ImportedConfig, import_config
+from prefill_router.gateway.litellm.providers import KNOWN
 from prefill_router.gateway.settings import read_settings
 from prefill_router.targets import Provider, RequestOptions, Target, read_pool
 
@@ -97,11 +97,11 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def imported(config: Path) -> Imported:
+def imported(config: Path) -> ImportedConfig:
     return import_config(config, environment=ENVIRONMENT)
 
 
-def of(tmp_path: Path, value: Any) -> Imported:
+def of(tmp_path: Path, value: Any) -> ImportedConfig:
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(value))
     return import_config(tmp_path / "c.yaml", environment={})
 
@@ -110,7 +110,7 @@ def model(name: str = "a", info: Any = None, **params: Any) -> dict[str, Any]:
     return {"model_name": name, "litellm_params": params, "model_info": info or {}}
 
 
-def test_a_model_becomes_a_target(imported: Imported) -> None:
+def test_a_model_becomes_a_target(imported: ImportedConfig) -> None:
     assert imported.pool["large"] == Target(
         name="large",
         model="gpt-4.1",
@@ -127,7 +127,7 @@ def test_a_model_becomes_a_target(imported: Imported) -> None:
     assert "large" not in imported.notes
 
 
-def test_deployments_that_share_all_limits_share_their_provider(imported: Imported) -> None:
+def test_deployments_that_share_all_limits_share_their_provider(imported: ImportedConfig) -> None:
     assert imported.pool.provider_of("small") is imported.pool.provider_of("large")
     assert imported.pool.provider_of("large") == Provider(
         name="openai",
@@ -138,7 +138,7 @@ def test_deployments_that_share_all_limits_share_their_provider(imported: Import
     )
 
 
-def test_limits_of_a_deployment_make_a_provider_of_its_own(imported: Imported) -> None:
+def test_limits_of_a_deployment_make_a_provider_of_its_own(imported: ImportedConfig) -> None:
     own = imported.pool["own"]
     assert own.model == "Qwen/Qwen3-8B"
     assert own.request.max_tokens == 2048
@@ -155,7 +155,7 @@ def test_limits_of_a_deployment_make_a_provider_of_its_own(imported: Imported) -
     )
 
 
-def test_what_is_known_of_a_provider_is_filled_in(imported: Imported) -> None:
+def test_what_is_known_of_a_provider_is_filled_in(imported: ImportedConfig) -> None:
     sonnet = imported.pool.provider_of("sonnet")
     assert sonnet.base_url == "https://proxy.example.com/v1"
     assert sonnet.dialect == "anthropic"
@@ -208,7 +208,7 @@ def test_models_go_to_the_provider_that_litellm_asks(
     assert pool.provider_of("a").name == provider
 
 
-def test_settings_have_counterparts(imported: Imported, tmp_path: Path) -> None:
+def test_settings_have_counterparts(imported: ImportedConfig, tmp_path: Path) -> None:
     assert imported.settings == {
         "failures": {"retries": 2, "targets": 5, "breaker_failures": 4, "breaker_seconds": 30.0},
         "limits": {"requests": 500},
@@ -226,7 +226,7 @@ def test_extremes_stay_in_the_settings_ranges(tmp_path: Path) -> None:
     assert (failures.retries, failures.breaker_failures, failures.targets) == (10, 1, 100)
 
 
-def test_what_is_left_out_is_told_without_its_value(imported: Imported) -> None:
+def test_what_is_left_out_is_told_without_its_value(imported: ImportedConfig) -> None:
     left = {(one.what, one.models): one.why for one in imported.left_out}
     assert left["litellm_params.weight", ("large",)] == "the router chooses"
     assert left["model_info.tpm_class", ("large",)] == "has no counterpart"

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from prefill_router import Router
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.litellm import PrefillRouterStrategy, SpentError
-from prefill_router.gateway.litellm.request import read_asked
+from prefill_router.gateway.litellm.gateway_client import read_request
 
 CHEAP, MIDDLE, DEAR = TARGETS
 NOBODY = "http://127.0.0.1:9/v1"
@@ -341,16 +341,16 @@ def test_what_a_target_must_be_able_to_do_goes_with_the_request() -> None:
     turns = [{"role": "user", "content": "hi"}]
     tools = [{"type": "function", "function": {"name": "f"}}]
     known = {"tools": tools, "response_format": Answer, "api_key": "sk-1", "stop": "x"}
-    asked = read_asked(turns, None, {**known, "metadata": {"session_id": "ü", "x": 1}})
+    asked = read_request(turns, None, {**known, "metadata": {"session_id": "ü", "x": 1}})
     assert asked is not None
     assert asked.session is None
     body = json.loads(asked.body)
     assert body["tools"] == tools
     assert body["response_format"]["json_schema"]["name"] == "Answer"
     assert set(body) == {"model", "messages", "tools", "response_format"}
-    in_metadata = read_asked([Answer(number=1)], None, {"metadata": {"session_id": " s "}})
+    in_metadata = read_request([Answer(number=1)], None, {"metadata": {"session_id": " s "}})
     assert in_metadata is not None
     assert in_metadata.session == "s"
     assert json.loads(in_metadata.body)["messages"] == [{"number": 1}]
-    assert read_asked([object()], None, None) is None
-    assert read_asked(None, None, None) is None
+    assert read_request([object()], None, None) is None
+    assert read_request(None, None, None) is None

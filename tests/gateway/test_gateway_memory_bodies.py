@@ -18,10 +18,15 @@ from forwarding_target import GOOD, chunked, pool_of, whole
 from starlette.types import Receive, Scope, Send
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.guarding import FREE_BODY, Guard, Room
-from prefill_router.gateway.refusal import RefusalError
-from prefill_router.gateway.serving.incoming import read_incoming
-from prefill_router.gateway.settings import Limits, Listen, Settings, read_settings
+from prefill_router.gateway.api.request_scope import read_incoming
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard import FREE_BODY, BodyBudget, Guard
+from prefill_router.gateway.settings import (
+    GatewaySettings,
+    LimitSettings,
+    ListenSettings,
+    read_settings,
+)
 
 LONG = 2**19
 
@@ -88,14 +93,14 @@ class Waiting:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def guard_of(app: Any, room: Room) -> Guard:
-    limits = Limits(body_bytes=600, held_bytes=room.most)
-    return Guard(app, listen=Listen(), limits=limits, keys=None, room=room)
+def guard_of(app: Any, room: BodyBudget) -> Guard:
+    limits = LimitSettings(body_bytes=600, held_bytes=room.most)
+    return Guard(app, listen=ListenSettings(), limits=limits, keys=None, room=room)
 
 
 def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_does() -> None:
     async def run() -> None:
-        app, room = Waiting(), Room(1000)
+        app, room = Waiting(), BodyBudget(1000)
         guard = guard_of(app, room)
         whole_one, half, cut, too_long = [Caller(guard) for _ in range(4)]
         await whole_one.give(100)
@@ -127,7 +132,7 @@ def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_do
 @pytest.mark.parametrize("length", [None, 500])
 def test_what_finds_no_room_is_refused_and_may_come_again(length: int | None) -> None:
     async def run() -> None:
-        app, room = Waiting(), Room(1000)
+        app, room = Waiting(), BodyBudget(1000)
         guard = guard_of(app, room)
         first = Caller(guard)
         await first.give(600, more=False)
@@ -155,7 +160,7 @@ def test_what_finds_no_room_is_refused_and_may_come_again(length: int | None) ->
 
 def test_a_body_that_nobody_needs_makes_room_while_its_request_goes_on() -> None:
     async def run() -> None:
-        app, room = Waiting(), Room(1000)
+        app, room = Waiting(), BodyBudget(1000)
         app.frees = True
         guard = guard_of(app, room)
         callers = [Caller(guard) for _ in range(5)]
@@ -172,7 +177,7 @@ def test_a_body_that_nobody_needs_makes_room_while_its_request_goes_on() -> None
 
 def test_an_admin_needs_no_room_and_sends_little() -> None:
     async def run() -> None:
-        app, room = Waiting(), Room(600)
+        app, room = Waiting(), BodyBudget(600)
         app.go.set()
         guard = guard_of(app, room)
         room.held = 600
@@ -188,12 +193,12 @@ def test_an_admin_needs_no_room_and_sends_little() -> None:
 
 def test_the_room_can_be_set_anew_and_holds_at_least_one_body(tmp_path: Path) -> None:
     async def run() -> None:
-        room = Room(1000)
+        room = BodyBudget(1000)
         guard = guard_of(Waiting(), room)
         caller = Caller(guard)
         await caller.give(600, more=False)
-        less = Limits(body_bytes=100, held_bytes=100)
-        guard.use(listen=Listen(), limits=less, keys=None)
+        less = LimitSettings(body_bytes=100, held_bytes=100)
+        guard.use(listen=ListenSettings(), limits=less, keys=None)
         assert (room.most, room.held) == (100, 600)
         caller.task.cancel()
         with suppress(asyncio.CancelledError):
@@ -209,7 +214,7 @@ def test_the_room_can_be_set_anew_and_holds_at_least_one_body(tmp_path: Path) ->
 
 @pytest.mark.parametrize("model", ["auto", "a"])
 def test_what_was_read_of_a_body_is_forgotten_before_anything_is_waited_for(model: str) -> None:
-    pool, settings = pool_of("http://127.0.0.1:9/v1"), Settings()
+    pool, settings = pool_of("http://127.0.0.1:9/v1"), GatewaySettings()
     body = json.dumps(chat(model, "hi", stream=True, x=[[]] * 100_000)).encode()
     tracemalloc.start()
     try:

@@ -11,10 +11,10 @@ import pytest
 from page_source import FakeSource
 from starlette.applications import Starlette
 
-from prefill_router.gateway import outcome, words
+from prefill_router.gateway import records, types as words
+from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.page import PageSource, page_routes, shapes
-from prefill_router.gateway.page.files import HEADERS, read_page_files
-from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.page.routes import HEADERS, read_page_files
 
 
 def ask(source: PageSource, path: str, *, method: str = "GET", **more: Any) -> httpx2.Response:
@@ -112,10 +112,10 @@ def test_the_check_of_shapes_finds_what_is_wrong() -> None:
         ("decisions", shapes.Decisions),
         ("decisions?outcome=cut&id=00", shapes.Decisions),
         ("spend", shapes.Spend),
-        ("curve", shapes.Curve),
+        ("curve", shapes.CurveView),
         ("whatif?lam=0.9", shapes.WhatIf),
         ("targets", shapes.Targets),
-        ("drift", shapes.Drift),
+        ("drift", shapes.DriftView),
     ],
 )
 def test_numbers_have_their_shapes(source: FakeSource, path: str, shape: type) -> None:
@@ -268,7 +268,7 @@ def test_every_word_of_the_gateway_is_known_to_the_page() -> None:
         "BECAUSE": set(words.REASONS),
         "FALLBACKS": set(words.FALLBACK_REASONS),
         "OUTCOMES": set(words.OUTCOMES),
-        "ENDS": set(get_args(outcome.AttemptEnd)),
+        "ENDS": set(get_args(records.AttemptEnd)),
         "SCORED": set(words.SCORED),
         "STATES": set(get_args(shapes.State)),
         "BREAKERS": set(get_args(shapes.Breaker)),

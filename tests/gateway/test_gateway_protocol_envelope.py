@@ -16,8 +16,8 @@ from gateway_bodies import (
 )
 
 from prefill_router.data import Message
+from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.protocol import read_envelope
-from prefill_router.gateway.refusal import RefusalError
 from prefill_router.targets import Endpoint
 
 

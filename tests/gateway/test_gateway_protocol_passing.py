@@ -3,7 +3,7 @@
 import pytest
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.protocol import Header, Passing, to_client
+from prefill_router.gateway.protocol import Header, HeaderFilter, to_client
 
 SECRETS: list[Header] = [
     (b"authorization", b"Bearer secret"),
@@ -44,14 +44,14 @@ def test_targets_get_what_belongs_to_the_protocol() -> None:
         (b"x-own", b"1"),
     ]
     headers = [*SECRETS, *OF_ONE_CONNECTION, *PASSED, *others]
-    assert Passing().to_target(headers) == [*PASSED, *ALWAYS]
-    assert Passing(["X-Own"]).to_target(headers) == [*PASSED, (b"x-own", b"1"), *ALWAYS]
-    assert Passing().to_target([]) == ALWAYS
+    assert HeaderFilter().to_target(headers) == [*PASSED, *ALWAYS]
+    assert HeaderFilter(["X-Own"]).to_target(headers) == [*PASSED, (b"x-own", b"1"), *ALWAYS]
+    assert HeaderFilter().to_target([]) == ALWAYS
 
 
 def test_what_connection_names_stays_here() -> None:
     headers = [(b"user-agent", b"x"), (b"connection", b"close, Idempotency-Key"), *PASSED[4:]]
-    assert Passing().to_target(headers) == [(b"user-agent", b"x"), PASSED[5], *ALWAYS]
+    assert HeaderFilter().to_target(headers) == [(b"user-agent", b"x"), PASSED[5], *ALWAYS]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_connection_names_stays_here() -> None:
 )
 def test_some_headers_are_never_passed_on(name: str) -> None:
     with pytest.raises(ConfigError, match="which no target gets"):
-        Passing(["x-fine", name])
+        HeaderFilter(["x-fine", name])
 
 
 def test_clients_get_the_target_s_headers() -> None:

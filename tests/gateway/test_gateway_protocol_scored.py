@@ -13,7 +13,7 @@ from gateway_bodies import (
 
 from prefill_router.data import Message
 from prefill_router.gateway.protocol import scored_prompt
-from prefill_router.gateway.words import SCORED, Scored
+from prefill_router.gateway.types import SCORED, Scored
 
 
 @pytest.mark.parametrize("scored", SCORED)

@@ -8,9 +8,9 @@ import pytest
 from gateway_bodies import BODIES, packed
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.protocol import Envelope, read_envelope, scored_prompt
-from prefill_router.gateway.refusal import RefusalError
-from prefill_router.gateway.words import SCORED
+from prefill_router.gateway.types import SCORED
 from prefill_router.targets import ENDPOINTS, Endpoint
 
 READ = ("model", "stream", "stream_options", "input", "prompt", "previous_response_id")

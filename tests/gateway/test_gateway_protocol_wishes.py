@@ -3,40 +3,46 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from prefill_router.gateway.protocol import NO_WISHES, Asked, Wishes, parse_model, read_wishes
-from prefill_router.gateway.refusal import RefusalError
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.protocol import (
+    NO_PREFERENCES,
+    RequestedModel,
+    RoutingPreferences,
+    parse_model,
+    read_preferences,
+)
 
 TARGETS = ("small", "large", "org/model-v1:free")
 
 
-def parse(name: str, *, targets: tuple[str, ...] = TARGETS) -> Asked:
+def parse(name: str, *, targets: tuple[str, ...] = TARGETS) -> RequestedModel:
     return parse_model(name, targets=targets, names={"cheap": 0.2})
 
 
 @pytest.mark.parametrize(
     ("name", "asked"),
     [
-        ("auto", Asked()),
-        ("prefill-router", Asked()),
-        ("MoM", Asked()),
-        ("small", Asked(target="small")),
-        ("org/model-v1:free", Asked(target="org/model-v1:free")),
-        ("cheap", Asked(lam=0.2)),
-        ("prefill-router:0.7", Asked(lam=0.7)),
-        ("prefill-router:0", Asked(lam=0.0)),
-        ("prefill-router:1", Asked(lam=1.0)),
-        ("prefill-router:.5", Asked(lam=0.5)),
-        ("router-mf-0.25", Asked(lam=0.75)),
-        ("router-sw-ranking-1", Asked(lam=0.0)),
+        ("auto", RequestedModel()),
+        ("prefill-router", RequestedModel()),
+        ("MoM", RequestedModel()),
+        ("small", RequestedModel(target="small")),
+        ("org/model-v1:free", RequestedModel(target="org/model-v1:free")),
+        ("cheap", RequestedModel(lam=0.2)),
+        ("prefill-router:0.7", RequestedModel(lam=0.7)),
+        ("prefill-router:0", RequestedModel(lam=0.0)),
+        ("prefill-router:1", RequestedModel(lam=1.0)),
+        ("prefill-router:.5", RequestedModel(lam=0.5)),
+        ("router-mf-0.25", RequestedModel(lam=0.75)),
+        ("router-sw-ranking-1", RequestedModel(lam=0.0)),
     ],
 )
-def test_names(name: str, asked: Asked) -> None:
+def test_names(name: str, asked: RequestedModel) -> None:
     assert parse(name) == asked
 
 
 def test_a_target_of_the_same_name_comes_first() -> None:
     for name in ("auto", "cheap", "prefill-router:0.7", "router-mf-0.5"):
-        assert parse(name, targets=("x", name)) == Asked(target=name)
+        assert parse(name, targets=("x", name)) == RequestedModel(target=name)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +84,14 @@ def test_any_name_is_known_or_refused(name: str) -> None:
 PLAIN = [(b"host", b"x"), (b"authorization", b"Bearer k"), (b"x-stainless-os", b"Linux")]
 
 
-def wishes(*headers: tuple[str, str]) -> Wishes:
+def wishes(*headers: tuple[str, str]) -> RoutingPreferences:
     given = [(f"x-prefill-router-{name}".encode(), value.encode()) for name, value in headers]
-    return read_wishes([*PLAIN, *given], TARGETS)
+    return read_preferences([*PLAIN, *given], TARGETS)
 
 
 def test_no_wishes() -> None:
-    assert read_wishes(PLAIN, TARGETS) is NO_WISHES
-    assert read_wishes([], TARGETS) is NO_WISHES
+    assert read_preferences(PLAIN, TARGETS) is NO_PREFERENCES
+    assert read_preferences([], TARGETS) is NO_PREFERENCES
 
 
 def test_all_wishes() -> None:
@@ -97,7 +103,7 @@ def test_all_wishes() -> None:
         ("exclude", "org/model-v1:free"),
         ("scored", "conversation"),
     )
-    assert found == Wishes(
+    assert found == RoutingPreferences(
         lam=0.25,
         max_cost=0.001,
         allow=frozenset({"small", "large"}),
@@ -108,7 +114,7 @@ def test_all_wishes() -> None:
 
 def test_names_of_sessions() -> None:
     for value, session in ((b"thread 7", "thread 7"), (b"", None), ("fünf".encode(), "fünf")):
-        assert read_wishes([(b"x-session-id", value)], TARGETS).session == session
+        assert read_preferences([(b"x-session-id", value)], TARGETS).session == session
 
 
 @pytest.mark.parametrize(
@@ -141,4 +147,4 @@ def test_wishes_that_come_twice() -> None:
 @pytest.mark.parametrize("value", [b"x" * 257, b"a\x01b", b"\xff"])
 def test_malformed_sessions(value: bytes) -> None:
     with pytest.raises(RefusalError, match="x-session-id"):
-        read_wishes([(b"x-session-id", value)], TARGETS)
+        read_preferences([(b"x-session-id", value)], TARGETS)

@@ -11,8 +11,8 @@ from receipts_made import made_receipt, name_of, write
 
 from commands import malformed, refused, succeeded
 from prefill_router import Router, read_dataset
+from prefill_router.client import Usage
 from prefill_router.data import RoutingDataset, prompt_key
-from prefill_router.gateway.outcome import Attempt
 from prefill_router.gateway.receipts import (
     Feedback,
     Receipt,
@@ -21,9 +21,9 @@ from prefill_router.gateway.receipts import (
     export,
     prompt_of,
 )
+from prefill_router.gateway.records import TargetAttempt
 from prefill_router.targets import Pool, Target, write_pool
 from prefill_router.testing import make_routing_dataset
-from prefill_router.upstream import Usage
 
 RECIPE = "features: {kind: complexity}\npredictor: {kind: logistic}\n"
 PRICES = Pool(tuple(Target(name=f"target-{k}", input_price=1, output_price=2) for k in range(3)))
@@ -94,7 +94,7 @@ def test_the_latest_is_explained(file: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
-    left = Attempt(target="large", end="breaker_open", status=None, seconds=0.0)
+    left = TargetAttempt(target="large", end="breaker_open", status=None, seconds=0.0)
     file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (left,)})])
     told = succeeded("explain", "last", "--receipts", file)
     assert "large wasn't asked: its breaker was open" in told

@@ -12,14 +12,15 @@ import pytest
 from postgres_server import IN_URL, PASSWORD, PostgresServer, absent, postgres_server
 from receipts_made import COSTS, START, made_receipt, name_of, plain
 
+from prefill_router.client import Usage
 from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.gateway.receipts import (
     DownError,
     Feedback,
+    ReceiptWriter,
+    RequestSpend,
     RowError,
-    Spending,
-    Turn,
-    Writer,
+    SessionTurn,
     latest_feedback,
     open_store,
     read_receipts,
@@ -28,9 +29,8 @@ from prefill_router.gateway.receipts import (
     spend_since,
     summary,
 )
-from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import NAMES, to_row
-from prefill_router.upstream import Usage
+from prefill_router.gateway.receipts.writer import Retention
 
 Make = Callable[[], str]
 
@@ -170,15 +170,16 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
         rows = (none, alone, stored, refused, ended, told, cut, broken)
         store.insert([to_row(r) for r in rows], [])
     assert list(spend_since(url, START + 1)) == [
-        Spending("team", START + n, 2 * COSTS["large" if n % 2 else "small"]) for n in (1, 2, 4, 5)
+        RequestSpend("team", START + n, 2 * COSTS["large" if n % 2 else "small"])
+        for n in (1, 2, 4, 5)
     ]
     assert list(sessions_since(url, START + 1)) == [
-        Turn("s1", "large", 121, START + 1, ("call_1",), None, "team"),
-        Turn("s2", "small", 122, START + 2, ("call_2",), None, "team"),
-        Turn(None, "small", 124, START + 4, ("call_4",), None, "team"),
-        Turn(None, "large", 125, START + 5, ("call_5",), "resp_5", "team"),
-        Turn("s2", "small", 77, START + 8, (), None, "team"),
-        Turn(None, "large", 129, START + 9, (), "resp_9", "team"),
+        SessionTurn("s1", "large", 121, START + 1, ("call_1",), None, "team"),
+        SessionTurn("s2", "small", 122, START + 2, ("call_2",), None, "team"),
+        SessionTurn(None, "small", 124, START + 4, ("call_4",), None, "team"),
+        SessionTurn(None, "large", 125, START + 5, ("call_5",), "resp_5", "team"),
+        SessionTurn("s2", "small", 77, START + 8, (), None, "team"),
+        SessionTurn(None, "large", 129, START + 9, (), "resp_9", "team"),
     ]
 
 
@@ -289,7 +290,7 @@ def test_waiting_receipts_are_written_when_the_server_is_back(server: PostgresSe
     drop_all(server.url)
 
     async def work() -> tuple[list[bool], list[bool]]:
-        writer = Writer(open_store(server.url), wait_seconds=60)
+        writer = ReceiptWriter(open_store(server.url), wait_seconds=60)
         before = [await writer.keep(made_receipt(n)) for n in range(3)]
         await asyncio.to_thread(server.stop)
         waiting = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(3, 9)]

@@ -9,7 +9,7 @@ from typing import Any
 from clients_world import CHEAP, PRICES, chat, served, world
 from forwarding_target import ANSWER, chunked, whole
 
-from prefill_router.gateway.settings import Logs
+from prefill_router.gateway.settings import LogSettings
 from prefill_router.gateway.telemetry import logging_to
 
 KEY = "sk-hush-0123456789"
@@ -57,7 +57,7 @@ def test_a_key_that_comes_with_a_reload_is_in_no_line_of_the_log(tmp_path: Path)
     stream, late, early = io.StringIO(), "a-late+key/0123456789", "an-early+key/0123456789"
     with (
         world(tmp_path, dialects=dict.fromkeys(PRICES, "openai")) as made,
-        logging_to(Logs(), stream=stream) as log,
+        logging_to(LogSettings(), stream=stream) as log,
     ):
         made.environment["LAB_KEY"] = early
         with served(made) as gateway:

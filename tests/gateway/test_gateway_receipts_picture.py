@@ -6,7 +6,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from receipts_made import made_receipt
 
 from prefill_router.gateway.receipts import Recorded, replay
-from prefill_router.gateway.receipts.picture import picture, rows_of
+from prefill_router.gateway.receipts.replay_figure import picture, rows_of
 
 NEAR = {f"target-{k}": (0.5 + 0.004 * k, 0.01 + 0.00003 * k) for k in range(6)}
 

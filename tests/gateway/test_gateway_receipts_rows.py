@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from receipts_made import made_receipt, plain
 
+from prefill_router.client import Usage
 from prefill_router.errors import CorruptError, DataError
-from prefill_router.gateway.outcome import Attempt
 from prefill_router.gateway.receipts import Feedback, Receipt
 from prefill_router.gateway.receipts.rows import COLUMNS, NAMES, from_row, to_row
-from prefill_router.upstream import Usage
+from prefill_router.gateway.records import TargetAttempt
 
 VARIED: dict[str, dict[str, Any]] = {
     "usual": {},
@@ -46,8 +46,8 @@ VARIED: dict[str, dict[str, Any]] = {
             "status": 502,
             "usage": None,
             "attempts": (
-                Attempt(target="large", end="connect", status=None, seconds=0.5),
-                Attempt(target="middle", end="server_error", status=500, seconds=0.125),
+                TargetAttempt(target="large", end="connect", status=None, seconds=0.5),
+                TargetAttempt(target="middle", end="server_error", status=500, seconds=0.125),
             ),
             "response_id": None,
             "tool_calls": (),

@@ -9,17 +9,17 @@ from receipts_made import made_receipt, write
 
 from commands import malformed, succeeded
 from prefill_router.errors import DataError
-from prefill_router.gateway.deciding import Costs
+from prefill_router.gateway.decide import RequestCosts
 from prefill_router.gateway.receipts import (
-    Keeping,
+    AffinityRule,
     Receipt,
     Recorded,
-    keeping_details,
+    affinity_rule_details,
     replay,
     scale_details,
 )
 from prefill_router.gateway.receipts.rows import from_row, to_row
-from prefill_router.gateway.serving.replaying import replay_sessions
+from prefill_router.gateway.receipts.session_replay import replay_sessions
 from prefill_router.policy import Lambda, Policy, Tolerance
 from prefill_router.targets import Pool
 
@@ -38,13 +38,13 @@ def receipt(made: World, by: Parts, question: Any, said: Any, ended: Any) -> Rec
     choice = made.decider.decide(question, said)
     done = outcome(choice.target, **ended)
     made.decider.answered(choice, done, cost=None, at=question.at + done.total_seconds)
-    costs = Costs(by.costs)
-    keeping = Keeping(
+    costs = RequestCosts(by.costs)
+    keeping = AffinityRule(
         **SESSIONS,
         ratio=dict(zip(NAMES, costs.ratio.tolist(), strict=True)),
         saved=dict(zip(NAMES, costs.saved.tolist(), strict=True)),
     )
-    details = scale_details(by.costs.scale, by.policy) | keeping_details(keeping)
+    details = scale_details(by.costs.scale, by.policy) | affinity_rule_details(keeping)
     return from_row(to_row(_receipt(choice, done, question.at, details)))
 
 

@@ -16,16 +16,16 @@ from receipts_made import made_receipt, name_of, write
 from prefill_router.gateway.receipts import (
     DownError,
     Feedback,
+    ReceiptWriter,
     RowError,
     Store,
-    Writer,
     latest_feedback,
     open_store,
     read_receipts,
     writer as writer_module,
 )
 from prefill_router.gateway.receipts.rows import COLUMNS, Row
-from prefill_router.gateway.settings import Receipts
+from prefill_router.gateway.settings import ReceiptSettings
 
 PROMPT = [column.name for column in COLUMNS].index("prompt")
 
@@ -76,7 +76,7 @@ def test_what_has_gathered_is_written_together_in_order() -> None:
     store = HeldStore()
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=60)
+        writer = ReceiptWriter(store, wait_seconds=60)
         store.may.clear()
         tasks = [asyncio.create_task(writer.keep(made_receipt(0)))]
         await asyncio.to_thread(store.begun.wait)
@@ -99,7 +99,7 @@ def test_nobody_waits_longer_than_they_want_and_nothing_is_lost() -> None:
     store = HeldStore()
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=0.001)
+        writer = ReceiptWriter(store, wait_seconds=0.001)
         store.may.clear()
         assert not await writer.keep(made_receipt(1))
         assert (writer.stats().kept, writer.stats().waiting, writer.stats().lost) == (0, 1, 0)
@@ -115,7 +115,7 @@ def test_a_client_that_stops_waiting_changes_nothing() -> None:
     store = HeldStore()
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=60)
+        writer = ReceiptWriter(store, wait_seconds=60)
         store.may.clear()
         task = asyncio.create_task(writer.keep(made_receipt(1)))
         await asyncio.to_thread(store.begun.wait)
@@ -134,7 +134,7 @@ def test_a_full_queue_loses_what_comes_and_counts_it() -> None:
     store = HeldStore()
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=60, max_queue=2)
+        writer = ReceiptWriter(store, wait_seconds=60, max_queue=2)
         store.may.clear()
         tasks = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(5)]
         await asyncio.to_thread(store.begun.wait)
@@ -157,7 +157,7 @@ def test_prompts_that_wait_have_a_limit_and_receipts_are_kept_without(
     turns = [{"role": "user", "content": "eight of"}]
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=60)
+        writer = ReceiptWriter(store, wait_seconds=60)
         store.may.clear()
         prompts = ["seven c", "four", "and", "longer than ten"]
         kept = [made_receipt(n, prompt=prompt) for n, prompt in enumerate(prompts)]
@@ -176,7 +176,7 @@ def test_a_database_that_is_down_is_asked_again() -> None:
     store = HeldStore(failures=1)
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=60)
+        writer = ReceiptWriter(store, wait_seconds=60)
         assert await writer.keep(made_receipt(1))
         stats = writer.stats()
         assert (stats.kept, stats.failures, stats.last_error_kind) == (1, 1, "out for lunch")
@@ -195,7 +195,7 @@ def test_nobody_waits_for_a_database_that_is_known_to_be_away(
     store = HeldStore(failures=10**9)
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=10**6)
+        writer = ReceiptWriter(store, wait_seconds=10**6)
         waiting = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(3)]
         assert not any(await asyncio.gather(*waiting))
         for n in range(3, 6):
@@ -218,7 +218,7 @@ def test_what_is_left_at_the_end_is_counted() -> None:
     store = HeldStore(failures=10**9)
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=0.001)
+        writer = ReceiptWriter(store, wait_seconds=0.001)
         for n in range(3):
             assert not await writer.keep(made_receipt(n))
         assert not writer.healthy
@@ -235,7 +235,7 @@ def test_a_row_that_is_never_taken_is_lost_alone() -> None:
     loop["itself"] = loop
 
     async def work() -> None:
-        writer = Writer(store, wait_seconds=60)
+        writer = ReceiptWriter(store, wait_seconds=60)
         store.may.clear()
         first = asyncio.create_task(writer.keep(made_receipt(0)))
         await asyncio.to_thread(store.begun.wait)
@@ -262,7 +262,7 @@ class BrokenStore(HeldStore):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_writer_that_broke_says_so_and_holds_nobody_up() -> None:
     async def work() -> None:
-        writer = Writer(BrokenStore(), wait_seconds=0.001)
+        writer = ReceiptWriter(BrokenStore(), wait_seconds=0.001)
         assert not await writer.keep(made_receipt(1))
         while writer.healthy:
             await asyncio.sleep(0.001)
@@ -278,7 +278,7 @@ def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/receipts.sqlite"
 
     async def work() -> None:
-        writer = Writer(open_store(url), wait_seconds=60)
+        writer = ReceiptWriter(open_store(url), wait_seconds=60)
         assert await writer.keep(made_receipt(0))
         with closing(sqlite3.connect(tmp_path / "receipts.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -301,7 +301,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
 
     async def work() -> None:
         store.select(f"PRAGMA max_page_count = {pages + 4}")  # as if the disk had no more
-        writer = Writer(store, wait_seconds=60)
+        writer = ReceiptWriter(store, wait_seconds=60)
         tasks = [
             asyncio.create_task(writer.keep(made_receipt(n, prompt="x" * 50_000))) for n in range(4)
         ]
@@ -331,7 +331,7 @@ def test_old_receipts_are_deleted_between_writes(
     now = time.time()
 
     async def work() -> None:
-        writer = Writer(open_store(url), wait_seconds=60, keep_days=1)
+        writer = ReceiptWriter(open_store(url), wait_seconds=60, keep_days=1)
         assert await writer.keep(made_receipt(9, at=now))
         while writer.stats().deleted < 5:
             await asyncio.sleep(0.001)
@@ -353,7 +353,7 @@ def test_what_cannot_be_deleted_now_is_counted_and_stops_no_write() -> None:
             raise DownError(query, kind=str(values))
 
     async def work() -> None:
-        writer = Writer(Kept(), wait_seconds=60, keep_days=1)
+        writer = ReceiptWriter(Kept(), wait_seconds=60, keep_days=1)
         while not writer.stats().failures:
             await asyncio.sleep(0.001)
         assert await writer.keep(made_receipt(1))
@@ -365,5 +365,5 @@ def test_what_cannot_be_deleted_now_is_counted_and_stops_no_write() -> None:
 
 def test_a_day_is_kept_at_least() -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
-        Receipts(keep_days=0)
-    assert Receipts(keep_days=1).keep_days == 1
+        ReceiptSettings(keep_days=0)
+    assert ReceiptSettings(keep_days=1).keep_days == 1

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.serving.running import listening
-from prefill_router.gateway.settings import Listen
+from prefill_router.gateway.api.server import listening
+from prefill_router.gateway.settings import ListenSettings
 
 
 def test_small_pieces_are_sent_at_once_in_any_loop() -> None:
@@ -19,7 +19,7 @@ def test_small_pieces_are_sent_at_once_in_any_loop() -> None:
             options.set_result(place.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        place = listening(Listen(port=0))
+        place = listening(ListenSettings(port=0))
         server = await asyncio.start_server(seen, sock=place)
         _, writer = await asyncio.open_connection(*place.getsockname())
         try:
@@ -34,8 +34,8 @@ def test_small_pieces_are_sent_at_once_in_any_loop() -> None:
 
 
 def test_an_address_that_is_taken_is_named_with_what_would_do() -> None:
-    with listening(Listen(port=0)) as place:
+    with listening(ListenSettings(port=0)) as place:
         place.listen()
         port = place.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1, port {port}: .*--port"):
-            listening(Listen(port=port))
+            listening(ListenSettings(port=port))

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from receipts_made import made_receipt
 
-from prefill_router.gateway.forwarding import Breakers
-from prefill_router.gateway.outcome import Attempt
+from prefill_router.gateway.page.views import failing, health
+from prefill_router.gateway.proxy import Breakers
 from prefill_router.gateway.receipts import Receipt
-from prefill_router.gateway.serving.page_rows import failing, health
-from prefill_router.gateway.serving.recent import Recent
+from prefill_router.gateway.records import TargetAttempt
+from prefill_router.gateway.runtime.activity import RecentRequests
 from prefill_router.targets import Pool, Target
 
 MOST = 2000
@@ -18,7 +18,7 @@ WHERE = "http://127.0.0.1:9/v1"
 POOL = Pool(tuple(Target(name=name, base_url=WHERE) for name in ("small", "large")))
 
 
-def ended(number: int, *attempts: Attempt, **changed: float) -> Receipt:
+def ended(number: int, *attempts: TargetAttempt, **changed: float) -> Receipt:
     outcome: dict[str, Any] = {
         "target": "large",
         "attempts": attempts,
@@ -28,10 +28,10 @@ def ended(number: int, *attempts: Attempt, **changed: float) -> Receipt:
 
 
 def test_a_target_that_was_passed_over_was_not_called() -> None:
-    passed = Attempt(target="small", end="breaker_open", status=None, seconds=0.0)
-    failed = Attempt(target="small", end="server_error", status=500, seconds=0.1)
-    refused = Attempt(target="small", end="refused", status=400, seconds=0.1)
-    answered = Attempt(target="large", end="answered", status=200, seconds=0.2)
+    passed = TargetAttempt(target="small", end="breaker_open", status=None, seconds=0.0)
+    failed = TargetAttempt(target="small", end="server_error", status=500, seconds=0.1)
+    refused = TargetAttempt(target="small", end="refused", status=400, seconds=0.1)
+    answered = TargetAttempt(target="large", end="answered", status=200, seconds=0.2)
     receipts = [ended(1, passed, answered), ended(2, failed, answered), ended(3, refused)]
     breakers = Breakers(failures=5, seconds=10)
     small, large = (health(POOL, name, breakers, receipts) for name in POOL.names)
@@ -42,7 +42,7 @@ def test_a_target_that_was_passed_over_was_not_called() -> None:
 
 
 def test_calls_count_from_where_on_all_are_remembered() -> None:
-    now, recent = time.time(), Recent()
+    now, recent = time.time(), RecentRequests()
     recent.add(ended(1, at=now - 4000))
     recent.add(ended(2, at=now - 1000))
     since, found = recent.last_hour()
@@ -55,9 +55,9 @@ def test_calls_count_from_where_on_all_are_remembered() -> None:
 
 
 def test_a_target_that_fails_often_is_told() -> None:
-    failed = Attempt(target="small", end="server_error", status=500, seconds=0.1)
-    answered = Attempt(target="large", end="answered", status=200, seconds=0.2)
-    good = Attempt(target="small", end="answered", status=200, seconds=0.2)
+    failed = TargetAttempt(target="small", end="server_error", status=500, seconds=0.1)
+    answered = TargetAttempt(target="large", end="answered", status=200, seconds=0.2)
+    good = TargetAttempt(target="small", end="answered", status=200, seconds=0.2)
     breakers = Breakers(failures=5, seconds=10)
 
     def told(bad: int, well: int) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_target_that_fails_often_is_told() -> None:
 
 
 def test_minutes_count_what_came_failed_and_had_no_forecast() -> None:
-    now, recent = time.time(), Recent()
+    now, recent = time.time(), RecentRequests()
     minute = now // 60 * 60
     for number, at in enumerate((minute - 7200, minute - 60, minute - 59, minute)):
         recent.add(made_receipt(number, at=at, cost=0.5))
@@ -84,7 +84,7 @@ def test_minutes_count_what_came_failed_and_had_no_forecast() -> None:
 
 
 def test_requests_are_found_by_a_part_of_them() -> None:
-    recent = Recent()
+    recent = RecentRequests()
     recent.fill(ended(number) for number in range(9))
     found = recent.since(None, 2, which=lambda receipt: receipt.choice.id > ended(3).choice.id)
     assert [r.choice.id for r in found] == [ended(n).choice.id for n in (8, 7)]

@@ -15,9 +15,9 @@ from clients_world import CHATS, CHEAP, HEADER, PRICES, Served, World, ask, chat
 from forwarding_target import ANSWER, DONE, chunked, framed, whole
 from guarded_server import JSON, Got, Pairs, read_reply, request
 
-from prefill_router.gateway.forecasting import NoForecastError
+from prefill_router.gateway.forecast import NoForecastError
 from prefill_router.gateway.telemetry import Traces
-from prefill_router.gateway.telemetry.lines import FIELDS
+from prefill_router.gateway.telemetry.logs import FIELDS
 
 ODD = ("größe/模型", "two\nlines", 'quo"te, and more')
 
@@ -305,7 +305,7 @@ def test_every_request_has_a_span(made: World, gateway: Served) -> None:
 def test_the_log_of_what_is_refused_names_its_path_and_address(
     gateway: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", "prefill_router.gateway.serving.app"):
+    with caplog.at_level("INFO", "prefill_router.gateway.api.app"):
         gateway.ask(body=chat("no-such-model"))
         gateway.ask("/v1/route", chat("no-such-model"))
         ask(gateway.url, body=chat(), headers={"origin": "http://elsewhere"})  # by the guard

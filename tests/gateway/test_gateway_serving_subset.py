@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from gateway_running import make_gateway
 
-from prefill_router.gateway.deciding import Budgets, Decider, Question, Sessions
-from prefill_router.gateway.serving.loading import load
+from prefill_router.gateway.decide import Budgets, Decider, RoutingRequest, Sessions
+from prefill_router.gateway.runtime.configuration import load
 from prefill_router.router import Forecast
 from prefill_router.router.router import Router
 from prefill_router.targets import Pool, Provider, read_pool, write_pool
@@ -52,7 +52,8 @@ def test_targets_that_the_pool_lacks_are_neither_asked_nor_told(tmp_path: Path) 
     )
     best = Forecast(np.array([0.1, 0.5, 0.9]), 9, False)
     asked = [
-        Question(endpoint="chat", at=at, lam_asked=1.0, to_call=call) for call in (True, False)
+        RoutingRequest(endpoint="chat", at=at, lam_asked=1.0, to_call=call)
+        for call in (True, False)
     ]
     assert [decider.decide(each, best).order for each in asked] == [
         ("target-0",),

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.serving.places import Places
-from prefill_router.gateway.settings import Settings, read_settings
+from prefill_router.gateway.runtime.configuration import GatewayPaths
+from prefill_router.gateway.settings import GatewaySettings, read_settings
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_nothing_set_gives_the_defaults(file: Path) -> None:
     file.write_text("")
-    assert read_settings(file) == read_settings() == Settings()
+    assert read_settings(file) == read_settings() == GatewaySettings()
 
 
 def test_options_come_before_the_environment_and_that_before_the_file(
@@ -28,7 +28,7 @@ def test_options_come_before_the_environment_and_that_before_the_file(
     monkeypatch.setenv("PREFILL_ROUTER_ROUTING__FALLBACK", "cheapest")
     read = read_settings(file).routing
     assert (read.lam, read.fallback, read.novelty) == (0.2, "cheapest", 0.9)
-    places = Places(router=tmp_path, config=file, overrides={"routing": {"lam": 0.3}})
+    places = GatewayPaths(router=tmp_path, config=file, overrides={"routing": {"lam": 0.3}})
     assert places.settings().routing.lam == 0.3
     assert places.settings().routing.fallback == "cheapest"
 
@@ -76,7 +76,7 @@ def test_a_malformed_file_is_refused(file: Path, text: str, told: str) -> None:
 def test_a_malformed_variable_or_option_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = Places(router=tmp_path, overrides={"routing": {"lam": 7}})
+    places = GatewayPaths(router=tmp_path, overrides={"routing": {"lam": 7}})
     with pytest.raises(ConfigError, match=r"the options: routing\.lam: "):
         places.settings()
     monkeypatch.setenv("PREFILL_ROUTER_BUDGETS", "[{")

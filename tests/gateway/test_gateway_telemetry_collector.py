@@ -16,7 +16,7 @@ from clients_world import CHEAP, PRICES, ask, chat, served, world
 from forwarding_target import ANSWER, GOOD, chunked, whole
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from prefill_router.gateway.settings import Logs
+from prefill_router.gateway.settings import LogSettings
 from prefill_router.gateway.telemetry import Traces, logging_to
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -130,7 +130,7 @@ def test_a_collector_gets_the_spans_of_requests_and_none_of_their_words(tmp_path
 def logged() -> Iterator[list[str]]:
     """What the log says, filled when the block ends."""
     stream, lines = io.StringIO(), list[str]()
-    with logging_to(Logs(), stream=stream):
+    with logging_to(LogSettings(), stream=stream):
         yield lines
     lines.extend(json.loads(line)["event"] for line in stream.getvalue().splitlines())
 

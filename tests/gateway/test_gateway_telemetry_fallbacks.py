@@ -5,7 +5,7 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from prefill_router.gateway.telemetry import FallbackWatch, Finding, Metrics, Readings
+from prefill_router.gateway.telemetry import FallbackWatch, GaugeReadings, HealthFinding, Metrics
 
 
 class Clock:
@@ -45,18 +45,18 @@ def test_many_without_a_forecast_degrade_the_gateway(watch: FallbackWatch) -> No
         watch.add(None)
     for _ in range(5):
         watch.add("queue_full")
-    assert watch.check() == Finding("ok")
+    assert watch.check() == HealthFinding("ok")
     for _ in range(20):
         watch.add("deadline")
     told = "21% of the last minute's 120 decisions had no forecast"
     why = "17% too late, 4% too many requests"
-    assert watch.check() == Finding("degraded", f"{told}: {why}")
+    assert watch.check() == HealthFinding("degraded", f"{told}: {why}")
 
 
 def test_few_requests_are_no_alarm(watch: FallbackWatch) -> None:
     for _ in range(19):
         watch.add("deadline")
-    assert watch.check() == Finding("ok")
+    assert watch.check() == HealthFinding("ok")
 
 
 def test_log_says_once_that_it_begins_and_that_it_ends(
@@ -74,6 +74,6 @@ def test_log_says_once_that_it_begins_and_that_it_ends(
 
 
 def test_share_is_a_metric() -> None:
-    body, _ = Metrics(["a"], readings=Readings(fallback_share=lambda: 0.25)).render()
+    body, _ = Metrics(["a"], readings=GaugeReadings(fallback_share=lambda: 0.25)).render()
     found = {f.name: f for f in text_string_to_metric_families(body.decode())}
     assert found["prefill_router_fallback_share"].samples[0].value == 0.25

@@ -13,9 +13,10 @@ import pytest
 from guarded_server import a_key, bearing, guarded
 from telemetry_receipts import AT, RECEIPT, attempt, receipt
 
+from prefill_router.client.keys import REDACTED, Redaction
 from prefill_router.errors import ConfigError, MissingExtraError
-from prefill_router.gateway.refusal import RefusalError
-from prefill_router.gateway.settings import Logs
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.settings import LogSettings
 from prefill_router.gateway.telemetry import (
     Metrics,
     Traces,
@@ -24,8 +25,7 @@ from prefill_router.gateway.telemetry import (
     logs,
     with_fields,
 )
-from prefill_router.gateway.telemetry.lines import FIELDS
-from prefill_router.upstream.redaction import REDACTED, Redaction
+from prefill_router.gateway.telemetry.logs import FIELDS
 
 SECRET = 'sé"cret/+key'
 log = logging.getLogger("prefill_router.gateway.test")
@@ -33,7 +33,7 @@ log = logging.getLogger("prefill_router.gateway.test")
 
 def written(*, form: Literal["json", "text"] = "json", level: str = "info", work: Any) -> list[str]:
     stream = io.StringIO()
-    settings = Logs.model_validate({"form": form, "level": level})
+    settings = LogSettings.model_validate({"form": form, "level": level})
     with logging_to(settings, secrets=[SECRET, "abc"], stream=stream):
         work()
     return stream.getvalue().splitlines()
@@ -159,7 +159,7 @@ class Terminal(io.StringIO):
 
 def test_people_at_a_terminal_get_text_and_programs_get_json() -> None:
     for stream, starts in ((Terminal(), "20"), (io.StringIO(), "{")):
-        with logging_to(Logs(), stream=stream):
+        with logging_to(LogSettings(), stream=stream):
             log_request(RECEIPT)
         assert stream.getvalue().startswith(starts)
 
@@ -179,7 +179,7 @@ class Stuck(io.StringIO):
 def test_a_stuck_error_stream_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_MOST_WAITING", 10)
     stream = Stuck()
-    with logging_to(Logs(), stream=stream) as written_to:
+    with logging_to(LogSettings(), stream=stream) as written_to:
         for n in range(20):
             log.info("line %d", n)
         lost = written_to.lost
@@ -190,7 +190,7 @@ def test_a_stuck_error_stream_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_line_that_cant_be_written_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
-    with logging_to(Logs(), stream=stream) as written_to:
+    with logging_to(LogSettings(), stream=stream) as written_to:
         log.info("odd", extra={FIELDS: {("no", "name"): "a secret"}})
         log.info("after it")
     assert written_to.lost == 1
@@ -219,7 +219,7 @@ def test_a_secret_that_is_sent_everywhere_comes_back_nowhere() -> None:
     bodies = []
     stream = io.StringIO()
     with (
-        logging_to(Logs(level="debug"), stream=stream),
+        logging_to(LogSettings(level="debug"), stream=stream),
         guarded(app, keys=[a_key("alice", known)]) as server,
     ):
         for path in (f"/v1/{secret}?key={secret}", "/v1/chat/completions", f"/page/{secret}"):

@@ -12,15 +12,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from telemetry_receipts import RECEIPT, attempt, receipt
 
+from prefill_router.client import Usage
 from prefill_router.gateway.telemetry import (
     BudgetLeft,
     Drift,
     DriftWatch,
-    Finding,
+    EventLoopLag,
+    GaugeReadings,
     Health,
+    HealthFinding,
     Metrics,
-    Pulse,
-    Readings,
     check_encoder,
     check_keys,
     check_receipts,
@@ -28,7 +29,6 @@ from prefill_router.gateway.telemetry import (
     stability_index,
 )
 from prefill_router.targets import Pool, Target
-from prefill_router.upstream import Usage
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -139,7 +139,7 @@ def test_refusals_are_counted_by_status() -> None:
 
 def test_readings_are_read_when_they_are_asked_for() -> None:
     state = {"queue": 3}
-    readings = Readings(
+    readings = GaugeReadings(
         in_flight=lambda: 7,
         streams=lambda: 5,
         queue=lambda: state["queue"],
@@ -257,7 +257,7 @@ def test_nothing_to_watch_is_nothing_to_report() -> None:
 
 
 def test_health_tells_the_worst() -> None:
-    states = {"a": Finding("ok"), "b": Finding("ok")}
+    states = {"a": HealthFinding("ok"), "b": HealthFinding("ok")}
     health = Health(
         alive={"a": lambda: states["a"]}, ready={"a": lambda: states["a"], "b": lambda: states["b"]}
     )
@@ -266,10 +266,10 @@ def test_health_tells_the_worst() -> None:
         "state": "ready",
         "checks": {"a": {"state": "ok"}, "b": {"state": "ok"}},
     }
-    states["b"] = Finding("degraded", "slow")
+    states["b"] = HealthFinding("degraded", "slow")
     assert (health.ready().status, health.ready().value["state"]) == (200, "degraded")
     assert health.alive().value["state"] == "alive"
-    states["a"] = Finding("failed", "gone")
+    states["a"] = HealthFinding("failed", "gone")
     assert (health.ready().status, health.ready().value["state"]) == (503, "not_ready")
     assert (health.alive().status, health.alive().value["state"]) == (503, "failing")
     assert health.ready().value["checks"]["b"]["note"] == "slow"
@@ -301,12 +301,12 @@ def test_what_the_checks_find() -> None:
 
 def test_an_event_loop_that_is_held_up_is_noticed() -> None:
     now = [0.0]
-    pulse = Pulse(clock=lambda: now[0])
+    pulse = EventLoopLag(clock=lambda: now[0])
     assert pulse.check().verdict == "failed"
     for _ in range(3):
         pulse.beat()
         now[0] += 0.5
-    assert pulse.check() == Finding("ok")
+    assert pulse.check() == HealthFinding("ok")
     now[0] += 7
     assert pulse.check().verdict == "failed"
     pulse.beat()
@@ -315,16 +315,16 @@ def test_an_event_loop_that_is_held_up_is_noticed() -> None:
     for _ in range(130):
         now[0] += 0.5
         pulse.beat()
-    assert pulse.check() == Finding("ok")
+    assert pulse.check() == HealthFinding("ok")
 
 
 def test_the_pulse_beats_by_itself() -> None:
-    async def run() -> Finding:
-        pulse = Pulse()
+    async def run() -> HealthFinding:
+        pulse = EventLoopLag()
         task = asyncio.create_task(pulse.run())
         await asyncio.sleep(0)
         found = pulse.check()
         task.cancel()
         return found
 
-    assert asyncio.run(run()) == Finding("ok")
+    assert asyncio.run(run()) == HealthFinding("ok")

@@ -13,9 +13,9 @@ from page_tab import tab
 from receipts_made import START, made_receipt, write
 
 from commands import refused, succeeded
-from prefill_router.gateway.page.shapes import Curve, Spend, SpendWindow, WhatIf
+from prefill_router.gateway.page import views
+from prefill_router.gateway.page.shapes import CurveView, Spend, SpendWindow, WhatIf
 from prefill_router.gateway.receipts import Receipt, Recorded, explain, summary
-from prefill_router.gateway.serving import page_tradeoff
 
 
 def unpriced(number: int, **choice: Any) -> Receipt:
@@ -46,11 +46,11 @@ def test_requests_that_nobody_answered_cost_nothing(tmp_path: Path) -> None:
 
 def test_the_trade_off_without_prices_has_accuracies_alone() -> None:
     receipts = [unpriced(n) for n in range(4)]
-    curve = page_tradeoff.curve(Recorded.of(receipts), receipts)
+    curve = views.curve(Recorded.of(receipts), receipts)
     assert {point["cost"] for point in curve["points"]} == {None}
     assert curve["points"][0]["accuracy"] == pytest.approx(0.925)
     assert curve["singles"] == []
-    assert page_tradeoff.whatif(Recorded.of(receipts), now=0.1, then=0.9)["now"]["cost"] is None
+    assert views.whatif(Recorded.of(receipts), now=0.1, then=0.9)["now"]["cost"] is None
 
 
 def test_one_request_of_unknown_cost_makes_the_sum_unknown() -> None:
@@ -100,7 +100,7 @@ class Unpriced(FakeSource):
         keys = [{**each, "cost": None} for each in window["by_key"]]
         return {**window, **nothing, **alone, "by_target": spent, "by_key": keys}  # type: ignore[typeddict-item, return-value]
 
-    async def curve(self) -> Curve:
+    async def curve(self) -> CurveView:
         found = await super().curve()
         points = [{**point, "cost": None} for point in found["points"]]
         return {**found, "points": points, "singles": []}  # type: ignore[typeddict-item]

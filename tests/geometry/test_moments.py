@@ -55,7 +55,7 @@ def test_a_mean_far_larger_than_the_spread_loses_nothing() -> None:
 def test_many_blocks_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     states = sample(100, 5, 1)
     whole = Moments.of(states)
-    monkeypatch.setattr("prefill_router.geometry.moments._BLOCK_BYTES", 8 * 5 * 7)
+    monkeypatch.setattr("prefill_router.geometry._BLOCK_BYTES", 8 * 5 * 7)
     np.testing.assert_allclose(Moments.of(states).scatter, whole.scatter, rtol=1e-10, atol=1e-10)
 
 

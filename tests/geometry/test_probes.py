@@ -13,7 +13,8 @@ from planted import PLANTED, relabelled, shuffled, states_of, unchecked
 from prefill_router.activations import Site
 from prefill_router.data import stratified_folds
 from prefill_router.errors import ConfigError
-from prefill_router.probes import Probes, auc_by_target, cross_validated_auc
+from prefill_router.probes import Probes, cross_validated_auc
+from prefill_router.statistics import auc_by_target
 from prefill_router.testing import make_routing_dataset
 
 

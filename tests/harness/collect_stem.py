@@ -15,9 +15,9 @@ import traceback
 import openai  # noqa: F401
 
 from prefill_router.cli import main
+from prefill_router.client import call  # noqa: F401
 from prefill_router.harness import benchmarks  # noqa: F401
-from prefill_router.harness.collecting import collect  # noqa: F401
-from prefill_router.upstream import calling  # noqa: F401
+from prefill_router.harness.collection import job  # noqa: F401
 
 
 def work(arguments: list[str]) -> None:

@@ -9,16 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from prefill_router.client import Reply, Usage
+from prefill_router.client.client import Upstream
 from prefill_router.data import Prompt, Query
 from prefill_router.errors import UpstreamError
 from prefill_router.harness import Answer, Run, Task
-from prefill_router.harness.collecting.collect import collect
-from prefill_router.harness.collecting.options import CollectOptions
-from prefill_router.harness.collecting.summary import Summary
+from prefill_router.harness.collection.job import CollectionSummary, collect
+from prefill_router.harness.collection.plan import CollectOptions
 from prefill_router.minipool.server import Record, ScriptedModel, Server
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
-from prefill_router.upstream import Reply, Usage
-from prefill_router.upstream.client import Upstream
 
 PRICES = {"small": (1.0, 4.0), "large": (10.0, 40.0)}
 QUICK = CollectOptions(backoff_seconds=0.01)
@@ -81,7 +80,7 @@ def two_providers(**second: Any) -> Pool:
     )
 
 
-def ask(folder: Path, pool: Pool, asked: Sequence[Task], **options: Any) -> Summary:
+def ask(folder: Path, pool: Pool, asked: Sequence[Task], **options: Any) -> CollectionSummary:
     chosen = replace(QUICK, **options)
     return collect(folder, pool, asked, asker=Upstream(pool), options=chosen)
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from prefill_router.client import Reply, Usage
 from prefill_router.data import Query
 from prefill_router.harness import Answer, Task
-from prefill_router.harness.runs.journal import Journal
-from prefill_router.harness.runs.run import Run
+from prefill_router.harness.journal import Journal
+from prefill_router.harness.run import Run
 from prefill_router.targets import Pool, Target
-from prefill_router.upstream import Reply, Usage
 
 POOL = Pool(
     (

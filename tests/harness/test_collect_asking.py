@@ -12,8 +12,8 @@ from collecting import answer_to, answers, ask, bill, expected, models, pool_of,
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
 from prefill_router.harness import Run, Task
-from prefill_router.harness.collecting.collect import estimate_collection
-from prefill_router.harness.collecting.options import CollectOptions
+from prefill_router.harness.collection.job import estimate_collection
+from prefill_router.harness.collection.plan import CollectOptions
 from prefill_router.minipool.server import Faults, Persona, Rule, ScriptedModel, Server, serve
 from prefill_router.targets import Pool
 

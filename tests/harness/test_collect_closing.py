@@ -14,17 +14,15 @@ import pytest
 from collecting import Canned, models, pool_of, rows, tasks, texts, write_tasks_file
 
 from commands import run
+from prefill_router.client import Reply
 from prefill_router.data import Prompt
 from prefill_router.errors import UpstreamError
 from prefill_router.harness import Answer
-from prefill_router.harness.collecting.asking import OVER_LIMIT
-from prefill_router.harness.collecting.collect import collect
-from prefill_router.harness.collecting.options import CollectOptions
-from prefill_router.harness.collecting.summary import Summary
-from prefill_router.harness.collecting.tally import Tally
+from prefill_router.harness.collection.collector import OVER_LIMIT, CollectionTally
+from prefill_router.harness.collection.job import CollectionSummary, collect
+from prefill_router.harness.collection.plan import CollectOptions
 from prefill_router.minipool.server import Faults, Rule, serve
 from prefill_router.targets import write_pool
-from prefill_router.upstream import Reply
 
 
 class Breaking(Canned):
@@ -44,7 +42,7 @@ def test_the_limit_that_would_do_counts_what_goes_at_risk(tmp_path: Path) -> Non
     pool = pool_of("http://127.0.0.1:1/v1", ["small"], max_tokens=10_000, concurrency=1)
     asker, asked = Breaking(), tasks(300)[40:]
 
-    def collected(limit: float) -> Summary:
+    def collected(limit: float) -> CollectionSummary:
         options = CollectOptions(limit=limit, backoff_seconds=0.0)
         return collect(tmp_path / "run", pool, asked, asker=asker, options=options)
 
@@ -67,7 +65,7 @@ def test_no_money_rounds_away(tmp_path: Path) -> None:
         del amount
         notes.append(note)
 
-    tally = Tally(advance)
+    tally = CollectionTally(advance)
     for cost in (0.0000036, 0.0021, 0.5):
         tally.recorded(Answer(target="a", query_id="q", reply=Reply(text=""), cost=cost))
         tally.say()
@@ -98,7 +96,7 @@ def test_one_of_a_thing_is_not_many(tmp_path: Path) -> None:
     assert "1 question not asked: the spending limit" in done.out
 
 
-def standing(summary: Summary) -> list[tuple[int, int, int, int]]:
+def standing(summary: CollectionSummary) -> list[tuple[int, int, int, int]]:
     return [
         (row.answered, sum(row.missing.values()), row.not_asked, row.missing_before)
         for row in summary.targets
@@ -109,7 +107,7 @@ def test_each_question_is_counted_once(tmp_path: Path) -> None:
     pool = pool_of("http://127.0.0.1:1/v1", ["small"], concurrency=1)
     options = CollectOptions(attempts=1)
 
-    def collected(count: int, limit: float | None = None) -> Summary:
+    def collected(count: int, limit: float | None = None) -> CollectionSummary:
         chosen = replace(options, limit=limit)
         return collect(tmp_path / "run", pool, tasks(count), asker=Breaking(), options=chosen)
 

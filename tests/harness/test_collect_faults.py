@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from collecting import answer_to, answers, ask, bill, models, pool_of, rows, tasks
 
+from prefill_router.client import Reply, Usage
+from prefill_router.client.call_costs import bound
 from prefill_router.harness import Answer, Run
-from prefill_router.harness.collecting.billing import bill_of_reply
+from prefill_router.harness.collection.calls import bill_of_reply
 from prefill_router.minipool.server import Faults, Record, Rule, Server, serve
-from prefill_router.upstream import Reply, Usage
-from prefill_router.upstream.pricing import bound
 
 STALL = 4.0
 LATE = {"first_token_timeout", "answer_timeout"}

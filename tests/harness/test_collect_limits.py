@@ -12,12 +12,11 @@ import pytest
 from collecting import two_providers
 from hypothesis import given, settings, strategies as st
 
+from prefill_router.client.budget import ExposureLedger
+from prefill_router.client.rate_limits import ProviderGate, TokenBucket
+from prefill_router.client.retries import CircuitBreaker, RetryPolicy
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
-from prefill_router.harness.collecting.budget import Ledger
-from prefill_router.harness.collecting.circuit import Circuit
-from prefill_router.harness.collecting.limits import Bucket, Gate
-from prefill_router.harness.collecting.retrying import Retrying
-from prefill_router.harness.collecting.schedule import Lane, Question
+from prefill_router.harness.collection.calls import ProviderQueue, Question
 from prefill_router.targets import Provider
 
 
@@ -41,7 +40,7 @@ def test_a_bucket_lets_no_more_through_in_any_minute(
     each_minute: int, gaps: list[float], share: float
 ) -> None:
     now = 1000.0
-    bucket = Bucket(each_minute, burst=max(share * each_minute, 1.0), now=now)
+    bucket = TokenBucket(each_minute, burst=max(share * each_minute, 1.0), now=now)
     passed: list[float] = []
     for gap in gaps:
         now += gap
@@ -55,7 +54,7 @@ def test_a_bucket_lets_no_more_through_in_any_minute(
 
 
 def test_a_bucket_lets_through_all_that_it_may() -> None:
-    bucket, now = Bucket(600, burst=60, now=0.0), 0.0
+    bucket, now = TokenBucket(600, burst=60, now=0.0), 0.0
     for _ in range(601):
         now += bucket.wait(1, now)
         bucket.take(1)
@@ -63,7 +62,7 @@ def test_a_bucket_lets_through_all_that_it_may() -> None:
 
 
 def test_a_call_larger_than_a_burst_waits_for_a_full_bucket_and_is_paid_off() -> None:
-    bucket = Bucket(1000, burst=200, now=0.0)
+    bucket = TokenBucket(1000, burst=200, now=0.0)
     assert bucket.wait(5000, 0.0) == 0
     bucket.take(5000)
     assert bucket.wait(1, 0.0) == pytest.approx(60 * 4801 / 801)
@@ -76,7 +75,7 @@ def provider(**options: Any) -> Provider:
 
 
 def test_a_gate_narrows_once_for_calls_that_were_together_and_widens_again() -> None:
-    gate = Gate(provider(concurrency=16))
+    gate = ProviderGate(provider(concurrency=16))
     began = gate.now()
     gate.narrow(began)
     assert gate.window == 8
@@ -92,7 +91,7 @@ def test_a_gate_narrows_once_for_calls_that_were_together_and_widens_again() -> 
 
 def test_a_gate_lets_waiting_calls_in_as_places_come_free() -> None:
     async def work() -> None:
-        gate, inside, most = Gate(provider(concurrency=3)), 0, 0
+        gate, inside, most = ProviderGate(provider(concurrency=3)), 0, 0
 
         async def call() -> None:
             nonlocal inside, most
@@ -112,7 +111,7 @@ def test_a_gate_lets_waiting_calls_in_as_places_come_free() -> None:
 
 def test_a_paused_gate_lets_nothing_through() -> None:
     async def work() -> None:
-        gate = Gate(provider())
+        gate = ProviderGate(provider())
         start = gate.now()
         gate.pause(0.2)
         gate.pause(0.1)  # the longer one counts
@@ -145,7 +144,7 @@ def test_no_call_begins_that_could_pass_the_limit_and_all_are_noted_before(seed:
     async def work() -> None:
         chance = random.Random(seed)
         limit, notes = chance.uniform(1, 10), Notes([], 0.001)
-        ledger = Ledger(limit, charged=chance.uniform(0, limit), expose=notes)
+        ledger = ExposureLedger(limit, charged=chance.uniform(0, limit), expose=notes)
         recorded, open_calls, refused = ledger.charged, 0.0, 0
 
         async def call() -> None:
@@ -179,7 +178,7 @@ def test_no_call_begins_that_could_pass_the_limit_and_all_are_noted_before(seed:
 def test_what_is_given_up_stays_noted() -> None:
     async def work() -> None:
         notes = Notes([])
-        ledger = Ledger(None, charged=0.0, expose=notes)
+        ledger = ExposureLedger(None, charged=0.0, expose=notes)
         assert await ledger.reserve(2.0)
         assert await ledger.reserve(1.0)
         ledger.settle(2.0, 2.0)  # cancelled: it may have been billed
@@ -192,7 +191,7 @@ def test_what_is_given_up_stays_noted() -> None:
 
 
 def test_waits_grow_or_are_what_the_provider_says() -> None:
-    retrying = Retrying(5, 1.0, random.Random(0))
+    retrying = RetryPolicy(5, 1.0, random.Random(0))
     failures: list[str | None] = []
     for made in range(1, 5):
         failures.append("server_error")
@@ -204,15 +203,17 @@ def test_waits_grow_or_are_what_the_provider_says() -> None:
     assert 30.0 <= min(told) < max(told) <= 31.0
     assert retrying.wait(failure("server_error"), [*failures, "server_error"]) is None
     assert retrying.wait(failure("refused", retriable=False), ["refused"]) is None
-    again = Retrying(5, 1.0, random.Random(0))
-    assert again.wait(failure("connect"), ["connect"]) == Retrying().wait(failure("connect"), [""])
+    again = RetryPolicy(5, 1.0, random.Random(0))
+    assert again.wait(failure("connect"), ["connect"]) == RetryPolicy().wait(
+        failure("connect"), [""]
+    )
     with pytest.raises(ConfigError):
-        Retrying(0)
-    assert Retrying(9999).wait(failure("connect"), ["connect"] * 3000) is not None
+        RetryPolicy(0)
+    assert RetryPolicy(9999).wait(failure("connect"), ["connect"] * 3000) is not None
 
 
 def test_calls_refused_for_the_rate_are_no_attempts_for_a_long_while() -> None:
-    retrying, refusal = Retrying(3, 0.0, random.Random(0)), failure("rate_limited")
+    retrying, refusal = RetryPolicy(3, 0.0, random.Random(0)), failure("rate_limited")
     assert retrying.wait(refusal, ["rate_limited"] * 11) is not None
     assert retrying.wait(refusal, ["rate_limited"] * 12) is None
     assert retrying.wait(refusal, ["server_error", "rate_limited", "server_error"]) is not None
@@ -228,7 +229,7 @@ def test_a_lane_gives_what_is_due_first_and_ends_when_all_is_finished() -> None:
                 drawn.append(str(number))
                 yield Question("t", str(number))
 
-        lane, seen = Lane(new(), width=2), []
+        lane, seen = ProviderQueue(new(), width=2), []
 
         async def worker() -> None:
             while (question := await lane.next()) is not None:
@@ -249,7 +250,7 @@ def test_a_lane_gives_what_is_due_first_and_ends_when_all_is_finished() -> None:
 
 def test_a_provider_that_nothing_reaches_is_left_after_half_a_minute() -> None:
     now = [0.0]
-    circuit = Circuit(two_providers(), clock=lambda: now[0])
+    circuit = CircuitBreaker(two_providers(), clock=lambda: now[0])
     for kind in ("connect", "overloaded", "connect", "connect_timeout"):
         circuit.failed("a0", failure(kind), question="q")  # type: ignore[arg-type]
         now[0] += 20  # the last two are within half a minute
@@ -257,7 +258,7 @@ def test_a_provider_that_nothing_reaches_is_left_after_half_a_minute() -> None:
     circuit.failed("a1", failure("connect"), question="q")
     assert circuit.postponed("a0") == circuit.postponed("a1") == "a can't be reached"
     assert circuit.postponed("b0") is None
-    again = Circuit(two_providers(), clock=lambda: now[0])
+    again = CircuitBreaker(two_providers(), clock=lambda: now[0])
     for _ in range(3):
         again.failed("a0", failure("connect"), question="q")
         now[0] += 20
@@ -268,7 +269,7 @@ def test_a_provider_that_nothing_reaches_is_left_after_half_a_minute() -> None:
 @pytest.mark.parametrize("kind", ["rate_limited", "overloaded", "first_token_timeout"])
 def test_a_target_that_gives_no_answers_is_left_after_a_while(kind: FailureKind) -> None:
     now = [0.0]
-    circuit = Circuit(two_providers(), clock=lambda: now[0])
+    circuit = CircuitBreaker(two_providers(), clock=lambda: now[0])
     for number in range(4):
         circuit.failed("b0", failure(kind), question=f"q{number}")
         assert circuit.postponed("b0") is None
@@ -281,7 +282,7 @@ def test_a_target_that_gives_no_answers_is_left_after_a_while(kind: FailureKind)
 
 def test_one_hard_question_ends_nothing_and_an_answer_begins_anew() -> None:
     now = [0.0]
-    circuit = Circuit(two_providers(), clock=lambda: now[0])
+    circuit = CircuitBreaker(two_providers(), clock=lambda: now[0])
     for number in range(8):
         circuit.failed("b0", failure("first_token_timeout"), question=f"q{number % 2}")
         now[0] += 600
@@ -294,7 +295,7 @@ def test_one_hard_question_ends_nothing_and_an_answer_begins_anew() -> None:
 
 
 def test_a_refused_key_or_model_is_a_targets_own() -> None:
-    circuit = Circuit(two_providers())
+    circuit = CircuitBreaker(two_providers())
     for _ in range(3):  # such as 403 for a model that the key doesn't open
         circuit.failed("a0", failure("unauthorised", retriable=False), question="q")
     assert circuit.refused("a0") == "unauthorised"

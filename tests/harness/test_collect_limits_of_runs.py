@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from collecting import PRICES, ask, models, pool_of, tasks, two_providers
 
+from prefill_router.client import Reply, Usage
 from prefill_router.data import Prompt
 from prefill_router.harness import Run
-from prefill_router.harness.collecting.collect import collect
-from prefill_router.harness.collecting.options import CollectOptions
+from prefill_router.harness.collection.job import collect
+from prefill_router.harness.collection.plan import CollectOptions
 from prefill_router.minipool.server import Faults, Rule, serve
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
-from prefill_router.upstream import Reply, Usage
 
 
 def test_a_server_that_takes_calls_and_answers_none_does_not_hold_a_run(tmp_path: Path) -> None:

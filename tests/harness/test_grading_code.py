@@ -11,10 +11,14 @@ from hypothesis import given, settings, strategies as st
 
 from prefill_router.errors import SandboxError
 from prefill_router.harness.grading import Grade, Settings, grade_run
-from prefill_router.harness.grading.blocks import last_block
-from prefill_router.harness.grading.code import CodeGrader, read_tests
-from prefill_router.harness.grading.comparing import same_output, same_result
-from prefill_router.harness.runs.run import Run
+from prefill_router.harness.grading.code import (
+    CodeGrader,
+    last_code_block,
+    read_tests,
+    same_output,
+    same_result,
+)
+from prefill_router.harness.run import Run
 from prefill_router.sandbox import Limits, Sandbox
 
 ADDING = ({"input": "1 2\n", "output": "3\n"}, {"input": "10 -4", "output": "6"})
@@ -288,7 +292,7 @@ def test_without_a_sandbox_grading_stops(tmp_path: Path, monkeypatch: pytest.Mon
         tmp_path / "run",
         {task("q", grader="code", tests=list(ADDING)): {"small": block("print(3)")}},
     )
-    monkeypatch.setattr("prefill_router.sandbox.tools._SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr("prefill_router.sandbox.command._SYSTEM_PATH", str(tmp_path))
     with Run.open(folder) as run:
         with pytest.raises(SandboxError, match="bubblewrap"):
             grade_run(run, tmp_path / "out")
@@ -308,7 +312,7 @@ def test_without_a_sandbox_grading_stops(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_the_last_block(text: str, code: str | None) -> None:
-    assert last_block(text) == code
+    assert last_code_block(text) == code
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from graded_runs import task
 from prefill_router.errors import ConfigError, SandboxError
 from prefill_router.harness import Task
 from prefill_router.harness.grading import GRADERS, Grade, Grader, Graders, Settings
-from prefill_router.harness.grading.base import SHOWN, About
+from prefill_router.harness.grading.base import SHOWN, GraderTraits
 from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import Pool, Target
 
@@ -101,8 +101,8 @@ class Careless(Grader):
     """Takes what it can't read for wrong sometimes, and for right at other times."""
 
     @property
-    def about(self) -> About:
-        return About(name="careless", version=1)
+    def about(self) -> GraderTraits:
+        return GraderTraits(name="careless", version=1)
 
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(score=float(text.strip() in (*task.answer, "")))

@@ -13,14 +13,14 @@ from graded_runs import POOL, answer, every_kind, make_run, run_of, task
 from hypothesis import given, settings, strategies as st
 
 from commands import malformed, refused, run, succeeded
-from prefill_router.activations.lock import only_writer
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.errors import ConfigError, CorruptError, DataError
+from prefill_router.files import writer_lock
 from prefill_router.harness import Attempt
 from prefill_router.harness.grading import Settings, grade_run
-from prefill_router.harness.grading.grade import LOCK
-from prefill_router.harness.grading.tally import wilson
-from prefill_router.harness.runs.run import Run
+from prefill_router.harness.grading.job import LOCK
+from prefill_router.harness.grading.report import wilson
+from prefill_router.harness.run import Run
 from prefill_router.testing import make_routing_dataset
 
 
@@ -227,7 +227,7 @@ def test_damaged_verdicts_are_told(tmp_path: Path) -> None:
 
 
 def test_a_run_is_graded_once_at_a_time(folder: Path, tmp_path: Path) -> None:
-    with only_writer(folder, LOCK, wait=False), pytest.raises(ConfigError, match="is grading"):
+    with writer_lock(folder, LOCK, wait=False), pytest.raises(ConfigError, match="is grading"):
         graded(folder, tmp_path / "out")
 
 

@@ -11,16 +11,16 @@ from graded_runs import answer as answered, make_run, run_of, task
 from judges import NO, UNREADABLE, YES, by_answer, court, graded_part, judge_pool
 
 from commands import refused, run, succeeded
+from prefill_router.client import Reply
+from prefill_router.client.budget import OverLimitError, ReservationLedger
 from prefill_router.data.storage import is_dataset
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.harness.grading import GradingReport, Settings, grade_run
-from prefill_router.harness.grading.asking import JudgeLine
-from prefill_router.harness.grading.judgments import DATABASE, Judgments
-from prefill_router.harness.grading.ledger import Ledger, OverLimitError
-from prefill_router.harness.runs.run import Run
+from prefill_router.harness.grading.caches import JUDGMENTS_DATABASE, Judgments
+from prefill_router.harness.grading.judge_client import JudgeClient
+from prefill_router.harness.run import Run
 from prefill_router.minipool.server import Rule
 from prefill_router.targets import Pool, Target, write_pool
-from prefill_router.upstream import Reply
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def graded(folder: Path, pool: Pool, **options: Any) -> GradingReport:
 
 
 def rows(folder: Path, query: str) -> list[Any]:
-    connection = sqlite3.connect(folder / DATABASE)
+    connection = sqlite3.connect(folder / JUDGMENTS_DATABASE)
     try:
         return connection.execute(query).fetchall()
     finally:
@@ -84,7 +84,7 @@ def test_what_was_asked_and_replied_is_kept_whole(folder: Path) -> None:
         assert text == by_answer(prompt)
         assert json.loads(reply)["finish_reason"] == "stop"
     assert sum(cost for *_, cost in kept) == pytest.approx(bill)
-    connection = sqlite3.connect(folder / DATABASE)
+    connection = sqlite3.connect(folder / JUDGMENTS_DATABASE)
     for change in (
         "DELETE FROM judgments",
         "DELETE FROM calls",
@@ -243,7 +243,7 @@ def test_a_limit_needs_prices(folder: Path) -> None:
 
 
 def test_damaged_judgments_are_told(folder: Path) -> None:
-    (folder / DATABASE).write_bytes(b"nonsense" * 1000)
+    (folder / JUDGMENTS_DATABASE).write_bytes(b"nonsense" * 1000)
     with court(by_answer) as server, pytest.raises(CorruptError, match="move it away"):
         graded(folder, judge_pool(server))
 
@@ -252,7 +252,7 @@ def test_an_interruption_ends_calls_and_counts_what_they_may_have_cost(tmp_path:
     with court(lambda _: YES, Rule(kind="stall", seconds=60.0)) as server:
         judgments = Judgments(tmp_path)
         pool = judge_pool(server)
-        line = JudgeLine(pool, judgments, limit=None)
+        line = JudgeClient(pool, judgments, limit=None)
         asking = threading.Thread(target=lambda: _quietly(line))
         asking.start()
         while not server.stats().in_flight:
@@ -269,7 +269,7 @@ def test_an_interruption_ends_calls_and_counts_what_they_may_have_cost(tmp_path:
     assert rows(tmp_path, "SELECT failure FROM failures") == [("interrupted",)]
 
 
-def _quietly(line: JudgeLine) -> None:
+def _quietly(line: JudgeClient) -> None:
     from concurrent.futures import CancelledError
 
     with pytest.raises(CancelledError):
@@ -313,7 +313,7 @@ def test_tasks_that_cannot_be_judged(tmp_path: Path) -> None:
 
 
 def test_a_ledger_waits_for_calls_under_way() -> None:
-    ledger = Ledger(limit=1.0, spent=0.25)
+    ledger = ReservationLedger(limit=1.0, spent=0.25)
     began, done = threading.Event(), []
 
     def second() -> None:

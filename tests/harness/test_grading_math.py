@@ -9,8 +9,11 @@ import pytest
 from graded_runs import task
 
 from prefill_router.errors import MissingExtraError
-from prefill_router.harness.grading.mathematics import MathGrader
-from prefill_router.harness.grading.workers import WorkerGoneError, WorkerPool
+from prefill_router.harness.grading.mathematics import (
+    MathGrader,
+    MathWorkerGoneError,
+    MathWorkerPool,
+)
 
 pytest.importorskip("math_verify", reason="the package math-verify isn't installed")
 WORKER = "prefill_router.harness.grading.equality_worker"
@@ -85,14 +88,14 @@ def test_what_takes_too_long_is_stopped_and_missing() -> None:
 
 
 def test_a_process_that_ends_by_itself_is_replaced() -> None:
-    pool = WorkerPool(WORKER, count=1, seconds=20.0)
+    pool = MathWorkerPool(WORKER, count=1, seconds=20.0)
     question = {"right": ["1"], "found": "$1$"}
     try:
         assert pool.ask(question)["equal"] is True
         worker = pool._all[0]
         assert worker
         os.kill(worker._process.pid, 9)
-        with pytest.raises(WorkerGoneError) as gone:
+        with pytest.raises(MathWorkerGoneError) as gone:
             pool.ask(question)
         assert not gone.value.overrun
         assert pool.ask(question)["equal"] is True
@@ -101,11 +104,11 @@ def test_a_process_that_ends_by_itself_is_replaced() -> None:
 
 
 def test_closing_ends_what_is_being_asked() -> None:
-    pool = WorkerPool(WORKER, count=2, seconds=100.0)
-    gone: list[WorkerGoneError] = []
+    pool = MathWorkerPool(WORKER, count=2, seconds=100.0)
+    gone: list[MathWorkerGoneError] = []
 
     def ask() -> None:
-        with pytest.raises(WorkerGoneError) as error:
+        with pytest.raises(MathWorkerGoneError) as error:
             pool.ask({"right": ["7"], "found": ENDLESS})
         gone.append(error.value)
 
@@ -116,7 +119,7 @@ def test_closing_ends_what_is_being_asked() -> None:
     pool.close()
     asking.join()
     assert [error.overrun for error in gone] == [False]
-    with pytest.raises(WorkerGoneError):
+    with pytest.raises(MathWorkerGoneError):
         pool.ask({"right": ["7"], "found": "$7$"})
 
 

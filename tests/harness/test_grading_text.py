@@ -10,17 +10,17 @@ from hypothesis import given, settings, strategies as st
 from prefill_router.errors import ConfigError
 from prefill_router.harness.grading import Grade
 from prefill_router.harness.grading.base import SHOWN, shortened
-from prefill_router.harness.grading.letters import (
+from prefill_router.harness.grading.text import (
     LetterGrader,
-    Unextracted,
-    extract_letter,
-)
-from prefill_router.harness.grading.matching import TextGrader, normalised, stripped
-from prefill_router.harness.grading.numbers import (
     NumberGrader,
+    TextGrader,
+    Unextracted,
     equal_numbers,
+    extract_letter,
     extract_number,
+    normalised,
     parse_number,
+    stripped,
 )
 
 

@@ -12,9 +12,8 @@ from hypothesis import given, strategies as st
 from price_lists import MODELS, Page, PriceServer, serving_prices
 
 from commands import refused, run, succeeded
+from prefill_router.client.price_list import RefreshedPool, fetch, refresh_prices
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
-from prefill_router.harness.prices.fetch import fetch
-from prefill_router.harness.prices.refresh import Refreshed, refresh_prices
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, read_pool, write_pool
 
 TODAY = "2026-11-21"
@@ -28,7 +27,7 @@ def server() -> Iterator[PriceServer]:
         yield server
 
 
-def refresh(server: PriceServer, pool: Pool = POOL, **options: Any) -> Refreshed:
+def refresh(server: PriceServer, pool: Pool = POOL, **options: Any) -> RefreshedPool:
     return refresh_prices(pool, date=TODAY, source=server.url, **options)
 
 
@@ -195,7 +194,7 @@ def test_server_that_is_slow_or_not_there(server: PriceServer) -> None:
 
 
 def test_endless_answer(server: PriceServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prefill_router.harness.prices.fetch.MOST_BYTES", 500)
+    monkeypatch.setattr("prefill_router.client.price_list.MOST_BYTES", 500)
     with pytest.raises(UpstreamError, match="sends more than 500 bytes"):
         refresh(server)
 

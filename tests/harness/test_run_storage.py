@@ -17,6 +17,7 @@ from collecting import rows, tasks
 from hypothesis import given, settings, strategies as st
 
 from commands import truncate
+from prefill_router.client import Reply, Usage
 from prefill_router.data import Message, Query
 from prefill_router.errors import (
     ConfigError,
@@ -27,13 +28,10 @@ from prefill_router.errors import (
     PromptError,
     StoreError,
 )
-from prefill_router.harness import Answer, Attempt, Run, Task
-from prefill_router.harness.runs import codec
-from prefill_router.harness.runs.journal import Journal
-from prefill_router.harness.runs.records import checksum
-from prefill_router.harness.runs.run import Retry
+from prefill_router.harness import Answer, Attempt, Run, Task, records
+from prefill_router.harness.journal import Journal
+from prefill_router.harness.run import Retry, checksum
 from prefill_router.targets import Pool, Target
-from prefill_router.upstream import Reply, Usage
 
 POOL = Pool((Target(name="b"), Target(name="a")))
 FULL = Answer(
@@ -111,11 +109,11 @@ JSON = st.recursive(
 def test_any_answer_and_task_come_back(text: str, other: str, plain: dict, long: bool) -> None:
     reply = Reply(text=text * (2000 if long else 1), reasoning=other, response=plain)
     answer = Answer(target="a", query_id="q", reply=reply, request=plain, note=other)
-    stored = codec.pack(codec.answer_text(answer))
-    assert codec.answer_from_text(codec.unpack(stored)) == answer
+    stored = records.pack_text(records.answer_text(answer))
+    assert records.answer_from_text(records.unpack_text(stored)) == answer
     query = Query("q", (Message("system", text), Message("user", other)), "b", "d")
     task = Task(query=query, grader="exact", answer=(text, other), options=plain)
-    assert codec.task_from_texts(*codec.task_texts(task)) == task
+    assert records.task_from_texts(*records.task_texts(task)) == task
 
 
 def test_numbers_that_json_lacks_are_told_by_name(run: Run) -> None:
@@ -347,7 +345,7 @@ HOSTILE = {
 def test_a_strangers_record_is_refused(
     run: Run, column: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec, "MOST_BYTES", 10**6 - 1)
+    monkeypatch.setattr(records, "MOST_BYTES", 10**6 - 1)
     record(run, of("a", "q0", "xyz"))
     stored(run, column, value)
     with Run.open(run.folder) as again, pytest.raises(CorruptError, match="copy the run again"):

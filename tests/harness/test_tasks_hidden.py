@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from task_files import packed
 
 from prefill_router.errors import DataError
-from prefill_router.harness.benchmarks.hidden_tests import decoded
+from prefill_router.harness.benchmarks.livecodebench import decode_tests
 
 TESTS = [{"input": "1 ü\n🦜", "output": "2", "testtype": "stdin"}]
 DECODED = [{"input": "1 ü\n🦜", "output": "2", "type": "stdin"}]
@@ -23,15 +23,15 @@ def cell(data: bytes) -> str:
 
 @pytest.mark.parametrize("protocol", [1, 2, 3, 4, 5])
 def test_every_protocol_that_writes_text_in_unicode(protocol: int) -> None:
-    assert decoded(packed(TESTS, protocol=protocol), "private") == DECODED
+    assert decode_tests(packed(TESTS, protocol=protocol), "private") == DECODED
 
 
 def test_long_text_and_plain_json() -> None:
     long = [{"input": "x" * 100_000, "output": "", "testtype": "functional"}]
-    assert decoded(packed(long), "private")[0]["input"] == "x" * 100_000
-    assert decoded(json.dumps(TESTS), "private") == DECODED
-    assert decoded(f"  {json.dumps(TESTS)}", "private") == DECODED
-    assert decoded(TESTS, "private") == DECODED
+    assert decode_tests(packed(long), "private")[0]["input"] == "x" * 100_000
+    assert decode_tests(json.dumps(TESTS), "private") == DECODED
+    assert decode_tests(f"  {json.dumps(TESTS)}", "private") == DECODED
+    assert decode_tests(TESTS, "private") == DECODED
 
 
 class Evil:
@@ -46,7 +46,7 @@ def test_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path: Path) 
     trap = tmp_path / "sprung"
     data = pickle.dumps(Evil(trap))
     with pytest.raises(DataError, match="private is a pickle with the instruction"):
-        decoded(cell(data), "private")
+        decode_tests(cell(data), "private")
     assert not trap.exists()
     pickle.loads(data)
     assert trap.exists()  # it would have
@@ -75,7 +75,7 @@ def test_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path: Path) 
 )
 def test_pickle_of_anything_but_one_text_is_refused(data: bytes) -> None:
     with pytest.raises(DataError, match="private is a"):
-        decoded(cell(data), "private")
+        decode_tests(cell(data), "private")
 
 
 @pytest.mark.parametrize(
@@ -95,23 +95,23 @@ def test_pickle_of_anything_but_one_text_is_refused(data: bytes) -> None:
 )
 def test_broken_cells(given_cell: object, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
-        decoded(given_cell, "private")
+        decode_tests(given_cell, "private")
 
 
 def test_bomb_is_not_unpacked() -> None:
     bomb = cell(b"\0" * 50_000_000)
     assert len(bomb) < 100_000
     with pytest.raises(DataError, match="unpacks to more than 1,000,000 bytes"):
-        decoded(bomb, "private", limit=1_000_000)
+        decode_tests(bomb, "private", limit=1_000_000)
     whole = pickle.dumps(json.dumps(TESTS))
-    assert decoded(cell(whole), "private", limit=len(whole)) == DECODED
+    assert decode_tests(cell(whole), "private", limit=len(whole)) == DECODED
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
     for given_cell in (cell(data), base64.b64encode(data).decode()):
         try:
-            found = decoded(given_cell, "private")
+            found = decode_tests(given_cell, "private")
         except DataError:
             continue
         assert isinstance(found, list)

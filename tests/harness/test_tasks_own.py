@@ -14,8 +14,8 @@ from prefill_router.harness import Task
 from prefill_router.harness.benchmarks import (
     LoadReport,
     load_tasks,
-    rows,
     sample_tasks,
+    source,
     write_tasks,
 )
 from prefill_router.harness.grading import GRADERS
@@ -160,7 +160,7 @@ def test_byte_order_mark_and_windows_ends_of_line(tmp_path: Path) -> None:
 
 
 def test_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MAX_LINE", 100)
+    monkeypatch.setattr(source, "MAX_LINE", 100)
     path = write_lines(tmp_path / "t.jsonl", [GOOD, {**GOOD, "prompt": "x" * 90}])
     with pytest.raises(FormatError, match=r"t\.jsonl:2: is a line of more than 100 characters"):
         tasks(path)

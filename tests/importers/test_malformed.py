@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from prefill_router.errors import ConfigError, DataError, FormatError
-from prefill_router.importers import Columns, ImportReport, base, import_dataset, tables, values
+from prefill_router.importers import Columns, ImportReport, builder, import_dataset, tables, values
 
 from .samples import PROMPTS, routerbench_rows, write_csv, write_jsonl, write_parquet
 
@@ -193,7 +193,7 @@ def test_an_outcome_is_added_to_a_known_query(tmp_path: Path) -> None:
 def test_the_list_of_problems_ends_and_the_count_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LISTED_PROBLEMS", 3)
+    monkeypatch.setattr(builder, "LISTED_PROBLEMS", 3)
     report = import_rows(tmp_path, [{"prompt": "x"}] * 5)
     assert (report.malformed, len(report.problems)) == (5, 3)
 

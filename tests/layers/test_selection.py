@@ -71,7 +71,7 @@ def test_the_survey_streams(
     whole = survey(states, dataset, sites=SITES[:3], dim=DIM)
     probed = search(states, dataset, sites=SITES[:3], dims=(DIM,))
     monkeypatch.setattr(
-        "prefill_router.geometry.reading.SiteStates.__init__.__kwdefaults__", {"chunk_bytes": 4096}
+        "prefill_router.geometry.SiteStates.__init__.__kwdefaults__", {"chunk_bytes": 4096}
     )
     pieces = survey(states, dataset, sites=SITES[:3], dim=DIM)
     np.testing.assert_allclose(pieces.fisher, whole.fisher, rtol=1e-4)

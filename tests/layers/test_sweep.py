@@ -10,7 +10,7 @@ from planted import SITES, states_of
 from prefill_router.activations import MemoryActivations
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
-from prefill_router.layers import Sweep, survey, sweep
+from prefill_router.layers import EncoderSweep, survey, sweep
 from prefill_router.layers.figures import draw_geometry, draw_sweep
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
@@ -35,11 +35,13 @@ def parts(dataset: RoutingDataset) -> tuple[RoutingDataset, RoutingDataset]:
 
 
 @pytest.fixture(scope="module")
-def swept(stores: list[MemoryActivations], parts: tuple[RoutingDataset, RoutingDataset]) -> Sweep:
+def swept(
+    stores: list[MemoryActivations], parts: tuple[RoutingDataset, RoutingDataset]
+) -> EncoderSweep:
     return sweep(stores, *parts, dim=8)
 
 
-def test_the_better_encoder_is_better_for_every_target(swept: Sweep) -> None:
+def test_the_better_encoder_is_better_for_every_target(swept: EncoderSweep) -> None:
     assert swept.encoders == ("strong", "weak")
     assert (swept.auc[0] > swept.auc[1]).all()
     assert (swept.cross_validated[0] > swept.cross_validated[1]).all()
@@ -48,7 +50,7 @@ def test_the_better_encoder_is_better_for_every_target(swept: Sweep) -> None:
 
 
 def test_the_test_part_is_only_scored(
-    swept: Sweep,
+    swept: EncoderSweep,
     stores: list[MemoryActivations],
     parts: tuple[RoutingDataset, RoutingDataset],
 ) -> None:
@@ -92,7 +94,7 @@ def test_nothing_to_sweep_is_refused(parts: tuple[RoutingDataset, RoutingDataset
         sweep([], *parts)
 
 
-def test_the_heat_map_comes_with_its_data(swept: Sweep, tmp_path: Path) -> None:
+def test_the_heat_map_comes_with_its_data(swept: EncoderSweep, tmp_path: Path) -> None:
     png, svg, csv = draw_sweep(swept, tmp_path)
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "test AUC" in svg.read_text()

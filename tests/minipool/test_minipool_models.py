@@ -19,12 +19,15 @@ from prefill_router.encoders import encode_dataset, load_encoder
 from prefill_router.errors import ConfigError
 from prefill_router.minipool import ENCODER, NAMES, folder_of, make_tasks, pool
 from prefill_router.minipool.tasks import FAMILIES, is_held_out
-from prefill_router.minipool.training.examples import in_batches, training_batches
 from prefill_router.minipool.training.job import summarise, train_models
-from prefill_router.minipool.training.judging import answered_correctly
-from prefill_router.minipool.training.optimiser import orthogonal
+from prefill_router.minipool.training.loop import (
+    answered_correctly,
+    in_batches,
+    orthogonal,
+    training_batches,
+)
+from prefill_router.minipool.training.network import make_tokenizer
 from prefill_router.minipool.training.profiles import PROFILES
-from prefill_router.minipool.training.vocabulary import make_tokenizer
 from prefill_router.progress import SilentProgress
 
 EVERY = (*NAMES, ENCODER)

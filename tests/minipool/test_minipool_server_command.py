@@ -28,7 +28,7 @@ from prefill_router.targets import Pool, read_pool
 def tiny_weights(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random models in the place of the pool's, which are many times larger."""
     folder = save_tiny_causal(tmp_path_factory.mktemp("weights") / "tiny")
-    monkeypatch.setattr("prefill_router.minipool.server.pool.folder_of", lambda _: folder)
+    monkeypatch.setattr("prefill_router.minipool.server.server.folder_of", lambda _: folder)
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from commands import truncate
 from prefill_router.errors import ConfigError
 from prefill_router.minipool.server import Job, Sampling, serve
-from prefill_router.minipool.server.choosing import Chooser
-from prefill_router.minipool.server.engine import LocalModel
-from prefill_router.minipool.server.request import ApiError
+from prefill_router.minipool.server.engine import LocalModel, TokenSampler
+from prefill_router.minipool.server.protocol import ApiError
 
 
 @pytest.fixture(scope="module")
@@ -108,16 +107,17 @@ def test_seeds_and_not_neighbours_decide_what_is_drawn(model: LocalModel) -> Non
 def test_tokens_are_drawn_by_their_probabilities() -> None:
     logits = np.log([0.5, 0.2, 0.2, 0.1])
     counts = Counter(
-        Chooser(Sampling(temperature=1.0, seed=seed)).choose(logits) for seed in range(2000)
+        TokenSampler(Sampling(temperature=1.0, seed=seed)).choose(logits) for seed in range(2000)
     )
     assert np.allclose([counts[i] / 2000 for i in range(4)], [0.5, 0.2, 0.2, 0.1], atol=0.04)
     cut = {
-        Chooser(Sampling(temperature=1.0, top_p=0.65, seed=seed)).choose(logits)
+        TokenSampler(Sampling(temperature=1.0, top_p=0.65, seed=seed)).choose(logits)
         for seed in range(500)
     }
     assert cut == {0, 1}
     cold = [
-        Chooser(Sampling(temperature=0.5, seed=seed)).choose(logits) == 0 for seed in range(2000)
+        TokenSampler(Sampling(temperature=0.5, seed=seed)).choose(logits) == 0
+        for seed in range(2000)
     ]
     assert abs(np.mean(cold) - 0.25 / 0.34) < 0.04
 

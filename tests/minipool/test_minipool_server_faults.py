@@ -23,9 +23,7 @@ from prefill_router.minipool.server import (
     read_faults,
     serve,
 )
-from prefill_router.minipool.server.buckets import Bucket
-from prefill_router.minipool.server.faults import Kind, Mischief
-from prefill_router.minipool.server.personas import Style
+from prefill_router.minipool.server.faults import FaultInjector, Kind, RequestRateLimit, Style
 
 ANSWER = "four and twenty"  # four tokens
 
@@ -97,7 +95,7 @@ def test_a_real_rate() -> None:
 
 def test_a_bucket_fills_as_time_goes() -> None:
     now = [0.0]
-    bucket = Bucket(2.0, 2, clock=lambda: now[0])
+    bucket = RequestRateLimit(2.0, 2, clock=lambda: now[0])
     assert [bucket.take() for _ in range(3)] == [0, 0, 0.5]
     now[0] = 0.25
     assert bucket.take() == 0.25
@@ -265,13 +263,13 @@ def test_several_things_go_wrong_at_once_but_only_one_end() -> None:
         assert server.stats().faults == {"delay": 2, "usage": 1, "truncate": 1, "status": 1}
 
 
-def kinds(mischief: Mischief, prompts: list[str], model: str = "small") -> list[bool]:
+def kinds(mischief: FaultInjector, prompts: list[str], model: str = "small") -> list[bool]:
     return [bool(mischief.next(model, prompt, {})[0]) for prompt in prompts]
 
 
 def test_rules_hold_when_they_say() -> None:
-    def made(rule: Rule) -> Mischief:
-        return Mischief(Faults(rules=[rule]))
+    def made(rule: Rule) -> FaultInjector:
+        return FaultInjector(Faults(rules=[rule]))
 
     prompts = ["a", "b", "a", "a", "b"]
     firsts = [True, True, False, False, False]
@@ -290,7 +288,7 @@ def test_shares_are_drawn_by_prompt_and_attempt_whatever_the_order() -> None:
     prompts = [f"question {i}" for i in range(2000)]
 
     def drawn(faults: Faults, order: list[str]) -> dict[str, list[bool]]:
-        mischief = Mischief(faults)
+        mischief = FaultInjector(faults)
         found: dict[str, list[bool]] = {prompt: [] for prompt in prompts}
         for prompt in order * 2:
             found[prompt].append(bool(mischief.next("small", prompt, {})[0]))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError, CorruptError, FitError
 from prefill_router.policy import AnswerScorer, Cascade, FrugalCascade, Lambda, Policy, from_dict
-from prefill_router.policy.stages import search
+from prefill_router.policy.stages import search_stages
 
 Array = NDArray[Any]
 NAMES = ("cheap", "loud", "middle", "dear")
@@ -56,7 +56,7 @@ def reached(policy: Policy, budget: float, data: tuple[Array, Array, Array]) -> 
 
 def learned(budget: float | None = None) -> Cascade:
     data = planted()
-    found = search(*data, depth=3, budget=budget, steps=20)
+    found = search_stages(*data, depth=3, budget=budget, steps=20)
     return Cascade(targets=tuple(NAMES[k] for k in found.columns), knots=found.knots)
 
 
@@ -73,7 +73,7 @@ def test_learned_order_and_thresholds_beat_those_that_are_not() -> None:
 @pytest.mark.parametrize("budget", [0.05, 0.2, 0.45])
 def test_no_list_is_better_within_the_budget(budget: float) -> None:
     scores, correct, cost = (table[:300] for table in planted())
-    found = search(scores, correct, cost, depth=2, budget=budget, steps=5)
+    found = search_stages(scores, correct, cost, depth=2, budget=budget, steps=5)
     policy = Cascade(targets=tuple(NAMES[k] for k in found.columns), knots=found.knots)
     assert found.at is not None
     accuracy, paid = used(policy, found.at, (scores, correct, cost))
@@ -91,7 +91,7 @@ def test_no_list_is_better_within_the_budget(budget: float) -> None:
 
 def test_the_way_rises_from_the_first_answer_to_the_most_accurate_end() -> None:
     data = planted()
-    found = search(*data, depth=3, budget=0.3, steps=20)
+    found = search_stages(*data, depth=3, budget=0.3, steps=20)
     policy = Cascade(targets=tuple(NAMES[k] for k in found.columns), knots=found.knots)
     points = [used(policy, row[0], data) for row in found.knots]
     assert points[0] == pytest.approx((found.accuracies[0], found.costs[0]))
@@ -109,13 +109,13 @@ def test_what_was_not_measured_is_left_out() -> None:
     whole = ~holes.any(axis=1)
     labels, paid = np.where(holes, np.nan, correct), np.where(holes[:, ::-1], np.nan, cost)
     known = whole & ~holes[:, ::-1].any(axis=1)
-    found = search(scores, labels, paid, depth=3, budget=None, steps=10)
-    same = search(scores[known], correct[known], cost[known], depth=3, budget=None, steps=10)
+    found = search_stages(scores, labels, paid, depth=3, budget=None, steps=10)
+    same = search_stages(scores[known], correct[known], cost[known], depth=3, budget=None, steps=10)
     assert found == same
     assert found.queries == known.sum()
     labels = correct.copy()
     labels[30:, 2] = np.nan
-    rare = search(scores, labels, cost, depth=3, budget=None, steps=10)
+    rare = search_stages(scores, labels, cost, depth=3, budget=None, steps=10)
     assert rare.left_out == (2,)
     assert 2 not in rare.columns
     assert rare.queries == 600
@@ -124,12 +124,15 @@ def test_what_was_not_measured_is_left_out() -> None:
 def test_what_teaches_nothing_is_refused() -> None:
     scores, correct, cost = planted(50)
     with pytest.raises(FitError, match="no query has a label and a cost"):
-        search(scores, np.full_like(correct, np.nan), cost, depth=2, budget=None, steps=5)
+        search_stages(scores, np.full_like(correct, np.nan), cost, depth=2, budget=None, steps=5)
     with pytest.raises(FitError, match="no answer costs anything"):
-        search(scores, correct, 0 * cost, depth=2, budget=None, steps=5)
+        search_stages(scores, correct, 0 * cost, depth=2, budget=None, steps=5)
     with pytest.raises(FitError, match=r"the cheapest target costs .* raise the budget"):
-        search(scores, correct, cost, depth=2, budget=1e-6, steps=5)
-    assert search(scores, correct, cost, depth=1, budget=None, steps=5).knots == ((0.0,), (1.0,))
+        search_stages(scores, correct, cost, depth=2, budget=1e-6, steps=5)
+    assert search_stages(scores, correct, cost, depth=1, budget=None, steps=5).knots == (
+        (0.0,),
+        (1.0,),
+    )
 
 
 def test_the_scorer_reads_the_answer() -> None:

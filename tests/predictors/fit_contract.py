@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors import Examples, Predictor, PredictorConfig, PredictorFit
-from prefill_router.probes import auc_by_target
+from prefill_router.statistics import auc_by_target
 
 Array = NDArray[Any]
 ROWS = 400

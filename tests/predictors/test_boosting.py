@@ -9,8 +9,7 @@ from scipy.special import expit, logit
 
 from prefill_router.errors import ConfigError, CorruptError, MissingExtraError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.boosting import BoostingConfig
-from prefill_router.predictors.trees import Forest
+from prefill_router.predictors.boosting import BoostingConfig, Forest
 
 Array = NDArray[Any]
 QUICK = BoostingConfig(rounds=40, learning_rate=0.2, columns=0.5, least_weight=1.0, patience=5)
@@ -81,7 +80,7 @@ def test_more_queries_than_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = QUICK.fit(drawn()).predictor
     rows = drawn(100, seed=1).features
     whole = predictor.correctness(rows)
-    monkeypatch.setattr("prefill_router.predictors.trees._CELLS", 300)
+    monkeypatch.setattr("prefill_router.predictors.boosting._CELLS", 300)
     assert np.array_equal(predictor.correctness(rows), whole)
 
 

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.fitted import Descriptions
-from prefill_router.predictors.graph import GraphConfig, GraphRouter
-from prefill_router.predictors.graph.graph import Messages, build_graph
-from prefill_router.predictors.graph.network import GraphNetwork
-from prefill_router.predictors.graph.tasks import (
+from prefill_router.predictors.base import Descriptions
+from prefill_router.predictors.graph import (
+    GraphConfig,
+    GraphRouter,
     choose_temperature,
     find_centroids,
     number_tasks,
     share_of_tasks,
 )
-from prefill_router.probes import auc_by_target
+from prefill_router.predictors.graph_network import GraphNetwork, Messages, build_graph
+from prefill_router.statistics import auc_by_target
 
 Array = NDArray[Any]
 QUICK = GraphConfig(

@@ -9,8 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from planted import unchecked
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.logistic import Logistic, LogisticConfig
-from prefill_router.predictors.strength import cross_validate
+from prefill_router.predictors.logistic import Logistic, LogisticConfig, cross_validate
 
 Array = NDArray[Any]
 

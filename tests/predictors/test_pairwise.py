@@ -12,10 +12,10 @@ from scipy.special import expit, logit
 
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples
+from prefill_router.predictors.networks.architectures import combine
 from prefill_router.predictors.networks.factorisation import FactorisationConfig
-from prefill_router.predictors.networks.loop import Rows, pair_losses
 from prefill_router.predictors.networks.pairwise import PairwiseConfig, PairwiseFactorisation
-from prefill_router.predictors.networks.preferences import combine
+from prefill_router.predictors.networks.training import NetworkRows, pair_losses
 
 Array = NDArray[Any]
 CONFIG = PairwiseConfig(**QUICK | {"max_epochs": 40}, dimensions=4)
@@ -65,10 +65,10 @@ def test_what_all_targets_share_on_a_query_changes_nothing() -> None:
     assert np.abs(one.correctness(train.features) - other.correctness(train.features)).max() > 0.05
 
 
-def rows(labels: Array, weights: Array) -> Rows:
+def rows(labels: Array, weights: Array) -> NetworkRows:
     cells = (torch.from_numpy(x).float()[None] for x in (labels, weights))
     nothing = torch.zeros(len(labels))
-    return Rows(torch.zeros(len(labels), 1), *cells, nothing, nothing)
+    return NetworkRows(torch.zeros(len(labels), 1), *cells, nothing, nothing)
 
 
 def test_loss_of_pairs() -> None:

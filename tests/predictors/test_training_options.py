@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples, TrunkConfig
+from prefill_router.predictors.networks.ensemble import NetworkConfig
 from prefill_router.predictors.networks.irt import IRTConfig
 from prefill_router.predictors.networks.mlp import MLPConfig
-from prefill_router.predictors.networks.options import NetworkConfig
 from prefill_router.predictors.networks.unified import UnifiedConfig
-from prefill_router.predictors.weights import query_weights
+from prefill_router.predictors.training import query_weights
 
 Array = NDArray[Any]
 TRUNK = TrunkConfig(hidden=(16, 8), seeds=1, keep=1, max_epochs=12, batch_size=64)

@@ -8,7 +8,7 @@ import pytest
 from prefill_router import files
 from prefill_router.errors import CorruptError
 from prefill_router.predictors import TrainingCurves
-from prefill_router.predictors.trunk.drawing import write_curves
+from prefill_router.predictors.curve_figures import write_curves
 
 CURVES = TrainingCurves(
     train=np.array([[0.7, 0.6, 0.5], [0.71, 0.6, np.nan]]),

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors import TrunkConfig, TrunkFit, fit_trunk
-from prefill_router.predictors.trunk.holdout import hold_out
+from prefill_router.predictors.training import hold_out
 
 Array = NDArray[Any]
 QUICK = TrunkConfig(hidden=(16, 8), seeds=3, keep=2, max_epochs=6, patience=3, batch_size=64)

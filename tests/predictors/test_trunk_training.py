@@ -10,27 +10,31 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from prefill_router.predictors import TrunkConfig
-from prefill_router.predictors.trunk.draws import Draws, keep_probability
-from prefill_router.predictors.trunk.holdout import Holdout
-from prefill_router.predictors.trunk.stack import Stack
-from prefill_router.predictors.trunk.training import Examples, SeedRun, first_layers, train
+from prefill_router.predictors.training import Draws, Holdout, keep_probability
+from prefill_router.predictors.trunk_training import (
+    LayerStack,
+    SeedRun,
+    TrunkRows,
+    first_layers,
+    train,
+)
 from prefill_router.progress import Advance, Progress, SilentProgress
 
 CONFIG = TrunkConfig(hidden=(32, 16), seeds=5, keep=3, max_epochs=12, patience=3, batch_size=64)
 
 
-def examples(queries: int = 250, dtype: torch.dtype = torch.float32) -> tuple[Examples, Holdout]:
+def examples(queries: int = 250, dtype: torch.dtype = torch.float32) -> tuple[TrunkRows, Holdout]:
     random = np.random.default_rng(0)
     features = random.normal(size=(queries, 10))
     labels = (features @ random.normal(size=(10, 3)) > 0).astype(float)
     present = (random.random(labels.shape) < 0.8).astype(float)
     rows = np.arange(queries)
     parts = Holdout(rows[queries // 5 :], rows[: queries // 5])
-    return Examples(*(torch.tensor(a, dtype=dtype) for a in (features, labels, present))), parts
+    return TrunkRows(*(torch.tensor(a, dtype=dtype) for a in (features, labels, present))), parts
 
 
 def losses(
-    data: Examples, parts: Holdout, config: TrunkConfig, seeds: list[int]
+    data: TrunkRows, parts: Holdout, config: TrunkConfig, seeds: list[int]
 ) -> dict[int, SeedRun]:
     runs = train(data, parts, config, seeds=seeds, progress=SilentProgress())
     return {run.index: run for run in runs}
@@ -42,7 +46,9 @@ def test_gradients_equal_autograd() -> None:
     weights = [torch.randn(networks, *s, dtype=torch.float64) for s in sizes]
     biases = [torch.randn(networks, 1, s[1], dtype=torch.float64) for s in sizes]
     keep = (0.7, 0.8)
-    stack = Stack([w.clone() for w in weights], [b.clone() for b in biases], keep=keep, rows=12)
+    stack = LayerStack(
+        [w.clone() for w in weights], [b.clone() for b in biases], keep=keep, rows=12
+    )
     x = torch.randn(networks, rows, 5, dtype=torch.float64)
     labels = torch.rand(networks, rows, 3, dtype=torch.float64)
     present = (torch.rand(networks, rows, 3) < 0.7).double()
@@ -96,7 +102,7 @@ class Drawn(nn.Module):
         return hidden * torch.from_numpy(kept) / keep_probability(self.rate)
 
 
-def ordinary(data: Examples, parts: Holdout, config: TrunkConfig, seed: int) -> list[float]:
+def ordinary(data: TrunkRows, parts: Holdout, config: TrunkConfig, seed: int) -> list[float]:
     """The validation losses of an ordinary loop with the seed's draws."""
     draws = Draws(config.seed, seed)
     widths = (data.features.shape[1], *config.hidden, data.labels.shape[1])
@@ -112,7 +118,7 @@ def ordinary(data: Examples, parts: Holdout, config: TrunkConfig, seed: int) -> 
     )
     fit, held = (data[torch.from_numpy(rows)] for rows in (parts.fit, parts.held))
 
-    def loss_of(rows: Examples) -> Tensor:
+    def loss_of(rows: TrunkRows) -> Tensor:
         loss = nn.BCEWithLogitsLoss(weight=rows.present, reduction="sum")
         return loss(net(rows.features), rows.labels) / rows.present.sum()
 

@@ -14,14 +14,22 @@ from planted import states_of
 from prefill_router.data import RoutingDataset, split, write_dataset
 from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
-from prefill_router.evaluation.wording import NOTHING
+from prefill_router.evaluation.formatting import NOTHING
 from prefill_router.fitting import recipe_from_dict
-from prefill_router.reports.compare import ALL, STUDY, Plan, Result, recipes_of, run_plan, write
-from prefill_router.reports.compare.page import sure, verdict
-from prefill_router.reports.compare.plan import CONSTANT, draw_for
-from prefill_router.reports.compare.report import to_dict
+from prefill_router.reporting.study_report import mark
 from prefill_router.router import Router
-from prefill_router.studies.output import mark
+from prefill_router.studies.comparison import (
+    ALL,
+    STUDY,
+    ComparisonPlan,
+    ComparisonResult,
+    recipes_of,
+    run_plan,
+    write,
+)
+from prefill_router.studies.comparison.comparison import CONSTANT, draw_for
+from prefill_router.studies.comparison.page import sure, verdict
+from prefill_router.studies.comparison.report import to_dict
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=300, seed=5)
@@ -35,24 +43,24 @@ RECIPES = {
 }
 
 
-def plan(dataset: RoutingDataset = ANSWERS, **options: Any) -> Plan:
-    return Plan(RECIPES, "ours", split(dataset), resamples=100, **options)
+def plan(dataset: RoutingDataset = ANSWERS, **options: Any) -> ComparisonPlan:
+    return ComparisonPlan(RECIPES, "ours", split(dataset), resamples=100, **options)
 
 
 @pytest.fixture(scope="module")
-def result() -> Result:
+def result() -> ComparisonResult:
     return run_plan(plan(), ANSWERS, [STATES])
 
 
 @pytest.fixture(scope="module")
-def report(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(result: ComparisonResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("comparison")
     mark(folder, STUDY, result.plan.to_dict())
     write(result, folder, title="Routers on 300 queries", known={"dataset": "<made up>"})
     return folder
 
 
-def test_numbers_are_those_of_evaluate_and_compare(result: Result) -> None:
+def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> None:
     test, train = (ANSWERS.select(result.plan.drawn[part]) for part in ("test", "train"))
     one, other = result.by_name["tolerant"], result.by_name["ours"]
     predicted = [r.fitted.router.predict(test, stores=[STATES]) for r in (one, other)]
@@ -68,12 +76,12 @@ def test_numbers_are_those_of_evaluate_and_compare(result: Result) -> None:
         assert one.headline[name].to_dict() == alone.headline[name].to_dict()
 
 
-def test_the_reference_is_not_compared_with_itself(result: Result) -> None:
+def test_the_reference_is_not_compared_with_itself(result: ComparisonResult) -> None:
     assert not result.by_name["ours"].against
     assert sure(result.by_name["ours"].against, "auc_mean") == ""
 
 
-def test_the_constant_does_not_beat_the_constant(result: Result) -> None:
+def test_the_constant_does_not_beat_the_constant(result: ComparisonResult) -> None:
     assert result.beaten_by_constant == ["nothing & <less>"]
     assert sure(result.by_name["nothing & <less>"].against, "auc_mean") == "worse"
     assert sure(result.by_name["tolerant"].against, "auc_mean") == ""
@@ -86,7 +94,7 @@ def test_on_shuffled_labels_nobody_beats_the_constant() -> None:
     assert found.beaten_by_constant == list(RECIPES)
 
 
-def test_it_goes_on_with_the_routers_that_it_has(result: Result, tmp_path: Path) -> None:
+def test_it_goes_on_with_the_routers_that_it_has(result: ComparisonResult, tmp_path: Path) -> None:
     first = run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("router.json")}
     assert len(stamps) == len(RECIPES)
@@ -95,7 +103,7 @@ def test_it_goes_on_with_the_routers_that_it_has(result: Result, tmp_path: Path)
     for one in (first, again):
         found = to_dict(one)["routers"]["ours"]["evaluation"]
         assert found == to_dict(result)["routers"]["ours"]["evaluation"]
-    other = Plan(RECIPES, "ours", split(ANSWERS, seed=1), resamples=10)
+    other = ComparisonPlan(RECIPES, "ours", split(ANSWERS, seed=1), resamples=10)
     run_plan(other, ANSWERS, [STATES], folder=tmp_path)
     assert all(p.stat().st_mtime_ns != stamp for p, stamp in stamps.items())
 
@@ -106,7 +114,7 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
     rows = [{"query_id": i, "target": "target-0", "score": 0.5} for i in train]
     pl.DataFrame(rows).write_csv(judge)
     soft = recipe_from_dict({**FEATURES, "predictor": "constant", "soft_labels": {"file": judge}})
-    asked = Plan({"soft": soft}, "soft", split(ANSWERS), resamples=0)
+    asked = ComparisonPlan({"soft": soft}, "soft", split(ANSWERS), resamples=0)
 
     def fitted(dataset: RoutingDataset) -> Router:
         found = run_plan(asked, dataset, [STATES], folder=tmp_path / "routers")
@@ -123,7 +131,7 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
     assert (other[:, 0] > before.predict(test, stores=[STATES]).correctness[:, 0]).all()
 
 
-def test_what_is_kept_loads_and_routes_alike(result: Result, tmp_path: Path) -> None:
+def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, tmp_path: Path) -> None:
     run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
     test = ANSWERS.select(result.plan.drawn["test"])
     for folder in tmp_path.glob("*/"):
@@ -139,13 +147,15 @@ def test_a_router_that_cannot_be_fitted_is_told_and_the_others_go_on(
     monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
     broken = recipe_from_dict({**FEATURES, "predictor": "xgboost"})
     recipes = {"ours": RECIPES["ours"], "trees": broken}
-    found = run_plan(Plan(recipes, "ours", split(ANSWERS), resamples=10), ANSWERS, [STATES])
+    found = run_plan(
+        ComparisonPlan(recipes, "ours", split(ANSWERS), resamples=10), ANSWERS, [STATES]
+    )
     assert [one.name for one in found.routers] == ["ours"]
     [failed] = found.failed
     assert failed.name == "trees"
     assert "prefill-router[xgboost]" in failed.why
     with pytest.raises(FitError, match="the reference 'trees' can't be fitted"):
-        run_plan(Plan(recipes, "trees", split(ANSWERS), resamples=10), ANSWERS, [STATES])
+        run_plan(ComparisonPlan(recipes, "trees", split(ANSWERS), resamples=10), ANSWERS, [STATES])
 
 
 class Offline(HTMLParser):
@@ -167,7 +177,9 @@ class Offline(HTMLParser):
         self.words += data
 
 
-def test_the_page_opens_offline_and_says_who_is_best(report: Path, result: Result) -> None:
+def test_the_page_opens_offline_and_says_who_is_best(
+    report: Path, result: ComparisonResult
+) -> None:
     text = (report / "index.html").read_text()
     page = Offline()
     page.feed(text)
@@ -181,7 +193,7 @@ def test_the_page_opens_offline_and_says_who_is_best(report: Path, result: Resul
     assert "reads no text of an answer" in page.words
 
 
-def test_files_beside_the_page(report: Path, result: Result) -> None:
+def test_files_beside_the_page(report: Path, result: ComparisonResult) -> None:
     told = json.loads((report / "compare.json").read_text())
     assert list(told["routers"]) == list(RECIPES)
     routers = pl.read_csv(report / "routers.csv")
@@ -213,12 +225,12 @@ def test_the_packaged_list_has_every_kind_that_needs_no_download() -> None:
 
 def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no router may be called"):
-        Plan({CONSTANT: RECIPES["ours"]}, CONSTANT, split(ANSWERS))
+        ComparisonPlan({CONSTANT: RECIPES["ours"]}, CONSTANT, split(ANSWERS))
     with pytest.raises(ConfigError, match="'nobody' is no router of the list"):
-        Plan(RECIPES, "nobody", split(ANSWERS))
+        ComparisonPlan(RECIPES, "nobody", split(ANSWERS))
     for bad in ({"resamples": -1}, {"seed": -1}):  # before anything is fitted
         with pytest.raises(ConfigError, match="neither may be negative"):
-            Plan(RECIPES, "ours", split(ANSWERS), **bad)
+            ComparisonPlan(RECIPES, "ours", split(ANSWERS), **bad)
     with pytest.raises(FormatError, match="no such file"):
         recipes_of(str(tmp_path / "routers.yaml"))
 
@@ -244,13 +256,15 @@ def test_as_a_command(tmp_path: Path) -> None:
     assert Router.load(out / "routers" / "ours").pool.names == ANSWERS.pool.names
 
 
-def test_the_page_begins_with_whether_routers_are_worth_it(report: Path, result: Result) -> None:
+def test_the_page_begins_with_whether_routers_are_worth_it(
+    report: Path, result: ComparisonResult
+) -> None:
     assert "against the best fixed mix of targets" in verdict(result)[0]
     curves = (report / "figures" / "curves.svg").read_text()
     assert "the other routers" not in curves  # all three have a colour
 
 
-def test_a_verdict_without_a_number_says_why(result: Result) -> None:
+def test_a_verdict_without_a_number_says_why(result: ComparisonResult) -> None:
     unknown = Estimate(np.nan, np.nan, np.nan, 1, "no two targets have labels of one query")
     lost = {"choice_auc": unknown, "best_single_accuracy": unknown}
     routers = tuple(

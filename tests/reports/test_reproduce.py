@@ -15,13 +15,11 @@ from prefill_router.errors import ConfigError
 from prefill_router.evaluation import compare, evaluate
 from prefill_router.fitting import Recipe, SoftLabels
 from prefill_router.importers import import_dataset
-from prefill_router.probes import auc_by_target
-from prefill_router.reports.compare import Plan, Result
-from prefill_router.reports.reproduce import (
+from prefill_router.reproduce import (
     Bench,
-    Means,
-    Options,
-    Run,
+    PoolRun,
+    ReproduceMeans,
+    ReproduceOptions,
     all_tables,
     check,
     find_pools,
@@ -29,12 +27,12 @@ from prefill_router.reports.reproduce import (
     to_dict,
     write,
 )
-from prefill_router.reports.reproduce.cells import Table, shown
-from prefill_router.reports.reproduce.parts import Scene, make_parts
-from prefill_router.reports.reproduce.parts.encoders import with_interval
-from prefill_router.reports.reproduce.recipes import JUDGED, TUNED, routers
-from prefill_router.reports.reproduce.run import SYSTEMS, TRUNK, UNIFIED
+from prefill_router.reproduce.cells import PaperTable, shown
+from prefill_router.reproduce.parts import PoolContext, make_parts, with_interval
+from prefill_router.reproduce.systems import JUDGED, SYSTEMS, TRUNK, TUNED, UNIFIED, routers
 from prefill_router.router import EncoderSources
+from prefill_router.statistics import auc_by_target
+from prefill_router.studies.comparison import ComparisonPlan, ComparisonResult
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from reports import published_formats as formats
 from tiny_encoder import save_tiny_encoder
@@ -42,8 +40,10 @@ from tiny_encoder import save_tiny_encoder
 ANSWERS = make_routing_dataset(queries=200, seed=5)
 ENCODER = FakeEncoder()
 SITES = tuple(Site(layer, pooling) for layer in range(2, 5) for pooling in ("last", "mean"))
-MEANS = Means(encoders=("fake",), embedding="fake", sources=EncoderSources(loaded=(ENCODER,)))
-QUICK = Options(seeds=2, resamples=20, dim=4, quick=True)
+MEANS = ReproduceMeans(
+    encoders=("fake",), embedding="fake", sources=EncoderSources(loaded=(ENCODER,))
+)
+QUICK = ReproduceOptions(seeds=2, resamples=20, dim=4, quick=True)
 
 
 def run_on(
@@ -51,7 +51,7 @@ def run_on(
     bench: Bench = "mmlu-pro",
     folder: Path | None = None,
     studies: tuple[str, ...] | None = None,
-) -> list[Run]:
+) -> list[PoolRun]:
     states = ENCODER.encode(dataset.queries, SITES, rounding="float32")
     return reproduce(
         bench, dataset, [states], options=QUICK, means=MEANS, studies=studies, folder=folder
@@ -64,22 +64,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> list[Run]:
+def runs(folder: Path) -> list[PoolRun]:
     return run_on(ANSWERS, folder=folder / "work")
 
 
 @pytest.fixture(scope="module")
-def tables(runs: list[Run]) -> dict[int, Table]:
+def tables(runs: list[PoolRun]) -> dict[int, PaperTable]:
     return {table.number: table for table in all_tables(runs)}
 
 
 @pytest.fixture(scope="module")
-def report(runs: list[Run], folder: Path) -> Path:
+def report(runs: list[PoolRun], folder: Path) -> Path:
     write(runs, folder, title="The paper on <made-up> answers", said=["Said."], known={"data": "&"})
     return folder
 
 
-def test_every_table_is_there_with_numbers_or_a_reason(tables: dict[int, Table]) -> None:
+def test_every_table_is_there_with_numbers_or_a_reason(tables: dict[int, PaperTable]) -> None:
     assert list(tables) == list(range(1, 31))
     for table in tables.values():
         ours = [cell for row in table.rows for cell in row.cells if cell.ours is not None]
@@ -89,7 +89,7 @@ def test_every_table_is_there_with_numbers_or_a_reason(tables: dict[int, Table])
         assert all(len(row.cells) == len(table.columns) for row in table.rows)
 
 
-def test_semantic_baselines_are_calibrated_on_rows_of_their_own(runs: list[Run]) -> None:
+def test_semantic_baselines_are_calibrated_on_rows_of_their_own(runs: list[PoolRun]) -> None:
     """The prefill router learns from all of the 85 %, and all are judged on the same test part."""
     for name in SYSTEMS:
         judged = runs[0].system(name)
@@ -107,20 +107,22 @@ def test_semantic_baselines_are_calibrated_on_rows_of_their_own(runs: list[Run])
 
 
 def test_what_needs_weights_or_a_judge_is_made_where_they_are() -> None:
-    plain = routers(["minilm"], "minilm", Options())
+    plain = routers(["minilm"], "minilm", ReproduceOptions())
     assert TUNED not in plain
     assert JUDGED not in plain
     assert "Cascade (FrugalGPT)" in plain
     assert getattr(plain["Disagreement-weighted"].predictor, "disagreement_weight", 1) == 2
     judge = Path("judge.csv")
-    more = routers(["minilm"], "minilm", Options(), text_network="deberta", soft_labels=judge)
+    more = routers(
+        ["minilm"], "minilm", ReproduceOptions(), text_network="deberta", soft_labels=judge
+    )
     assert set(more) - set(plain) == {TUNED, JUDGED}
     assert more[JUDGED].soft_labels == SoftLabels(file=judge)
     [tuned] = more[TUNED].features
     assert getattr(tuned, "network", "") == "deberta"
 
 
-def test_what_the_data_lack_is_said(tables: dict[int, Table]) -> None:
+def test_what_the_data_lack_is_said(tables: dict[int, PaperTable]) -> None:
     assert "no frontier pool" in tables[2].missing
     assert "MMLU-Pro's subjects" in tables[7].missing
     assert "Humanity's Last Exam" in tables[8].missing
@@ -138,13 +140,13 @@ def test_numbers_are_shown_with_as_many_digits_as_the_paper_has() -> None:
     assert shown(float("nan"), "share") == "\u2013"
 
 
-def cell(table: Table, row: str, column: str):  # noqa: ANN201
+def cell(table: PaperTable, row: str, column: str):  # noqa: ANN201
     place = [title.rstrip(" ↑↓") for title in table.columns].index(column)
     return next(r for r in table.rows if row in r.names).cells[place]
 
 
 def test_numbers_are_those_of_evaluate_and_compare(
-    runs: list[Run], tables: dict[int, Table]
+    runs: list[PoolRun], tables: dict[int, PaperTable]
 ) -> None:
     (run,) = runs
     routers = [run.system(name).fitted.router for name in ("SharedTrunkNet", "Unified Multitask")]
@@ -166,7 +168,7 @@ def test_numbers_are_those_of_evaluate_and_compare(
     assert steps == [step.points for step in alone.steps]
 
 
-def test_what_has_no_speed_has_no_completion_time(tables: dict[int, Table]) -> None:
+def test_what_has_no_speed_has_no_completion_time(tables: dict[int, PaperTable]) -> None:
     missing = cell(tables[29], "prefill: SharedTrunkNet", "Mean target completion")
     assert missing.ours is None
     assert "no speed" in missing.why
@@ -175,7 +177,7 @@ def test_what_has_no_speed_has_no_completion_time(tables: dict[int, Table]) -> N
     assert cell(tables[28], "argmax", "Saved, best single").paper.value == 0.509
 
 
-def test_papers_numbers_stand_beside_ours(tables: dict[int, Table]) -> None:
+def test_papers_numbers_stand_beside_ours(tables: dict[int, PaperTable]) -> None:
     assert cell(tables[3], "SharedTrunkNet", "Mean AUC").paper.value == 0.8817
     assert cell(tables[4], "kNN", "Headroom captured (paper)").paper.value == -0.269
     assert cell(tables[23], "SharedTrunkNet", "P-AUCCC").paper.sd == 0.0098
@@ -183,7 +185,7 @@ def test_papers_numbers_stand_beside_ours(tables: dict[int, Table]) -> None:
     assert cell(tables[1], "All targets", "Queries").paper.value == 14469
 
 
-def test_the_seed_plays_no_part_in_knn(tables: dict[int, Table]) -> None:
+def test_the_seed_plays_no_part_in_knn(tables: dict[int, PaperTable]) -> None:
     assert cell(tables[23], "kNN", "Mean AUC").sd == 0
     assert cell(tables[23], "SharedTrunkNet", "Mean AUC").sd > 0
     [fits] = [text for text in tables[23].said if "plays no part in" in text]
@@ -191,7 +193,7 @@ def test_the_seed_plays_no_part_in_knn(tables: dict[int, Table]) -> None:
     assert "SharedTrunkNet" not in fits
 
 
-def test_it_goes_on_with_what_it_has(runs: list[Run], folder: Path) -> None:
+def test_it_goes_on_with_what_it_has(runs: list[PoolRun], folder: Path) -> None:
     work = folder / "work"
     broken = work / "mixed" / "studies" / "ratio.json"
     broken.write_text("{broken")
@@ -209,14 +211,14 @@ def test_it_goes_on_with_what_it_has(runs: list[Run], folder: Path) -> None:
 def test_parts_of_other_answers_are_not_taken(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"of": "others", "value": {"encoders": []}}))
     drawn = split(ANSWERS)
-    scene = Scene(
+    scene = PoolContext(
         found=find_pools("mmlu-pro", ANSWERS)[0],
         drawn=drawn,
         calibrated=split(ANSWERS, fractions=WITH_CALIBRATION),
         states=[ENCODER.encode(ANSWERS.queries, SITES, rounding="float32")],
         encoders=("fake",),
         recipes={},
-        result=Result(Plan({"a": Recipe()}, "a", drawn), (), ()),
+        result=ComparisonResult(ComparisonPlan({"a": Recipe()}, "a", drawn), (), ()),
         options=QUICK,
     )
     made = make_parts(scene, tmp_path, only=("sweep", "shift_benchmark"))
@@ -262,7 +264,7 @@ def test_the_page_has_tables_and_figures_in_the_papers_order(report: Path) -> No
     assert "<script" not in text
 
 
-def test_files_hold_what_the_page_shows(report: Path, tables: dict[int, Table]) -> None:
+def test_files_hold_what_the_page_shows(report: Path, tables: dict[int, PaperTable]) -> None:
     assert len(list((report / "tables").glob("*.csv"))) == 30
     frame = pl.read_csv(report / "tables" / "table_03_per_llm_routing.csv")
     row = frame.filter(
@@ -338,7 +340,7 @@ def test_the_interval_of_an_auc_holds_it_as_often_as_it_says() -> None:
 
 def test_a_spread_needs_two_seeds() -> None:
     with pytest.raises(ConfigError, match="at least 2"):
-        Options(seeds=1)
+        ReproduceOptions(seeds=1)
 
 
 def test_the_command_reads_the_blueprints_table(

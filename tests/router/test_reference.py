@@ -12,7 +12,7 @@ from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.fitting import RouterFit
 from prefill_router.router import Router
 from prefill_router.router.light import read_light
-from prefill_router.router.reference import WATCHED, WIDEST, Reference, outline
+from prefill_router.router.reference import WATCHED, WIDEST, TrainReference, outline
 
 Rows = np.ndarray
 
@@ -28,8 +28,8 @@ def labels(count: int) -> Rows:
     return np.random.default_rng(5).integers(0, 2, (count, 3)).astype(np.float64)
 
 
-def of(rows: Rows) -> Reference:
-    return Reference.fit(rows, labels(len(rows)))
+def of(rows: Rows) -> TrainReference:
+    return TrainReference.fit(rows, labels(len(rows)))
 
 
 def test_held_out_rows_are_as_novel_as_a_quantile_says() -> None:
@@ -63,7 +63,7 @@ def test_leaving_a_row_out_in_closed_form_is_leaving_it_out() -> None:
     np.testing.assert_allclose(whole, grid, rtol=0.08)
 
 
-def _distance(reference: Reference, row: Rows) -> float:
+def _distance(reference: TrainReference, row: Rows) -> float:
     near = row[list(reference.columns)] - reference.mean
     return float(np.linalg.norm(near @ reference.whitening))
 
@@ -124,7 +124,7 @@ def test_a_column_of_few_values_says_how_its_rows_lie() -> None:
 
 def test_accuracy_is_that_of_known_labels() -> None:
     correct = np.array([[1, 0, np.nan], [0.5, np.nan, np.nan], [0, 1, np.nan]])
-    reference = Reference.fit(correlated(3), correct)
+    reference = TrainReference.fit(correlated(3), correct)
     np.testing.assert_allclose(reference.accuracy, [0.5, 0.5, np.nan])
     assert reference.to_dict()["accuracy"] == [0.5, 0.5, None]
 
@@ -135,7 +135,7 @@ def test_few_rows_or_equal_ones_are_no_hindrance(count: int) -> None:
         reference = of(rows)
         novelty = reference.novelty(np.concatenate([rows, rows * 50]))
         assert ((novelty >= 0) & (novelty <= 1)).all()
-        again = Reference.from_dict(reference.to_dict(), reference.tensors())
+        again = TrainReference.from_dict(reference.to_dict(), reference.tensors())
         np.testing.assert_array_equal(again.novelty(rows), reference.novelty(rows))
     assert not of(np.ones((count, 4), np.float32)).novelty(np.ones((1, 4), np.float32)).any()
 
@@ -148,7 +148,7 @@ def test_numbers_near_the_end_of_their_range_are_novel_and_no_error() -> None:
 
 def test_saved_and_read_it_is_the_same() -> None:
     reference, others = of(correlated(200)), correlated(30, seed=2)
-    again = Reference.from_dict(reference.to_dict(), reference.tensors())
+    again = TrainReference.from_dict(reference.to_dict(), reference.tensors())
     np.testing.assert_array_equal(again.novelty(others), reference.novelty(others))
     np.testing.assert_array_equal(again.bins(others), reference.bins(others))
     accuracy, shares = outline(reference.to_dict(), targets=3)
@@ -168,7 +168,7 @@ def test_arrays_that_are_not_a_references_are_refused(name: str) -> None:
         bad += [{**whole, name: np.ascontiguousarray(whole[name][..., ::-1])}]
     for tensors in bad:
         with pytest.raises(CorruptError):
-            Reference.from_dict(reference.to_dict(), tensors)
+            TrainReference.from_dict(reference.to_dict(), tensors)
 
 
 def test_features_of_another_width_are_refused() -> None:
@@ -192,7 +192,7 @@ def test_a_fitted_router_tells_what_is_unlike_its_train_rows(
 
 
 def test_a_reference_of_other_features_or_targets_is_refused(fitted: RouterFit) -> None:
-    other = Reference.fit(correlated(30, fitted.router.features.width), labels(30)[:, :2])
+    other = TrainReference.fit(correlated(30, fitted.router.features.width), labels(30)[:, :2])
     for reference in (of(correlated(30)), other):
         with pytest.raises(ConfigError, match="reference is of"):
             dataclasses.replace(fitted.router, reference=reference)

@@ -12,8 +12,14 @@ from inmates import alive, named, new_name
 from runners import QUICK, Elsewhere
 
 from prefill_router.errors import SandboxError
-from prefill_router.sandbox import Sandbox, command, sandbox as sandbox_module, tools, uids
-from prefill_router.sandbox.trial import check_holds
+from prefill_router.sandbox import (
+    Sandbox,
+    command,
+    command as tools,
+    sandbox as sandbox_module,
+    sandbox as uids,
+)
+from prefill_router.sandbox.sandbox import check_holds
 
 ALLOW_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="of the form for root")
@@ -229,7 +235,7 @@ def test_each_run_has_a_user_id_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 HOLDS = """
 import sys
-from prefill_router.sandbox import uids
+from prefill_router.sandbox import sandbox as uids
 uids.UIDS = 1
 with uids.leased_uid():
     print("held", flush=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from bpf import ALLOW, KILL, verdict
 
-from prefill_router.sandbox.seccomp import filter_program
-from prefill_router.sandbox.syscalls import (
+from prefill_router.sandbox.seccomp import (
     CLONE,
     CLONE3,
     FCNTL,
@@ -20,7 +19,8 @@ from prefill_router.sandbox.syscalls import (
     REFUSED_COMMANDS,
     SOCKET,
     Machine,
-    number,
+    call_number,
+    filter_program,
     refused_numbers,
 )
 
@@ -46,7 +46,7 @@ def test_numbers_are_the_kernel_s(machine: Machine) -> None:
     named = {name: n for calls in REFUSED.values() for name, n in calls.items()}
     named |= {"fcntl": FCNTL, "socket": SOCKET, "clone": CLONE, "clone3": (CLONE3, CLONE3)}
     for name, numbers in named.items():
-        assert header.get(name) == number(numbers, machine=machine), name
+        assert header.get(name) == call_number(numbers, machine=machine), name
     for name, shared in HARMLESS_SHARED.items():
         assert header.get(name, shared) == shared, name
 
@@ -55,7 +55,7 @@ def test_numbers_are_the_kernel_s(machine: Machine) -> None:
 def test_every_call_has_its_verdict(machine: Machine) -> None:
     program = filter_program(machine=machine)
     refused = set(refused_numbers(machine=machine))
-    asked = {number(SOCKET, machine=machine), number(CLONE, machine=machine)}
+    asked = {call_number(SOCKET, machine=machine), call_number(CLONE, machine=machine)}
     for call in range(1000):
         got = verdict(program, call, architecture=machine)
         if call in asked:
@@ -68,7 +68,7 @@ def test_every_call_has_its_verdict(machine: Machine) -> None:
 
 @every_machine
 def test_commands_of_fcntl(machine: Machine) -> None:
-    program, call = filter_program(machine=machine), number(FCNTL, machine=machine) or 0
+    program, call = filter_program(machine=machine), call_number(FCNTL, machine=machine) or 0
     refused = {getattr(fcntl, name) for name in REFUSED_COMMANDS}
     assert refused == set(REFUSED_COMMANDS.values())
     for command in range(1100):
@@ -80,7 +80,7 @@ def test_commands_of_fcntl(machine: Machine) -> None:
 
 @every_machine
 def test_sockets_of_this_machine_alone(machine: Machine) -> None:
-    program, call = filter_program(machine=machine), number(SOCKET, machine=machine) or 0
+    program, call = filter_program(machine=machine), call_number(SOCKET, machine=machine) or 0
     for family in range(50):
         expected = ALLOW if family == socket.AF_UNIX else errno.EPERM
         assert verdict(program, call, family, architecture=machine) == expected
@@ -88,7 +88,7 @@ def test_sockets_of_this_machine_alone(machine: Machine) -> None:
 
 @every_machine
 def test_threads_and_no_processes(machine: Machine) -> None:
-    program, call = filter_program(machine=machine), number(CLONE, machine=machine) or 0
+    program, call = filter_program(machine=machine), call_number(CLONE, machine=machine) or 0
     assert verdict(program, call, THREAD, architecture=machine) == ALLOW
     assert verdict(program, call, SIGCHLD, architecture=machine) == errno.EPERM
     for namespace in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):

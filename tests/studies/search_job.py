@@ -5,12 +5,12 @@ import sys
 import time
 from pathlib import Path
 
-from prefill_router.studies.search.bench import Bench
-from prefill_router.studies.search.workers import team
+from prefill_router.studies.search.fold_scores import FoldScorer
+from prefill_router.studies.search.search import team
 from studies.searching import STATES, sealed_in, small_space
 
 if __name__ == "__main__":
-    bench = Bench(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")
+    bench = FoldScorer(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")
     candidate = next(small_space().all_candidates())
     with team(bench, 2) as workers:
         asked = [workers.score(small_space().recipe(candidate), ["none"], k) for k in (0, 1)]

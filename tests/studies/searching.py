@@ -17,7 +17,7 @@ from prefill_router.studies.search import (
     search,
 )
 from prefill_router.studies.search.space import space_from_dict
-from prefill_router.studies.search.trials import Trial
+from prefill_router.studies.search.trials import SearchTrial
 from prefill_router.testing import make_routing_dataset
 
 
@@ -59,10 +59,10 @@ def searched(
     dataset: RoutingDataset = ANSWERS,
     space: Space | None = None,
     config: SearchConfig = CONFIG,
-) -> list[Trial]:
+) -> list[SearchTrial]:
     train, _ = seal(dataset, DRAWN, folder or Path("unused"))
     return search(train, space or small_space(), [STATES], config=config, folder=folder)
 
 
-def without_times(trials: list[Trial]) -> list[dict[str, Any]]:
+def without_times(trials: list[SearchTrial]) -> list[dict[str, Any]]:
     return [{**trial.to_dict(), "seconds": 0.0} for trial in trials]

@@ -9,10 +9,16 @@ from planted import PLANTED, states_of
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import ablation, search, survey
-from prefill_router.layers.candidates import candidate_sites
-from prefill_router.studies.ablations import FISHER, LIMIT, Ablations, ablation_study
-from prefill_router.studies.ablations_report import said, sheet
-from prefill_router.studies.output import write
+from prefill_router.layers.selection import candidate_sites
+from prefill_router.reporting.study_report import write
+from prefill_router.studies.ablations import (
+    FISHER,
+    LIMIT,
+    AblationStudy,
+    ablation_study,
+    said,
+    sheet,
+)
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=220, targets=4, seed=2)
@@ -29,11 +35,11 @@ STORES = [
 
 
 @pytest.fixture(scope="module")
-def study() -> Ablations:
+def study() -> AblationStudy:
     return ablation_study(POOLS, STORES, dim=6)
 
 
-def test_the_planted_layer_is_found_in_every_pool(study: Ablations) -> None:
+def test_the_planted_layer_is_found_in_every_pool(study: AblationStudy) -> None:
     named = [(row.pool, row.encoder) for row in study.rows]
     assert named == [("all", "fake"), ("all", "deaf"), ("cheap", "fake"), ("cheap", "deaf")]
     for row in study.rows:
@@ -45,14 +51,14 @@ def test_the_planted_layer_is_found_in_every_pool(study: Ablations) -> None:
     assert LIMIT not in study.rows[0].practical
 
 
-def test_rows_are_the_layers_own(study: Ablations) -> None:
+def test_rows_are_the_layers_own(study: AblationStudy) -> None:
     sites = candidate_sites(STORES[1], poolings=("last",))
     found = survey(STORES[1], TRAIN, sites=sites, dim=6)
     expected = ablation(found, search(STORES[1], TRAIN, sites=sites, dims=(6,)), dim=6)
     assert study.rows[1].ways == expected
 
 
-def test_a_store_that_lacks_a_pool_is_told(study: Ablations) -> None:
+def test_a_store_that_lacks_a_pool_is_told(study: AblationStudy) -> None:
     assert study.skipped == (("elsewhere", "fake"), ("elsewhere", "deaf"))
     assert "Left out: elsewhere under deaf" in " ".join(said(study))
     with pytest.raises(ConfigError, match=r"none of 2 stores holds .* \['elsewhere'\]"):
@@ -61,7 +67,7 @@ def test_a_store_that_lacks_a_pool_is_told(study: Ablations) -> None:
         ablation_study(POOLS, [])
 
 
-def test_it_is_written(study: Ablations, tmp_path: Path) -> None:
+def test_it_is_written(study: AblationStudy, tmp_path: Path) -> None:
     write(sheet(study, title="Layers", known={}), tmp_path)
     told = json.loads((tmp_path / "layers.json").read_text())
     assert told["fisher_best"] == study.best

@@ -10,9 +10,8 @@ from prefill_router.activations import Site
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import ablation, search, survey
-from prefill_router.studies.dimensions import Dimensions, dimension_study
-from prefill_router.studies.dimensions_report import said, sheet
-from prefill_router.studies.output import write
+from prefill_router.reporting.study_report import write
+from prefill_router.studies.dimensions import DimensionStudy, dimension_study, said, sheet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=240, missing=0.05, seed=2)
@@ -23,11 +22,11 @@ DIMS = (2, 6, 16)
 
 
 @pytest.fixture(scope="module")
-def study() -> Dimensions:
+def study() -> DimensionStudy:
     return dimension_study([STATES, OTHER], TRAIN, dims=DIMS)
 
 
-def test_the_planted_layer_and_encoder_are_found(study: Dimensions) -> None:
+def test_the_planted_layer_and_encoder_are_found(study: DimensionStudy) -> None:
     assert study.top.encoder == "fake"
     assert study.top.fisher > 0.9
     for cell in study.line("fake", ("last",)):
@@ -41,7 +40,7 @@ def test_nothing_is_found_on_shuffled_labels() -> None:
     assert all(0.4 < cell.fisher < 0.6 for cell in found.cells)
 
 
-def test_every_cell_is_the_layers_own_ablation(study: Dimensions) -> None:
+def test_every_cell_is_the_layers_own_ablation(study: DimensionStudy) -> None:
     sites = [Site(layer, "mean") for layer in (2, 3, 4)]
     grid = search(STATES, TRAIN, sites=sites, dims=(6,))
     expected = ablation(survey(STATES, TRAIN, sites=sites, dim=6), grid, dim=6, poolings=("mean",))
@@ -50,7 +49,7 @@ def test_every_cell_is_the_layers_own_ablation(study: Dimensions) -> None:
     assert cell.best >= cell.fisher
 
 
-def test_every_combination_is_there(study: Dimensions) -> None:
+def test_every_combination_is_there(study: DimensionStudy) -> None:
     assert len(study.cells) == 2 * 3 * len(DIMS)
     assert study.lines[:3] == [("fake", ("last",)), ("fake", ("mean",)), ("fake", ("last", "mean"))]
     assert [cell.dim for cell in study.line("deaf", ("last",))] == list(DIMS)
@@ -65,7 +64,7 @@ def test_more_components_than_there_are_change_nothing() -> None:
     assert "The states of fake have 16 dimensions; more can't be kept." in said(found)
 
 
-def test_the_default_is_compared_with_the_best(tmp_path: Path, study: Dimensions) -> None:
+def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionStudy) -> None:
     found = dimension_study([STATES], TRAIN, dims=(2, 100), poolings=("last",))
     assert "With 100 components, what a router keeps unless told otherwise" in " ".join(said(found))
     write(sheet(study, title="Dimensions", known={}), tmp_path)

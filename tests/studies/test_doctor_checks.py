@@ -9,15 +9,11 @@ import pytest
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import judge
-from prefill_router.evaluation.envelope import envelope as upper
-from prefill_router.evaluation.fixed import FixedChoice
+from prefill_router.evaluation.accuracy_cost_plane import envelope as upper
+from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.studies.doctor import Checkup, Subject, examine
-from prefill_router.studies.doctor.distance import distances
-from prefill_router.studies.doctor.lift import lifts
-from prefill_router.studies.doctor.nonsense import probe, prompts
-from prefill_router.studies.doctor.probabilities import probabilities
-from prefill_router.studies.doctor.shuffled import shuffle, strata
-from prefill_router.studies.doctor.switching import switching
+from prefill_router.studies.doctor.confidence import distances, probabilities, probe, prompts
+from prefill_router.studies.doctor.fixed_choice import lifts, shuffle, strata, switching
 from studies.patients import patient
 
 

@@ -8,7 +8,7 @@ from evaluation.trials import system
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import Trial
 from prefill_router.studies.doctor import Subject
-from prefill_router.studies.doctor.lift import lifts
+from prefill_router.studies.doctor.fixed_choice import lifts
 
 SIZES = np.repeat(np.arange(14), [60, *[30] * 13])
 LEFT = 0.5

@@ -12,7 +12,7 @@ import pytest
 
 from prefill_router.errors import DataError
 from prefill_router.studies.doctor import Checkup, examine
-from prefill_router.studies.doctor.nonsense import probe
+from prefill_router.studies.doctor.confidence import probe
 from prefill_router.studies.doctor.report import write_checkup
 from studies.patients import patient
 

@@ -13,6 +13,7 @@ from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.policy import Cascade
+from prefill_router.reporting.study_report import render
 from prefill_router.studies.end_to_end import (
     Charge,
     Contender,
@@ -24,7 +25,6 @@ from prefill_router.studies.end_to_end import (
     time_routing,
 )
 from prefill_router.studies.end_to_end.page import sheet
-from prefill_router.studies.output import render
 
 
 def contender(

@@ -15,21 +15,20 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import evaluate
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
+from prefill_router.reporting.study_report import render
 from prefill_router.studies.learning import (
     FULL,
-    Learning,
-    Plan,
+    LearningPlan,
+    LearningStudy,
     PowerLaw,
     Size,
     sizes_for,
     study_learning,
     thinned,
 )
-from prefill_router.studies.learning.advice import Axis, spread_of, trend_of, verdict_of
-from prefill_router.studies.learning.drawing import draw
-from prefill_router.studies.learning.numbers import NUMBERS
-from prefill_router.studies.learning.page import sheet
-from prefill_router.studies.output import render
+from prefill_router.studies.learning.advice import LabelAxis, spread_of, trend_of, verdict_of
+from prefill_router.studies.learning.page import draw, sheet
+from prefill_router.studies.learning.result import NUMBERS
 from prefill_router.testing import make_routing_dataset
 
 SITES = (Site(3, "last"),)
@@ -53,13 +52,13 @@ def states(data: RoutingDataset) -> MemoryActivations:
 
 def studied(
     data: RoutingDataset, states: MemoryActivations, drawn: Split, folder: Path | None = None
-) -> Learning:
-    plan = Plan(draws=2, resamples=20)
+) -> LearningStudy:
+    plan = LearningPlan(draws=2, resamples=20)
     return study_learning(data, {"one": recipe()}, [states], drawn, plan=plan, folder=folder)
 
 
 @pytest.fixture(scope="module")
-def found(data: RoutingDataset, states: MemoryActivations) -> Learning:
+def found(data: RoutingDataset, states: MemoryActivations) -> LearningStudy:
     return studied(data, states, split(data))
 
 
@@ -93,9 +92,9 @@ def test_a_flat_or_rising_error_has_no_gain_and_few_sizes_no_law() -> None:
         PowerLaw.fit(LABELS, np.array([0.3, np.nan, np.nan, np.nan, 0.2]))
 
 
-def axis(value: np.ndarray, *, labels: np.ndarray = LABELS, noise: float = 1e-4) -> Axis:
+def axis(value: np.ndarray, *, labels: np.ndarray = LABELS, noise: float = 1e-4) -> LabelAxis:
     random = np.random.default_rng(0)
-    return Axis(labels, value, value + random.normal(0, noise, (60, len(value))))
+    return LabelAxis(labels, value, value + random.normal(0, noise, (60, len(value))))
 
 
 def test_a_trend_says_how_many_labels_a_point_takes() -> None:
@@ -139,7 +138,7 @@ def test_spread_without_common_sizes_is_not_made_up() -> None:
     assert gain.reason
 
 
-def test_verdicts(found: Learning) -> None:
+def test_verdicts(found: LearningStudy) -> None:
     full = found.curves["one"].full
 
     def verdict(auc: Estimate, slope: float) -> tuple[str, str]:
@@ -200,7 +199,7 @@ def test_thinning_does_not_depend_on_the_order_of_rows(data: RoutingDataset) -> 
 
 
 def test_the_full_size_is_an_evaluation_of_a_plain_fit(
-    data: RoutingDataset, states: MemoryActivations, found: Learning
+    data: RoutingDataset, states: MemoryActivations, found: LearningStudy
 ) -> None:
     drawn = split(data)
     router = learn(data, [states], drawn, config=FitConfig(recipe=recipe()))
@@ -212,7 +211,7 @@ def test_the_full_size_is_an_evaluation_of_a_plain_fit(
 
 
 def test_planted_difficulty_is_learned_and_shuffled_labels_are_not(
-    data: RoutingDataset, states: MemoryActivations, found: Learning
+    data: RoutingDataset, states: MemoryActivations, found: LearningStudy
 ) -> None:
     curve = found.curves["one"]
     assert curve.full.numbers["auc_mean"].lower > 0.75
@@ -239,7 +238,7 @@ def test_test_labels_never_reach_a_fit(
     flipped[rows] = 1 - flipped[rows]
     other = dataclasses.replace(data, correct=flipped)
     monkeypatch.setattr("prefill_router.studies.learning.study.learn", watched)
-    plan = Plan(sizes=(Size(0.5),), draws=2, resamples=5)
+    plan = LearningPlan(sizes=(Size(0.5),), draws=2, resamples=5)
     kept = []
     for name, whole in (("a", data), ("b", other)):
         folder = tmp_path / name
@@ -293,7 +292,7 @@ def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
     assert "too little" in render(shown, {"learning": "<svg></svg>"})
 
 
-def test_ticks_stand_apart_and_shares_are_percentages(found: Learning) -> None:
+def test_ticks_stand_apart_and_shares_are_percentages(found: LearningStudy) -> None:
     panels = draw(found).axes
     for axes in panels:
         low, high = np.log(axes.get_xlim())
@@ -305,7 +304,7 @@ def test_ticks_stand_apart_and_shares_are_percentages(found: Learning) -> None:
     assert "%" not in number.get_major_formatter()(0.5)
 
 
-def test_the_page_gives_the_advice_in_words(found: Learning) -> None:
+def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
     shown = sheet(found, title="Learning curves", known={"dataset": "d"})
     text = " ".join(shown.said)
     assert found.curves["one"].verdict in shown.said[0]
@@ -317,9 +316,9 @@ def test_the_page_gives_the_advice_in_words(found: Learning) -> None:
 
 
 PLANS: list[tuple[Callable[[], object], str]] = [
-    (lambda: Plan(draws=1), "at least 2"),
-    (lambda: Plan(resamples=0), "resamples"),
-    (lambda: Plan(seed=-1), "seed is -1"),
+    (lambda: LearningPlan(draws=1), "at least 2"),
+    (lambda: LearningPlan(resamples=0), "resamples"),
+    (lambda: LearningPlan(seed=-1), "seed is -1"),
     (lambda: Size(0.0), "share of the queries is 0"),
     (lambda: Size(1.5), "share of the queries is 1.5"),
     (lambda: Size(measured=0), "at least 1"),

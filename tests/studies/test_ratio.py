@@ -13,9 +13,9 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Predictions, evaluate
 from prefill_router.policy import Threshold
-from prefill_router.studies.output import check_place, mark, write
+from prefill_router.reporting.study_report import check_place, mark, write
 from prefill_router.studies.ratio import RatioStudy, routing_ratio, strongest
-from prefill_router.studies.ratio_order import RATIOS, Order
+from prefill_router.studies.ratio_order import RATIOS, RatioOrder
 from prefill_router.studies.ratio_report import said, sheet
 from prefill_router.testing import make_routing_dataset
 
@@ -76,7 +76,7 @@ def test_a_resample_is_the_study_of_its_queries() -> None:
     one = predicted(few)
     weights = np.bincount(np.random.default_rng(0).integers(0, 40, 40), minlength=40)
     rows = np.repeat(np.arange(40), weights)
-    drawn = Order.of(one, few.correct, STRONG).read(weights[None].astype(float))
+    drawn = RatioOrder.of(one, few.correct, STRONG).read(weights[None].astype(float))
     again = dataclasses.replace(
         one,
         query_ids=tuple(map(str, range(40))),

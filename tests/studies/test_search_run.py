@@ -15,10 +15,10 @@ from prefill_router.calibration import fit_calibrator
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
 from prefill_router.evaluation import Predictions, evaluate
 from prefill_router.studies.search import SearchConfig, choose
-from prefill_router.studies.search.bench import Bench, FoldScore
-from prefill_router.studies.search.proposing import Proposer
+from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer
+from prefill_router.studies.search.proposer import Proposer
 from prefill_router.studies.search.search import chosen_on_other_folds
-from prefill_router.studies.search.trials import Trial, ranked
+from prefill_router.studies.search.trials import SearchTrial, ranked
 from studies.searching import (
     ANSWERS,
     CONFIG,
@@ -33,11 +33,11 @@ from studies.searching import (
 
 
 @pytest.fixture(scope="module")
-def trials() -> list[Trial]:
+def trials() -> list[SearchTrial]:
     return searched()
 
 
-def test_it_finds_the_features_that_know(trials: list[Trial]) -> None:
+def test_it_finds_the_features_that_know(trials: list[SearchTrial]) -> None:
     verdict = choose(trials, small_space(), CONFIG)
     assert (verdict.winner.features, verdict.winner.predictor) == (KNOWS, "clusters")
     assert verdict.winner.mean("auc") > 0.7
@@ -53,7 +53,7 @@ def test_on_shuffled_labels_there_is_nothing_to_find() -> None:
     assert verdict.winner.mean("auc") < 0.65
 
 
-def test_first_everything_is_looked_at(trials: list[Trial]) -> None:
+def test_first_everything_is_looked_at(trials: list[SearchTrial]) -> None:
     first = [(trial.candidate.features, trial.candidate.predictor) for trial in trials[:3]]
     assert first == [(GUESSES, "clusters"), (GUESSES, "constant"), (KNOWS, "clusters")]
     assert {trial.candidate.calibrated for trial in trials} == {False, True}
@@ -64,7 +64,7 @@ def test_no_candidate_is_tried_twice_and_all_are_in_the_end() -> None:
     assert len(found) == len({trial.candidate for trial in found}) == small_space().candidates
 
 
-def test_what_is_hopeless_is_stopped_and_cannot_win(trials: list[Trial]) -> None:
+def test_what_is_hopeless_is_stopped_and_cannot_win(trials: list[SearchTrial]) -> None:
     stopped = [trial for trial in trials if trial.state == "stopped"]
     assert stopped
     assert all(trial.folds < CONFIG.folds for trial in stopped)
@@ -81,7 +81,7 @@ def test_nothing_is_stopped_where_the_margin_is_wide() -> None:
 
 
 def test_interrupted_anywhere_it_ends_as_if_it_had_not_been(
-    trials: list[Trial], tmp_path: Path
+    trials: list[SearchTrial], tmp_path: Path
 ) -> None:
     searched(tmp_path)
     kept = sorted((tmp_path / "trials").iterdir())
@@ -94,7 +94,7 @@ def test_interrupted_anywhere_it_ends_as_if_it_had_not_been(
     assert without_times(searched(tmp_path)) == without_times(trials)
 
 
-def test_more_trials_go_on_from_the_ones_before(trials: list[Trial], tmp_path: Path) -> None:
+def test_more_trials_go_on_from_the_ones_before(trials: list[SearchTrial], tmp_path: Path) -> None:
     searched(tmp_path, config=dataclasses.replace(CONFIG, trials=3))
     before = {p.name: p.read_bytes() for p in (tmp_path / "trials").iterdir()}
     assert without_times(searched(tmp_path)) == without_times(trials)
@@ -108,7 +108,7 @@ def test_a_spoilt_trial_is_told(tmp_path: Path) -> None:
         searched(tmp_path)
 
 
-def test_a_spoilt_cache_is_made_again(trials: list[Trial], tmp_path: Path) -> None:
+def test_a_spoilt_cache_is_made_again(trials: list[SearchTrial], tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     searched(tmp_path, config=dataclasses.replace(CONFIG, trials=1))
     for file in (tmp_path / "cache").iterdir():
@@ -129,7 +129,7 @@ def test_two_processes_score_as_one_does() -> None:
 
 def test_a_fold_is_scored_as_evaluate_does(tmp_path: Path) -> None:
     train, _ = sealed_in(tmp_path)
-    bench = Bench(train, (STATES,), 3, 0, "headroom")
+    bench = FoldScorer(train, (STATES,), 3, 0, "headroom")
     space = small_space()
     [candidate] = [
         c
@@ -175,15 +175,17 @@ def test_equal_ones_go_by_the_brier_score() -> None:
     better = dataclasses.replace(one, brier=0.1)
     space = small_space()
     candidate = next(c for c in space.all_candidates() if c.calibrated)
-    trial = Trial(0, candidate, {"platt": (one, one), "isotonic": (better, one)}, 1.0, "finished")
+    trial = SearchTrial(
+        0, candidate, {"platt": (one, one), "isotonic": (better, one)}, 1.0, "finished"
+    )
     assert [r.calibration for r in ranked(space, [trial], "auc")] == ["isotonic", "platt"]
 
 
 def test_the_choice_on_other_folds_by_hand() -> None:
-    def trial(number: int, *aucs: float) -> Trial:
+    def trial(number: int, *aucs: float) -> SearchTrial:
         scores = tuple(FoldScore(auc, 0.2, float("nan"), (auc,)) for auc in aucs)
         candidate = next(small_space().all_candidates())
-        return Trial(number, candidate, {"none": scores}, 1.0, "finished")
+        return SearchTrial(number, candidate, {"none": scores}, 1.0, "finished")
 
     lucky = [trial(0, 0.9, 0.5, 0.5), trial(1, 0.6, 0.6, 0.6)]
     # fold 0: 0.6 is better elsewhere, and gets 0.6; folds 1 and 2: 0.7 is, and gets 0.5.

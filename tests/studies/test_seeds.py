@@ -13,9 +13,8 @@ from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import evaluate
 from prefill_router.fitting import FitConfig, learn, recipe_from_dict
-from prefill_router.studies.output import write
-from prefill_router.studies.seeds import ENOUGH, NUMBERS, SeedStudy, seed_study
-from prefill_router.studies.seeds_report import said, sheet
+from prefill_router.reporting.study_report import write
+from prefill_router.studies.seeds import ENOUGH, NUMBERS, SeedStudy, said, seed_study, sheet
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=200, seed=6)

@@ -12,11 +12,11 @@ from planted import relabelled, shuffled, states_of
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate
-from prefill_router.evaluation.wording import NOTHING
+from prefill_router.evaluation.formatting import NOTHING
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
-from prefill_router.studies.output import write
+from prefill_router.reporting.study_report import write
 from prefill_router.studies.shift import ShiftStudy, shift_study
-from prefill_router.studies.shift_plan import PRESETS, Shift, arms
+from prefill_router.studies.shift_arms import PRESETS, Shift, arms
 from prefill_router.studies.shift_report import paper_rows, said, sheet
 from prefill_router.testing import make_routing_dataset
 

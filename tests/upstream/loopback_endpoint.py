@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from prefill_router.client import Reply, Upstream
 from prefill_router.data import Prompt
 from prefill_router.errors import UpstreamError
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
-from prefill_router.upstream import Reply, Upstream
 
 HANG, BREAK = "hang", "break"
 Piece = bytes | float | str

@@ -5,11 +5,11 @@ import asyncio
 import httpx2
 import pytest
 
-from prefill_router.encoders.address import Address
-from prefill_router.encoders.embeddings_api import EmbeddingsApi
+from prefill_router.client import Upstream, is_loopback, provider_keys
+from prefill_router.encoders.endpoint import EmbeddingsApi
+from prefill_router.encoders.names import Address
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, Provider, Target
-from prefill_router.upstream import Upstream, is_loopback, provider_keys
 
 KEY = "sk-hush-0123456789"
 

@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 from loopback_endpoint import GOOD, USAGE, Endpoint, Script, delta, events, pool_of
 
-from prefill_router.errors import ConfigError, UpstreamError
-from prefill_router.minipool.server import Faults, Persona, Rule, ScriptedModel, serve
-from prefill_router.targets import DIALECTS, Dialect, Pool, Provider, RequestOptions, Target
-from prefill_router.upstream import (
+from prefill_router.client import (
     Reply,
     Upstream,
     ask_once,
@@ -24,6 +21,9 @@ from prefill_router.upstream import (
     reported_cost,
     request_parameters,
 )
+from prefill_router.errors import ConfigError, UpstreamError
+from prefill_router.minipool.server import Faults, Persona, Rule, ScriptedModel, serve
+from prefill_router.targets import DIALECTS, Dialect, Pool, Provider, RequestOptions, Target
 
 
 def test_keys_must_be_set() -> None:
@@ -247,7 +247,7 @@ def test_compressed_answers_are_read_all_the_same() -> None:
 
 def test_importing_loads_no_client() -> None:
     heavy = ("openai", "httpx2", "torch")
-    program = f"import prefill_router.upstream, sys; print({{*{heavy}}} & {{*sys.modules}})"
+    program = f"import prefill_router.client, sys; print({{*{heavy}}} & {{*sys.modules}})"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

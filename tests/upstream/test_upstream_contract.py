@@ -8,10 +8,10 @@ from hypothesis import given, settings, strategies as st
 from loopback_endpoint import Script, answer, events, failure, plain
 from recorded import RECORDED, Recorded, in_one_piece
 
+from prefill_router.client import Reply, Usage
+from prefill_router.client.reply_reader import ReplyReader
+from prefill_router.client.sse import EventReader
 from prefill_router.targets import DIALECTS, Dialect
-from prefill_router.upstream import Reply, Usage
-from prefill_router.upstream.events import EventReader
-from prefill_router.upstream.reading import Reading
 
 NAMES = tuple(RECORDED)
 
@@ -74,7 +74,7 @@ def test_a_stream_without_its_end_is_no_answer(name: str) -> None:
 
 
 def read(pieces: list[bytes], dialect: Dialect) -> Reply:
-    reading, reader = Reading(dialect), EventReader()
+    reading, reader = ReplyReader(dialect), EventReader()
     for moment, piece in enumerate(pieces):
         for event in reader.feed(piece):
             reading.take(event, float(moment))

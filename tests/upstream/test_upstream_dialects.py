@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from loopback_endpoint import GOOD, Endpoint, asked_of
 
+from prefill_router.client import request_parameters
+from prefill_router.client.dialects import request_messages
 from prefill_router.data import Message
 from prefill_router.errors import ConfigError
 from prefill_router.targets import DIALECTS, Dialect, RequestOptions, Target
-from prefill_router.upstream import request_parameters
-from prefill_router.upstream.dialects import request_messages
 
 ALWAYS = {"model", "stream", "stream_options"}
 

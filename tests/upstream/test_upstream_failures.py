@@ -28,9 +28,9 @@ from loopback_endpoint import (
     pool_of,
 )
 
+from prefill_router.client import RETRIABLE, ask_once
+from prefill_router.client.failures import kind_of, read_error
 from prefill_router.errors import FAILURE_KINDS, FailureKind, UpstreamError
-from prefill_router.upstream import RETRIABLE, ask_once
-from prefill_router.upstream.failures import kind_of, read_error
 
 SECRET, KEY = "the-launch-code-is-8341", "sk-very-secret"
 HALF = delta("The answer")

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from prefill_router.client import Usage, sse
+from prefill_router.client.reply import read_usage
+from prefill_router.client.reply_reader import MergedObject, ReplyReader, split_thinking
+from prefill_router.client.retries import retry_after
+from prefill_router.client.sse import EventReader, MalformedError, parse_object
 from prefill_router.targets import Dialect
-from prefill_router.upstream import Usage, events
-from prefill_router.upstream.events import EventReader, MalformedError, parse_object
-from prefill_router.upstream.merging import Merged
-from prefill_router.upstream.reading import Reading
-from prefill_router.upstream.retrying import retry_after
-from prefill_router.upstream.thinking import split_thinking
-from prefill_router.upstream.usage import read_usage
 
 NOW = 1_800_000_000.0
 
@@ -133,7 +131,7 @@ def test_counts(reported: dict[str, Any], counts: tuple[int | None, ...]) -> Non
 
 
 def test_pieces_are_joined() -> None:
-    merged = Merged()
+    merged = MergedObject()
     first = {
         "index": 0,
         "id": "t1",
@@ -155,8 +153,8 @@ def test_pieces_are_joined() -> None:
     }
 
 
-def read(*deltas: dict[str, Any], **choice: Any) -> Reading:
-    reading = Reading("openai")
+def read(*deltas: dict[str, Any], **choice: Any) -> ReplyReader:
+    reading = ReplyReader("openai")
     for moment, delta in enumerate(deltas):
         reading.take({"choices": [{"index": 0, "delta": delta, **choice}]}, float(moment))
     return reading
@@ -173,7 +171,7 @@ def test_tool_calls_and_refusals_are_kept() -> None:
 
 
 def test_tool_calls_of_a_plain_reply_need_no_index() -> None:
-    reading = Reading("vllm")
+    reading = ReplyReader("vllm")
     calls = [{"id": str(i), "function": {"name": "f", "arguments": "{}"}} for i in range(2)]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
     reading.take({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}, 0.0)
@@ -188,7 +186,7 @@ def test_the_first_token_of_the_answer_comes_after_the_reasoning() -> None:
 
 
 def test_other_choices_are_kept_apart() -> None:
-    reading = Reading("vllm")
+    reading = ReplyReader("vllm")
     two = [{"index": i, "delta": {"content": f"answer {i}"}} for i in (1, 0)]
     reading.take({"choices": two}, 0.0)
     reply = reading.reply(began=0.0, ended=1.0)
@@ -204,7 +202,7 @@ def test_characters_in_two_halves_are_joined_and_halves_replaced() -> None:
 
 
 def test_answers_without_end_are_refused() -> None:
-    reading = Reading("vllm")
+    reading = ReplyReader("vllm")
     huge = {"choices": [{"index": 0, "delta": {"content": "x" * 2**24}}]}
     for _ in range(4):
         reading.take(huge, 0.0)
@@ -218,7 +216,7 @@ def test_answers_without_end_are_refused() -> None:
 
 @pytest.mark.parametrize("line", [b"data: a\n", b"data: {}}\n", b"data:\n", b"data: {\r\n: x\n"])
 def test_an_event_of_many_lines_has_an_end(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_LONGEST", 1000)
+    monkeypatch.setattr(sse, "_LONGEST", 1000)
     reader = EventReader()
     reader.feed(b"data: {\n")
     with pytest.raises(MalformedError, match="without an end"):
@@ -270,6 +268,6 @@ def test_an_event_at_the_very_end() -> None:
 
 def test_usage_is_word_for_word() -> None:
     reported = {"prompt_tokens": 1, "odd": {"deep": [1, None]}}
-    reading = Reading("vllm")
+    reading = ReplyReader("vllm")
     reading.take({"choices": [], "usage": reported}, 0.0)
     assert reading.reply(began=0.0, ended=0.0).usage == Usage(input_tokens=1, reported=reported)

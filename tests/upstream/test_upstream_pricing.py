@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from prefill_router.data import Message
-from prefill_router.errors import ConfigError
-from prefill_router.targets import RequestOptions, Target
-from prefill_router.upstream import (
-    Bound,
+from prefill_router.client import (
+    CallBound,
     Reply,
     Usage,
     bound,
@@ -19,10 +16,13 @@ from prefill_router.upstream import (
     plausible,
     reported_cost,
 )
+from prefill_router.data import Message
+from prefill_router.errors import ConfigError
+from prefill_router.targets import RequestOptions, Target
 
 COUNTS = st.integers(0, 10**6)
 PRICES = st.one_of(st.sampled_from([0.0, 0.1, 0.03, 2.5, 15.0]), st.floats(0, 1000))
-BOUND = Bound(input_tokens=100, output_tokens=50, dollars=None)
+BOUND = CallBound(input_tokens=100, output_tokens=50, dollars=None)
 
 
 def target(low: float | None = 3.0, high: float | None = 15.0, **more: Any) -> Target:

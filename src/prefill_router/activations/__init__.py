@@ -2,13 +2,15 @@
 
 from prefill_router.activations.base import (
     POOLINGS,
+    ROUNDINGS,
     Activations,
     MemoryActivations,
     Pooling,
     Provenance,
+    Rounding,
     Site,
+    rounded,
 )
-from prefill_router.activations.rounding import ROUNDINGS, Rounding, rounded
 from prefill_router.activations.store import ActivationStore
 
 __all__ = [

@@ -4,6 +4,8 @@
 commits it: it has the prompts' keys and token counts and the SHA-256 of each tensor. What the
 header of the tensors must be follows from the manifest and the number of rows, so it is compared
 byte by byte.
+
+The JSON files of a store carry the SHA-256 of their own bytes, so that any flipped byte shows.
 """
 
 import hashlib
@@ -18,16 +20,52 @@ from jaxtyping import Bool, Float32, Int
 from numpy.typing import NDArray
 
 from prefill_router import files
-from prefill_router.activations.base import Site
-from prefill_router.activations.rounding import (
+from prefill_router.activations.base import (
     ITEM_BYTES,
     SAFETENSORS_NAME,
     Rounding,
+    Site,
     pack,
     unpack,
 )
-from prefill_router.activations.sealed import read_sealed, write_sealed
 from prefill_router.errors import CorruptError
+
+_FIELD = "sha256"
+_BLANK = "0" * 64
+
+
+def write_checksummed_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object with the digest of the file itself, whole or not at all."""
+    body = json.dumps({_FIELD: _BLANK, **value}, allow_nan=False, ensure_ascii=True) + "\n"
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    files.write_text(path, body.replace(_BLANK, digest, 1))
+
+
+def read_checksummed_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that `write_sealed` wrote.
+
+    Raises:
+        CorruptError: The file is missing, or isn't byte for byte what was written.
+    """
+    try:
+        content = path.read_bytes()
+        value = json.loads(content)
+    except FileNotFoundError:
+        raise CorruptError(f"{path} is missing; copy or make the store again") from None
+    except (ValueError, RecursionError):  # not UTF-8, or not JSON
+        raise CorruptError(f"{path} isn't JSON any more; {_FIX}") from None
+    digest = value.get(_FIELD) if isinstance(value, dict) else None
+    if not isinstance(digest, str) or len(digest) != len(_BLANK):
+        raise CorruptError(f"{path} doesn't carry its SHA-256; {_FIX}")
+    blanked = content.replace(digest.encode(), _BLANK.encode(), 1)
+    if hashlib.sha256(blanked).hexdigest() != digest:
+        raise CorruptError(f"{path} isn't what was written (its SHA-256 differs); {_FIX}")
+    del value[_FIELD]
+    return dict(value)
+
+
+_FIX = "copy it again, or remove it and go on with: prefill-router encode"
+
 
 _ALIGNMENT = 8
 _LENGTH_BYTES = 8
@@ -190,7 +228,7 @@ def write_shard(
         "truncated": np.flatnonzero(truncated).tolist(),
         "tensors": digests,
     }
-    write_sealed(path.with_suffix(".json"), sidecar)
+    write_checksummed_json(path.with_suffix(".json"), sidecar)
     return path
 
 
@@ -200,7 +238,7 @@ def read_shard(sidecar: Path, layout: Layout) -> Shard:
     Raises:
         CorruptError: Either file isn't what was written.
     """
-    value = read_sealed(sidecar)
+    value = read_checksummed_json(sidecar)
     try:
         truncated = np.zeros(len(value["keys"]), dtype=np.bool_)
         truncated[np.array(value["truncated"], dtype=np.int64)] = True

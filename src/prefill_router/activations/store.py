@@ -18,12 +18,16 @@ import numpy as np
 from jaxtyping import Float32, Int
 from numpy.typing import NDArray
 
-from prefill_router.activations.base import Activations, Provenance, Site
-from prefill_router.activations.lock import only_writer
-from prefill_router.activations.rounding import ROUNDINGS, Rounding
-from prefill_router.activations.sealed import read_sealed, write_sealed
-from prefill_router.activations.shard import Layout, Shard, read_shard
+from prefill_router.activations.base import ROUNDINGS, Activations, Provenance, Rounding, Site
+from prefill_router.activations.shard import (
+    Layout,
+    Shard,
+    read_checksummed_json,
+    read_shard,
+    write_checksummed_json,
+)
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError, StoreError
+from prefill_router.files import writer_lock
 
 MANIFEST = "manifest.json"
 SHARDS = "shards"
@@ -167,7 +171,7 @@ def read_manifest(path: Path) -> tuple[Provenance, Layout]:
     if not (path / MANIFEST).is_file():
         what = "isn't a store of activations" if path.exists() else "doesn't exist"
         raise StoreError(f"{path} {what}; make it with: prefill-router encode DIR --out {path}")
-    value = read_sealed(path / MANIFEST)
+    value = read_checksummed_json(path / MANIFEST)
     if value.get("version") != VERSION:
         raise CorruptError(
             f"{path / MANIFEST} is of the format version {value.get('version')}; this program "
@@ -212,10 +216,10 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
         "sites": [site.name for site in layout.sites],
         "dtype": layout.rounding,
     }
-    with only_writer(path, MANIFEST, wait=True):
+    with writer_lock(path, MANIFEST, wait=True):
         is_first = not (path / MANIFEST).is_file()
         if is_first:
-            write_sealed(path / MANIFEST, manifest)
+            write_checksummed_json(path / MANIFEST, manifest)
     if not is_first:  # another process, started at the same moment, may want another store
         prepare_store(path, provenance, layout)
 

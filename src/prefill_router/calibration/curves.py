@@ -1,14 +1,37 @@
-"""Curves made of knots, straight between them: what isotonic and percentile maps are."""
+"""Calibrators made of knots, with straight lines between them: isotonic and percentile maps.
+
+Isotonic regression: of all curves that never fall, the one nearest to the labels. Zadrozny and
+Elkan, "Transforming classifier scores into accurate multiclass probability estimates" (2002). The
+least-squares fit is a flight of steps, and equal predictions on a step would no longer tell queries
+apart. So the curve goes straight from the middle of one step (its mean prediction) to that of the
+next: Oron and Flournoy, "Centered isotonic regression" (2017). Beyond the outermost middles it is
+level.
+
+Percentile mapping: where a prediction stands among the target's calibration predictions. It puts
+targets on one scale: 0.9 is better than nine in ten of the queries for that target. It is no
+calibration: labels aren't used, and a target that is hardly ever right gets 0.9 as often as one
+that mostly is.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 
-from prefill_router.calibration.saved import SavedCurves, check_saved, require, take
+from prefill_router.calibration.base import (
+    Calibrator,
+    CalibratorFit,
+    Labelled,
+    SavedCurves,
+    Scores,
+    check_saved,
+    require,
+    rounded,
+    take,
+)
 from prefill_router.predictors.base import Correctness, Tensors
 
 Knots = Float32[NDArray[np.float32], "_"]
@@ -84,3 +107,150 @@ def _between(x: Knots, y: Knots, at: Knots) -> Column:
     run = x[right].astype(np.float64) - x[left]
     share = np.clip((at - x[left].astype(np.float64)) / np.where(run > 0, run, 1), 0, 1)
     return np.asarray(np.minimum(low + share * (high - low), high))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Isotonic(Calibrator):
+    """Steps that never fall, joined in their middles.
+
+    Attributes:
+        curves: One for each target.
+    """
+
+    kind: ClassVar[str] = "isotonic"
+    label: ClassVar[str] = "isotonic"
+    source: ClassVar[str] = "Zadrozny and Elkan 2002"
+    probabilistic: ClassVar[bool] = True
+    curves: Curves
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets' names, in the order of the columns."""
+        return self.curves.names
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Fit each target's steps to its labels by least squares."""
+        curves, notes = [], []
+        for name, scores, labels in zip(targets, correctness.T, correct.T, strict=True):
+            curve, note = _fit(Labelled.of(scores, labels))
+            curves.append(curve)
+            notes += [f"{name}: {note}"] if note else []
+        return CalibratorFit(cls(Curves.of(targets, curves)), tuple(notes))
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        return self.curves(correctness)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return self.curves.to_dict(self.kind)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Those of its curves."""
+        return self.curves.tensors()
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Isotonic":
+        """The calibrator of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        return cls(Curves.from_dict(config, tensors, cls.kind))
+
+
+def _fit(rows: Labelled) -> tuple[tuple[Column, Column], str]:
+    """The knots of a target's curve, and what there is to say of it."""
+    note = rows.note()
+    if note:
+        return _level(rows.rate) if rows.enough else IDENTITY, note
+    curve = _steps(rows)
+    if curve[1][0] < curve[1][-1]:
+        return curve, ""
+    rate = float(curve[1][0])
+    return curve, f"its calibration labels don't rise with its predictions; it is given {rate:.3f}"
+
+
+def _steps(rows: Labelled) -> tuple[Column, Column]:
+    """The middle and the height of each step."""
+    from scipy.optimize import isotonic_regression
+
+    x, place, count = np.unique(rows.scores, return_inverse=True, return_counts=True)
+    mean = np.bincount(place, weights=rows.labels) / count
+    fitted = isotonic_regression(mean, weights=count.astype(np.float64))
+    first = fitted.blocks[:-1]
+    middle = np.add.reduceat(x * count, first) / np.add.reduceat(count, first)
+    return middle, np.clip(fitted.x[first], 0, 1)
+
+
+def _level(height: float) -> tuple[Column, Column]:
+    return np.array([0.5]), np.array([height])
+
+
+NOTE = "puts the targets' predictions on one scale; what it gives are no probabilities"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Percentile(Calibrator):
+    """The distribution function of each target's calibration predictions.
+
+    Attributes:
+        curves: One for each target. At a calibration prediction it is the share of those below, and
+            half of those that are equal; it is straight in between, and towards 0 and 1 at the
+            ends, so that no two predictions within become one.
+    """
+
+    kind: ClassVar[str] = "percentile"
+    label: ClassVar[str] = "percentile mapping"
+    source: ClassVar[str] = "section 3.2 of the paper"
+    probabilistic: ClassVar[bool] = False
+    curves: Curves
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets' names, in the order of the columns."""
+        return self.curves.names
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Sort the predictions of all queries, labelled or not."""
+        del correct
+        curves = [_ranks(scores) for scores in correctness.T]
+        return CalibratorFit(cls(Curves.of(targets, curves)), (f"{cls.label} {NOTE}",))
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        return self.curves(correctness)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return self.curves.to_dict(self.kind)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Those of its curves."""
+        return self.curves.tensors()
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Percentile":
+        """The calibrator of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        return cls(Curves.from_dict(config, tensors, cls.kind))
+
+
+def _ranks(scores: Scores) -> tuple[Column, Column]:
+    """The distinct predictions, and the mid-rank of each as a share."""
+    x, count = np.unique(rounded(scores), return_counts=True)
+    y = (np.cumsum(count) - count / 2) / len(scores)
+    if x[0] > 0:
+        x, y = np.concatenate([[0.0], x]), np.concatenate([[0.0], y])
+    if x[-1] < 1:
+        x, y = np.concatenate([x, [1.0]]), np.concatenate([y, [1.0]])
+    return x, y

@@ -8,18 +8,15 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.calibration.base import LEAST, Calibrator, CalibratorFit
-from prefill_router.calibration.isotonic import Isotonic
-from prefill_router.calibration.percentile import Percentile
-from prefill_router.calibration.platt import Platt
-from prefill_router.calibration.unchanged import Unchanged
-from prefill_router.calibration.z_score import ZScore
+from prefill_router.calibration.curves import Isotonic, Percentile
+from prefill_router.calibration.parametric import NoCalibration, Platt, ZScore
 from prefill_router.errors import ConfigError, CorruptError, FitError
 from prefill_router.predictors.base import Tensors
 
 CalibratorKind = Literal["none", "platt", "isotonic", "percentile", "z_score"]
 KINDS: tuple[CalibratorKind, ...] = get_args(CalibratorKind)
 _KINDS: Mapping[str, type[Calibrator]] = {
-    each.kind: each for each in (Unchanged, Platt, Isotonic, Percentile, ZScore)
+    each.kind: each for each in (NoCalibration, Platt, Isotonic, Percentile, ZScore)
 }
 Table = Float64[NDArray[np.float64], "_ _"]
 
@@ -61,7 +58,7 @@ def fit_calibrator(
             f"the calibration part has {len(correctness)} queries and needs {LEAST}, so the "
             "predictions are left as they are"
         )
-        return CalibratorFit(Unchanged(targets), (why,))
+        return CalibratorFit(NoCalibration(targets), (why,))
     return calibrator.fit(correctness, correct, targets)
 
 

@@ -22,9 +22,9 @@ from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors.base import Correctness
+from prefill_router.short_repr import short_repr
 
 Table = Float64[NDArray[np.float64], "query target"]
 PerTarget = Float64[NDArray[np.float64], " target"]
@@ -33,7 +33,7 @@ _LEAST = 1e-12
 """Predictions that vary less than this, summed in squares, say nothing."""
 
 
-class _Saved(BaseModel):
+class _SavedShrinkage(BaseModel):
     """What is saved of it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -43,7 +43,7 @@ class _Saved(BaseModel):
     choice: Share
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Shrinkage:
@@ -133,7 +133,7 @@ class Shrinkage:
             CorruptError: It is incomplete, or a number is outside [0, 1].
         """
         try:
-            saved = _Saved.model_validate(dict(value))
+            saved = _SavedShrinkage.model_validate(dict(value))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))

@@ -1,26 +1,132 @@
-"""The command line's frame: the application, its errors and exit codes, what it prints with."""
+"""The command line's frame: the application, its errors and exit codes, what it prints with.
+
+Groups of commands are listed from the table in `cli.commands` and imported when they are called;
+what all commands check of their options is checked here. Amounts are printed as dollars and counts.
+"""
 
 import atexit
 import gc
 import io
 import json
+import math
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from enum import IntEnum
+from importlib import import_module
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, cast
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from prefill_router import __version__
-from prefill_router.cli.codes import Code
-from prefill_router.cli.commands import COMMANDS
-from prefill_router.cli.group import HELP, MARKUP, Group
-from prefill_router.cli.usage import UsageError
+from prefill_router.cli.commands import COMMANDS, CommandEntry
+from prefill_router.cli.usage import UsageError, check_numbers, check_spelling
 from prefill_router.errors import PrefillRouterError
+
+
+class ExitCode(IntEnum):
+    """What the end of a command says to the program that called it; the guide has the same table.
+
+    2 can be told from the command line alone, 1 takes a look at what it names.
+    """
+
+    DONE = 0, "done; `doctor`: the router is worth it"
+    UNUSABLE = 1, "what the command line names can't be used: the last line says why"
+    MALFORMED = (
+        2,
+        "the command line itself is wrong: a name, a number, options that exclude others",
+    )
+    NO_GUARANTEE = 3, "`keep`: no lam can be guaranteed"
+    NO_BETTER = 4, "`doctor`: the router is not worth it"
+    CANT_TELL = 5, "`doctor`: that can't be told"
+    INTERRUPTED = 130, "interrupted; what was finished is kept"
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> "ExitCode":
+        """A code and what it says."""
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
+
+
+HELP = {"help_option_names": ["-h", "--help"]}
+MARKUP: Literal["markdown"] = "markdown"
+"""Of the help of commands, so that paragraphs are wrapped anew."""
+
+
+class Command(TyperCommand):
+    """A command that knows the spellings of earlier versions, and what numbers its options take."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line of this command.
+
+        Raises:
+            UsageError: An option is spelt as it once was, or its number is none that it takes.
+        """
+        command = ctx.command_path.partition(" ")[2]
+        check_spelling(command, args)
+        rest = super().parse_args(ctx, args)
+        check_numbers(command, self.params, ctx)
+        return rest
+
+
+class Group(TyperGroup):
+    """Commands that `--help` lists from a table and that are imported when they are called."""
+
+    def list_these(self, table: dict[str, CommandEntry]) -> None:
+        """Have these commands, in this order, instead of those that happen to be imported."""
+        self.commands = {name: _listed(name, entry) for name, entry in table.items()}
+        self._table = table
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called, imported now; a mistyped one is told its likely name."""
+        name, found, rest = super().resolve_command(ctx, args)
+        if name in self._table and self._table[name].home:
+            found = load(self._table[name].home, name)
+        return name, found, rest
+
+
+def _listed(name: str, entry: CommandEntry) -> Any:
+    """What stands in the list: a group, or a command that has a summary and no options."""
+    settings: dict[str, Any] = {
+        "help": entry.summary,
+        "context_settings": HELP,
+        "rich_help_panel": entry.panel,
+    }
+    if entry.home:
+        return TyperCommand(name, **settings)
+    group = Group(name=name, no_args_is_help=True, **settings)
+    group.list_these(entry.commands)
+    return group
+
+
+def load(home: str, name: str) -> Command:
+    """Import a command.
+
+    Args:
+        home: The file of this package that holds it.
+        name: The command, as it is called in its group.
+    """
+    module = import_module(f"prefill_router.cli.{home}")
+    for held in vars(module).values():
+        for info in held.registered_commands if isinstance(held, typer.Typer) else ():
+            called = info.callback
+            if called is None or called.__module__ != module.__name__:
+                continue  # one that this file only knows of
+            if (info.name or called.__name__) == name:
+                info.cls = Command
+                alone = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+                alone.registered_commands.append(info)
+                return cast(Command, typer.main.get_command(alone))
+    raise LookupError(f"{module.__name__} has no command {name!r}")
+
 
 NAME = "prefill-router"
 out = Console(highlight=False, markup=False)
@@ -81,16 +187,16 @@ def main() -> None:
     try:
         code = app(prog_name=NAME, standalone_mode=False)
     except (PrefillRouterError, OSError, typer.TyperException) as error:
-        code = Code.INTERRUPTED if interruptions else _tell(error)
+        code = ExitCode.INTERRUPTED if interruptions else _tell(error)
     except (KeyboardInterrupt, typer.Abort):
-        code = Code.INTERRUPTED
+        code = ExitCode.INTERRUPTED
     finally:
         _flush()
         if interruptions and sys.exc_info()[0] is not None:
             _end_interrupted()
-    if code == Code.INTERRUPTED:
+    if code == ExitCode.INTERRUPTED:
         _end_interrupted()
-    sys.exit(code or Code.DONE)
+    sys.exit(code or ExitCode.DONE)
 
 
 def _collect_seldom() -> None:
@@ -108,7 +214,7 @@ def _tell(error: Exception) -> int:
     for told in _lines(error):
         line = " ".join(part.strip() for part in told.splitlines())
         err.print(Text.assemble(("error", "bold red"), ": ", line), soft_wrap=True)
-    return Code.MALFORMED if usage else Code.UNUSABLE
+    return ExitCode.MALFORMED if usage else ExitCode.UNUSABLE
 
 
 def _lines(error: Exception) -> Sequence[str]:
@@ -141,7 +247,7 @@ def _end_interrupted() -> NoReturn:
         "interrupted; what was finished is kept, the same command goes on from there",
         soft_wrap=True,
     )
-    sys.exit(Code.INTERRUPTED)
+    sys.exit(ExitCode.INTERRUPTED)
 
 
 def _print_whatever_comes() -> None:
@@ -157,3 +263,38 @@ def _flush() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+_DIGITS, _MOST_DIGITS = 4, 12
+_CENT = 0.01
+
+
+def dollars(value: float, *, digits: int | None = None) -> str:
+    """US dollars.
+
+    Args:
+        value: How many.
+        digits: Behind the point; as many as this one needs where that isn't said.
+    """
+    if digits is not None:
+        return f"${value:,.{digits}f}"
+    return f"${value:,.2f}" if value >= 100 or value == 0 else f"${value:,.{needed(value)}f}"
+
+
+def needed(value: float) -> int:
+    """Digits behind the point of an amount: under a cent as many as show two that aren't zero."""
+    if not 0 < value < _CENT:
+        return _DIGITS
+    return min(max(1 - math.floor(math.log10(value)), _DIGITS), _MOST_DIGITS)
+
+
+def rounded_up(value: float) -> str:
+    """A limit in dollars: to cents, or, where it is less, to two digits."""
+    digits = max(2, 1 - math.floor(math.log10(max(value, 1e-9))))
+    step = 10.0**-digits
+    return f"{math.ceil(value / step) * step:.{digits}f}"
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """A number and what it counts."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from prefill_router.activations import ActivationStore
     from prefill_router.data import RoutingDataset
     from prefill_router.evaluation.bootstrap import Estimate
-    from prefill_router.evaluation.calibrators import Tried
-    from prefill_router.evaluation.diagram import Reliability
-    from prefill_router.evaluation.trial import Trial
+    from prefill_router.evaluation.calibrator_comparison import CalibratorComparison
+    from prefill_router.evaluation.judged_predictions import Trial
+    from prefill_router.evaluation.reliability_diagram import Reliability
     from prefill_router.router import Router
 
 _HOW = (
@@ -56,10 +56,10 @@ def calibration(
     Example: prefill-router calibration router --data answers --out calibration
     """
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.sources import sources
+    from prefill_router.cli.options import sources
     from prefill_router.data import read_dataset
-    from prefill_router.evaluation.calibrators import try_calibrators
-    from prefill_router.evaluation.diagram import reliability_of
+    from prefill_router.evaluation.calibrator_comparison import try_calibrators
+    from prefill_router.evaluation.reliability_diagram import reliability_of
     from prefill_router.router import Router
 
     _check(to)
@@ -74,7 +74,7 @@ def calibration(
         seed=seed,
         progress=bar,
     )
-    tried: Sequence[Tried] = ()
+    tried: Sequence[CalibratorComparison] = ()
     if "calibration" in router.split.parts:
         bare = replace(router, calibrator=None)  # what it has was fitted on this part
         parts = [_trial(bare, dataset, part, stores, bar) for part in ("calibration", "test")]
@@ -104,7 +104,7 @@ def _trial(
     progress: BarProgress,
 ) -> "Trial":
     """The router's predictions on a part of its split, and what happened."""
-    from prefill_router.evaluation.trial import Trial
+    from prefill_router.evaluation.judged_predictions import Trial
     from prefill_router.router.states import default_cache
 
     ids = router.split["calibration" if part == "calibration" else "test"]
@@ -119,10 +119,12 @@ def _trial(
     return Trial.join(predicted, chosen)
 
 
-def _write(found: "Reliability", tried: "Sequence[Tried]", to: Path, *, title: str) -> None:
+def _write(
+    found: "Reliability", tried: "Sequence[CalibratorComparison]", to: Path, *, title: str
+) -> None:
     import polars as pl
 
-    from prefill_router.evaluation.diagram_drawing import write_diagrams
+    from prefill_router.reporting.reliability_figures import write_diagrams
 
     write_diagrams(found, to / "reliability", title=title)
     plain = found.to_dict() | {"calibrators": [one.to_dict() for one in tried]}
@@ -136,7 +138,7 @@ def _write(found: "Reliability", tried: "Sequence[Tried]", to: Path, *, title: s
             (to / name).unlink(missing_ok=True)
 
 
-def _show(found: "Reliability", tried: "Sequence[Tried]") -> None:
+def _show(found: "Reliability", tried: "Sequence[CalibratorComparison]") -> None:
     out.print(_errors(found))
     out.print()
     out.print(_brier(found))
@@ -180,7 +182,7 @@ def _brier(found: "Reliability") -> "Table":
     return table
 
 
-def _calibrators(tried: "Sequence[Tried]") -> "Table":
+def _calibrators(tried: "Sequence[CalibratorComparison]") -> "Table":
     """Each calibrator's numbers, log loss among them; the interval of what it changes in Brier."""
     from prefill_router.calibration import find
 

@@ -9,8 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from prefill_router.cli.amounts import counted, dollars, rounded_up
-from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.app import app, counted, dollars, err, out, print_json, rounded_up
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError
 
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from prefill_router.harness import Task
-    from prefill_router.harness.collecting.estimate import Estimate
-    from prefill_router.harness.collecting.summary import Summary
-    from prefill_router.harness.runs.run import Retry
+    from prefill_router.harness.collection.estimate import CollectionEstimate
+    from prefill_router.harness.collection.job import CollectionSummary
+    from prefill_router.harness.run import Retry
     from prefill_router.targets import Pool
 
 
@@ -77,11 +76,11 @@ def collect(
 
     Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --max-cost 20 --out run
     """
+    from prefill_router.client.client import Upstream
     from prefill_router.harness.benchmarks import LoadReport, load_tasks, sample_tasks
-    from prefill_router.harness.collecting.collect import collect, estimate_collection
-    from prefill_router.harness.collecting.options import CollectOptions
+    from prefill_router.harness.collection.job import collect, estimate_collection
+    from prefill_router.harness.collection.plan import CollectOptions
     from prefill_router.progress import BarProgress
-    from prefill_router.upstream.client import Upstream
 
     options = CollectOptions(
         limit=max_cost,
@@ -125,20 +124,20 @@ def _pool(path: Path, only: str | None) -> "Pool":
 
 
 def _retry(text: str) -> "Retry":
-    from prefill_router.harness.runs.run import Retry
+    from prefill_router.harness.run import Retry
 
     choices: tuple[Retry, ...] = get_args(Retry)
     return one_of("--retry", text, choices)
 
 
-def _tell_estimate(found: "Estimate", *, json: bool) -> None:
+def _tell_estimate(found: "CollectionEstimate", *, json: bool) -> None:
     if json:
         print_json(found.to_dict())
     else:
         _show_estimate(found, to=out)
 
 
-def _show_estimate(found: "Estimate", to: "Console" = err) -> None:
+def _show_estimate(found: "CollectionEstimate", to: "Console" = err) -> None:
     """What asking will take: a line for each target, and sums."""
     if not found.calls:
         to.print("nothing is left to ask")
@@ -167,14 +166,14 @@ def _show_estimate(found: "Estimate", to: "Console" = err) -> None:
     )
 
 
-def _tell_summary(summary: "Summary", *, json: bool) -> None:
+def _tell_summary(summary: "CollectionSummary", *, json: bool) -> None:
     if json:
         print_json(summary.to_dict())
     else:
         _show(summary)
 
 
-def _show(summary: "Summary") -> None:
+def _show(summary: "CollectionSummary") -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("target")
     for title in ("answered", "missing", "not asked"):
@@ -211,7 +210,7 @@ def _show(summary: "Summary") -> None:
         )
 
 
-def _check(summary: "Summary") -> None:
+def _check(summary: "CollectionSummary") -> None:
     """Fail where there was something to ask and nothing was asked, or nothing answered."""
     if summary.not_asked and not summary.calls:
         raise ConfigError(

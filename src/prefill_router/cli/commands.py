@@ -10,7 +10,7 @@ from typing import final
 
 @final
 @dataclass(frozen=True)
-class Listed:
+class CommandEntry:
     """A command, or a group of them, in the list of commands.
 
     Attributes:
@@ -23,18 +23,31 @@ class Listed:
     summary: str
     home: str = ""
     panel: str | None = None
-    commands: "dict[str, Listed]" = field(default_factory=dict)
+    commands: "dict[str, CommandEntry]" = field(default_factory=dict)
 
 
-def _listed(panel: str, home: str = "{}", **summaries: str) -> dict[str, Listed]:
-    """Commands whose files are named as they are; `import_` is `import`, and _ is a dash."""
+_SHARED = {
+    **dict.fromkeys(("describe", "split", "merge"), "datasets"),
+    **dict.fromkeys(("show", "reprice"), "routers"),
+    **dict.fromkeys(("explain", "canary"), "receipts"),
+    **dict.fromkeys(("study_seeds", "study_ratio", "study_shift"), "study_routers"),
+    **{"paired": "compare", "sweep": "layers", "study_dimensions": "study_layers"},
+}
+"""Files that hold several commands, by what a command's own file would be called."""
+
+
+def _listed(panel: str, home: str = "{}", **summaries: str) -> dict[str, CommandEntry]:
+    """Commands whose files are named as they are, or shared; `import_` is `import`, _ is a dash."""
+    files = {name: home.format(name) for name in summaries}
     return {
-        name.strip("_").replace("_", "-"): Listed(summary, home.format(name), panel or None)
+        name.strip("_").replace("_", "-"): CommandEntry(
+            summary, _SHARED.get(files[name], files[name]), panel or None
+        )
         for name, summary in summaries.items()
     }
 
 
-COMMANDS: dict[str, Listed] = {
+COMMANDS: dict[str, CommandEntry] = {
     **_listed(
         "Collect and grade",
         tasks="Write the tasks of a benchmark or of a file of your own as JSON Lines, to "
@@ -74,7 +87,7 @@ COMMANDS: dict[str, Listed] = {
         "accuracy, guaranteed.",
         reproduce="Rebuild the paper's tables and figures, our numbers beside the paper's.",
     ),
-    "study": Listed(
+    "study": CommandEntry(
         "Studies of routers: seeds, routing ratio, shift and more, each with a "
         "page of its own. Interrupted, the same command goes on from there.",
         panel="Judge",
@@ -115,7 +128,7 @@ COMMANDS: dict[str, Listed] = {
         export="Make a dataset for the next fit: requests with their prompts, and the "
         "feedback on answers.",
     ),
-    "key": Listed(
+    "key": CommandEntry(
         "Make, list and revoke the keys that clients of the gateway bear.",
         panel="Serve",
         commands=_listed(
@@ -131,7 +144,7 @@ COMMANDS: dict[str, Listed] = {
         "Try it out",
         demo="Do the whole job on the pool of tiny language models, without key, download or GPU.",
     ),
-    "minipool": Listed(
+    "minipool": CommandEntry(
         "Serve a pool of tiny language models, which needs no key and no download.",
         panel="Try it out",
         commands=_listed(

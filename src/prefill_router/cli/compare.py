@@ -1,4 +1,8 @@
-"""`prefill-router compare`: any set of routers, side by side."""
+"""`prefill-router compare` and `paired`: several routers on the same queries.
+
+`compare` fits any set of routers and lays them side by side; `paired` says which differences of two
+routers are real.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,12 +11,16 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import SplitFile
-from prefill_router.cli.overwrite import Overwrite, check_origin
+from prefill_router.cli.options import Overwrite, SplitFile, check_origin
+from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from prefill_router.reports.compare import Plan, Result
+    from prefill_router.data import RoutingDataset
+    from prefill_router.evaluation import Comparison
+    from prefill_router.router import Router
+    from prefill_router.studies.comparison import ComparisonPlan, ComparisonResult
+
 
 _COLUMNS = {
     "auc_mean": "mean AUC",
@@ -58,12 +66,19 @@ def compare(
     Example: prefill-router compare all --data answers --store states --out comparison
     """
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.sources import sources
+    from prefill_router.cli.options import sources
     from prefill_router.data import Origin, load_split, read_dataset
     from prefill_router.fitting import gather
-    from prefill_router.reports.compare import STUDY, Plan, draw_for, recipes_of, run_plan, write
-    from prefill_router.reports.compare.report import to_dict
-    from prefill_router.studies.output import ROUTERS, check_place, mark
+    from prefill_router.reporting.study_report import ROUTERS, check_place, mark
+    from prefill_router.studies.comparison import (
+        STUDY,
+        ComparisonPlan,
+        draw_for,
+        recipes_of,
+        run_plan,
+        write,
+    )
+    from prefill_router.studies.comparison.report import to_dict
 
     check_place(to, STUDY)
     origin = Origin.of("compare", data)
@@ -71,7 +86,7 @@ def compare(
     recipes = recipes_of(config)
     dataset = read_dataset(data)
     drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
-    plan = Plan(recipes, reference or next(iter(recipes)), drawn, resamples, seed)
+    plan = ComparisonPlan(recipes, reference or next(iter(recipes)), drawn, resamples, seed)
     bar = BarProgress(console=err)
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     stores = [ActivationStore.open(path) for path in store or []]
@@ -87,7 +102,7 @@ def compare(
     out.print(f"report: {to / 'index.html'}", soft_wrap=True)
 
 
-def _known(plan: "Plan", data: Path) -> dict[str, str]:
+def _known(plan: "ComparisonPlan", data: Path) -> dict[str, str]:
     sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in plan.drawn.parts.items())
     return {
         "dataset": str(data),
@@ -98,11 +113,11 @@ def _known(plan: "Plan", data: Path) -> dict[str, str]:
     }
 
 
-def _show(result: "Result") -> None:
+def _show(result: "ComparisonResult") -> None:
     from prefill_router.evaluation.catalogue import HEADLINE
-    from prefill_router.evaluation.wording import worded
-    from prefill_router.reports.compare.drawing import by_number
-    from prefill_router.reports.compare.page import sure, verdict
+    from prefill_router.evaluation.formatting import worded
+    from prefill_router.studies.comparison.figures import by_number
+    from prefill_router.studies.comparison.page import sure, verdict
 
     table = Table(box=None, pad_edge=False)
     table.add_column("router")
@@ -124,3 +139,112 @@ def _show(result: "Result") -> None:
     lost = result.beaten_by_constant
     if lost:
         out.print(f"not surely better than a constant: {', '.join(lost)}")
+
+
+@app.command()
+def paired(
+    first: Annotated[Path, typer.Argument(metavar="ROUTER", help="A router's folder.")],
+    second: Annotated[Path, typer.Argument(metavar="OTHER", help="Another router's folder.")],
+    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
+    store: Annotated[
+        list[Path] | None, typer.Option(help="A store of states; may be given again.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Another seed, other resamples.")] = 0,
+    encoder_folder: Annotated[
+        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
+) -> None:
+    """Compare two routers by a paired bootstrap, on queries that neither was fitted on.
+
+    Every resample takes the same queries for both, so that what they share cancels out. Both are
+    judged at the first one's prices.
+
+    Example: prefill-router paired router other-router --data answers
+    """
+    from prefill_router.activations import ActivationStore
+    from prefill_router.cli.options import sources
+    from prefill_router.data import read_dataset
+    from prefill_router.evaluation import compare
+    from prefill_router.router import Router
+    from prefill_router.router.states import default_cache
+
+    where, bar = sources(encoder_folder), BarProgress(console=err)
+    routers = [Router.load(folder, sources=where) for folder in (first, second)]
+    unseen = _unseen(read_dataset(data), routers).with_pool(routers[0].pool)
+    stores = [ActivationStore.open(path) for path in store or []]
+    predicted = [
+        router.with_pool(routers[0].pool).predict(
+            unseen, stores=stores, cache=default_cache(), progress=bar
+        )
+        for router in routers
+    ]
+    found = compare(
+        predicted[0],
+        predicted[1],
+        unseen,
+        policies=(routers[0].policy, routers[1].policy),
+        chosen=(routers[0].record.chosen, routers[1].record.chosen),
+        resamples=resamples,
+        seed=seed,
+        progress=bar,
+    )
+    if as_json:
+        print_json({"queries": len(unseen), **found.to_dict()})
+        return
+    _show_paired(found, len(unseen), first.name, second.name)
+
+
+def _unseen(dataset: "RoutingDataset", routers: "list[Router]") -> "RoutingDataset":
+    """The queries of the first router's test part that neither learned from."""
+    one, other = routers
+    if set(one.pool.names) != set(other.pool.names):
+        raise DataError(
+            f"the routers know other targets, {sorted(one.pool.names)} and "
+            f"{sorted(other.pool.names)}; only routers over the same targets can be compared"
+        )
+    learned = {
+        query_id
+        for router in routers
+        for part, ids in router.split.parts.items()
+        if part != "test"
+        for query_id in ids
+    }
+    held = set(dataset.query_ids)
+    ids = [i for i in one.split["test"] if i in held and i not in learned]
+    if not ids:
+        raise DataError(
+            "no query of the dataset is in the first router's test part and unknown to both; fit "
+            "both on one split (fit --split), and give the dataset that they were fitted on"
+        )
+    left = len(one.split["test"]) - len(ids)
+    if left:
+        err.print(f"note: {left:,} test queries are left out: not in the data, or learned from")
+    return dataset.select(ids, targets=one.pool.names)
+
+
+def _show_paired(found: "Comparison", queries: int, first: str, second: str) -> None:
+    from prefill_router.evaluation.catalogue import HEADLINE
+    from prefill_router.evaluation.formatting import interval, worded
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"{queries:,} queries")
+    for title in (first, second, "difference", "95 % interval", ""):
+        table.add_column(title, justify="right")
+    for name, estimate in found.difference.items():
+        if estimate.reason:
+            continue
+        entry = HEADLINE[name]
+        unit = "points" if entry.unit == "share" else entry.unit
+        better = (estimate.value > 0) == (entry.better == "higher")
+        sure = found.significant(name) and entry.better != "neither"
+        table.add_row(
+            entry.label,
+            worded(found.first[name], entry.unit),
+            worded(found.second[name], entry.unit),
+            worded(estimate.value, unit, signed=True),
+            interval(estimate, unit),
+            ("better" if better else "worse") if sure else "",
+        )
+    out.print(table)

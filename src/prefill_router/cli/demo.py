@@ -41,10 +41,10 @@ def demo(
 
     Example: prefill-router demo --out demo
     """
-    from prefill_router.cli.demo_verdict import Verdict
+    from prefill_router.cli.demo_verdict import DemoVerdict
 
     began = time.monotonic()
-    job = Job(to, to / "log")
+    job = DemoRun(to, to / "log")
     _check_same(to, questions, seed)
     job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", to / "tasks.jsonl")
     with _serving(job):
@@ -58,7 +58,7 @@ def demo(
         job.do("evaluate", to / "router-minipool", *judged, "--out", to / "report")
         routed = ("route", to / "router-minipool", _REQUEST, "--lam", 0.5, "--answer")
         job.do(*routed, "--pool", pool, shown=not as_json)
-    verdict = Verdict.of(to, encoders, seconds=time.monotonic() - began)
+    verdict = DemoVerdict.of(to, encoders, seconds=time.monotonic() - began)
     picture = verdict.draw(to / "accuracy_cost")
     if as_json:
         print_json(verdict.to_dict())
@@ -89,7 +89,7 @@ def _at_hand() -> dict[str, str]:
     return {"minipool": ENCODERS["minipool"]}
 
 
-class Job:
+class DemoRun:
     """Runs commands in this process and says which.
 
     Attributes:
@@ -123,7 +123,7 @@ def _run(words: list[str]) -> None:
         raise ConfigError(f"prefill-router {words[0]} ended with exit code {code}; see above")
 
 
-def _fit(job: Job, encoder: str) -> None:
+def _fit(job: DemoRun, encoder: str) -> None:
     answers, states = job.folder / "answers", job.folder / f"states-{encoder}"
     job.do("encode", answers, "--encoder", encoder, "--layers", "all", "--out", states)
     chosen = ("--select", _EMBEDDING) if encoder == "minilm" else ()
@@ -131,7 +131,7 @@ def _fit(job: Job, encoder: str) -> None:
 
 
 @contextmanager
-def _serving(job: Job) -> Iterator[None]:
+def _serving(job: DemoRun) -> Iterator[None]:
     """The tiny pool, served by a process of its own while this lasts; it writes the pool file."""
     pool = job.folder / "pool.yaml"
     pool.unlink(missing_ok=True)

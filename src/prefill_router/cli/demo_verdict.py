@@ -12,6 +12,7 @@ from prefill_router.cli.app import out
 if TYPE_CHECKING:
     from prefill_router.evaluation import Comparison, Estimate, Evaluation
 
+
 _LAMS = (0.25, 0.5, 0.75, 1.0)
 _PER = 1000
 _COMPARED = {
@@ -23,7 +24,7 @@ _COMPARED = {
 
 @final
 @dataclass(frozen=True, eq=False)
-class Verdict:
+class DemoVerdict:
     """The routers of the demo, judged on its test part.
 
     Attributes:
@@ -37,7 +38,7 @@ class Verdict:
     seconds: float
 
     @classmethod
-    def of(cls, folder: Path, encoders: Mapping[str, str], *, seconds: float) -> "Verdict":
+    def of(cls, folder: Path, encoders: Mapping[str, str], *, seconds: float) -> "DemoVerdict":
         """Judge the routers in `folder`, by the encoders' names and what they are called."""
         from prefill_router.activations import ActivationStore
         from prefill_router.data import read_dataset
@@ -58,7 +59,7 @@ class Verdict:
 
     def draw(self, path: Path) -> Path:
         """Draw the accuracy-cost plane of both; the picture's path."""
-        from prefill_router.evaluation.side_by_side import write_side_by_side
+        from prefill_router.reporting.accuracy_cost_figures import write_side_by_side
 
         named = {f"router on {reads}": one for reads, one in self.systems.items()}
         return write_side_by_side(named, path, title="Accuracy against cost, tiny pool")[0]

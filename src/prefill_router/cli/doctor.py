@@ -6,27 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.codes import Code
-from prefill_router.cli.options import UnseenPart
-from prefill_router.cli.overwrite import Overwrite, check_origin
+from prefill_router.cli.app import ExitCode, app, err, out, print_json
+from prefill_router.cli.options import Overwrite, UnseenPart, check_origin
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
-    from prefill_router.cli.unseen import Unseen
+    from prefill_router.cli.unseen_queries import UnseenQueries
     from prefill_router.data import RoutingDataset
     from prefill_router.router import Router
     from prefill_router.studies.doctor import Checkup
-    from prefill_router.studies.doctor.distance import PerQuery
-    from prefill_router.studies.doctor.nonsense import Probe
+    from prefill_router.studies.doctor.confidence import PerQuery, Probe
 
 CODES = {
-    "worth it": Code.DONE,
-    "not worth it": Code.NO_BETTER,
-    "can't tell": Code.CANT_TELL,
+    "worth it": ExitCode.DONE,
+    "not worth it": ExitCode.NO_BETTER,
+    "can't tell": ExitCode.CANT_TELL,
 }
 """Exit codes by verdict."""
 
@@ -67,10 +64,10 @@ def doctor(
     Example: prefill-router doctor router --data answers --out check-up
     """
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.sources import sources
-    from prefill_router.cli.unseen import PARTS, Unseen
+    from prefill_router.cli.options import sources
+    from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
     from prefill_router.data import Origin, read_dataset
-    from prefill_router.evaluation.judging import DEFAULT_LAM
+    from prefill_router.evaluation.evaluation import DEFAULT_LAM
     from prefill_router.router import Router
     from prefill_router.studies.doctor.report import check_replaceable, write_checkup
 
@@ -82,7 +79,7 @@ def doctor(
     router = Router.load(folder, sources=sources(encoder_folder))
     chosen = router.record.chosen
     lam = given_lam if given_lam is not None else DEFAULT_LAM if chosen is None else chosen.worth
-    unseen = Unseen.of(router, read_dataset(data), part)
+    unseen = UnseenQueries.of(router, read_dataset(data), part)
     stores = [ActivationStore.open(path) for path in store or []]
     found = _examined(
         router, unseen, stores, lam=lam, resamples=resamples, seed=seed, nonsense=probe
@@ -107,7 +104,7 @@ def doctor(
 
 def _examined(
     router: "Router",
-    unseen: "Unseen",
+    unseen: "UnseenQueries",
     stores: Sequence["Activations"],
     *,
     lam: float,
@@ -155,9 +152,9 @@ def _distances(
     stores: Sequence["Activations"],
 ) -> "PerQuery | None":
     """Distances in the router's features, where the stores hold the states of the train part."""
-    from prefill_router.features import Reading
+    from prefill_router.features import PromptStates
     from prefill_router.router.states import finished_store
-    from prefill_router.studies.doctor.distance import distances
+    from prefill_router.studies.doctor.confidence import distances
 
     keys = [*train.prompt_keys, *judged.prompt_keys]
     features = router.features
@@ -170,14 +167,14 @@ def _distances(
     states = [one for one in held if one is not None]
     if len(states) < len(held):
         return None
-    near, far = (features.read(Reading.of_dataset(part, states)) for part in (train, judged))
+    near, far = (features.read(PromptStates.of_dataset(part, states)) for part in (train, judged))
     return distances(near, far)
 
 
 def _probed(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str]":
     import numpy as np
 
-    from prefill_router.studies.doctor.nonsense import probe
+    from prefill_router.studies.doctor.confidence import probe
 
     def highest(prompts: Sequence[str]) -> "PerQuery":
         decisions = router.route_many(prompts, lam=lam)

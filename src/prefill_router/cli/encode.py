@@ -71,8 +71,8 @@ def encode(
 
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
-    from prefill_router.activations.rounding import ROUNDINGS
-    from prefill_router.cli.poolings import parse_poolings
+    from prefill_router.activations.base import ROUNDINGS
+    from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset
     from prefill_router.encoders import load_encoder, plan_encoding, run_encoding
     from prefill_router.encoders.load import TEMPLATES

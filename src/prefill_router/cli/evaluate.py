@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.overwrite import Overwrite, check_origin
+from prefill_router.cli.options import Overwrite, check_origin
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
@@ -54,10 +54,10 @@ def evaluate(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
-    from prefill_router.cli.sources import sources
+    from prefill_router.cli.options import sources
     from prefill_router.data import PARTS, Origin, read_dataset
-    from prefill_router.evaluation import evaluate as judge, write_report
-    from prefill_router.evaluation.report import check_replaceable
+    from prefill_router.evaluation import evaluate as judge
+    from prefill_router.reporting import check_replaceable, write_report
     from prefill_router.router import Router
     from prefill_router.router.states import default_cache
 

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import app, out, print_json
-from prefill_router.cli.explain import URL
-from prefill_router.cli.moments import HELP, moment
-from prefill_router.cli.overwrite import Overwrite
+from prefill_router.cli.options import Overwrite
+from prefill_router.cli.receipts import HELP, URL, moment
 
 
 @app.command()
@@ -31,7 +30,7 @@ def export(
     from prefill_router.data import Origin
     from prefill_router.data.storage import check_replaceable, write_dataset
     from prefill_router.gateway.receipts import export as make, scored_receipts
-    from prefill_router.gateway.receipts.opening import file_of
+    from prefill_router.gateway.receipts.store import file_of
     from prefill_router.targets import read_pool
 
     start = moment(since)

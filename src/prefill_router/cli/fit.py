@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import SplitFile
-from prefill_router.cli.overwrite import Overwrite
+from prefill_router.cli.options import Overwrite, SplitFile
 from prefill_router.cli.usage import UsageError, one_of, reading_words
 from prefill_router.progress import BarProgress
 
@@ -79,10 +78,10 @@ def fit(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
-    from prefill_router.cli.sources import sources
+    from prefill_router.cli.options import sources
     from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import FitConfig, fit_router
-    from prefill_router.fitting.place import check_same_fit
+    from prefill_router.fitting.overwrite_check import check_same_fit
     from prefill_router.router.storage import check_replaceable
 
     with reading_words():
@@ -167,7 +166,7 @@ def _prefill(
     all_layers: bool,
     assign: list[str] | None,
 ) -> "PrefillConfig":
-    from prefill_router.cli.poolings import parse_poolings
+    from prefill_router.cli.options import parse_poolings
     from prefill_router.features.prefill import PrefillConfig
 
     return PrefillConfig(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.overwrite import Overwrite
+from prefill_router.cli.options import Overwrite
 from prefill_router.cli.usage import UsageError, one_of, reading_words
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.codes import Code
+from prefill_router.cli.app import ExitCode, app, err, out, print_json
 from prefill_router.cli.options import UnseenPart
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import DataError
@@ -57,8 +56,8 @@ def keep(
     Example: prefill-router keep router --data answers --keep 0.95
     """
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.sources import sources
-    from prefill_router.cli.unseen import PARTS, Unseen
+    from prefill_router.cli.options import sources
+    from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
     from prefill_router.data import read_dataset
     from prefill_router.evaluation import Trial
     from prefill_router.router import Router
@@ -68,7 +67,7 @@ def keep(
     one_of("--part", part, PARTS)
     assumed = _assumption(assume)
     router = Router.load(folder, sources=sources(encoder_folder))
-    unseen = Unseen.of(router, read_dataset(data), part)
+    unseen = UnseenQueries.of(router, read_dataset(data), part)
     best = best or _best(unseen.train)
     stores = [ActivationStore.open(path) for path in store or []]
     predictions = router.predict(
@@ -89,7 +88,7 @@ def keep(
     else:
         _show(found)
     if found.lam is None:
-        raise typer.Exit(Code.NO_GUARANTEE)
+        raise typer.Exit(ExitCode.NO_GUARANTEE)
 
 
 def _best(train: "RoutingDataset | None") -> str:
@@ -155,7 +154,7 @@ def _where(found: "Guarantee") -> str:
 
 
 def _worded(estimate: "Estimate") -> str:
-    from prefill_router.evaluation.wording import interval, worded
+    from prefill_router.evaluation.formatting import interval, worded
 
     spread = interval(estimate, "share")
     return worded(estimate.value, "share") + (f" ({spread})" if spread else "")

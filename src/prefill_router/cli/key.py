@@ -11,7 +11,7 @@ from prefill_router.cli.app import err, out, print_json
 from prefill_router.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    from prefill_router.gateway.guarding.keys import ClientKey
+    from prefill_router.gateway.guard.client_keys import ClientKey
 
 _key = typer.Typer()
 
@@ -46,7 +46,7 @@ def new(
 
     Example: prefill-router key new alice --file keys.yaml --dollars-per-day 5
     """
-    from prefill_router.gateway.guarding.key_file import add_key, digest, new_key
+    from prefill_router.gateway.guard.client_keys import add_key, digest, new_key
 
     made = new_key()
     given = {
@@ -80,7 +80,7 @@ def list_keys(
 
     Example: prefill-router key list --file keys.yaml
     """
-    from prefill_router.gateway.guarding.key_file import read_rows
+    from prefill_router.gateway.guard.client_keys import read_rows
 
     rows = [key.model_dump(mode="json", exclude={"sha256"}) for key in read_rows(file)]
     if as_json:
@@ -98,7 +98,7 @@ def revoke(name: _Name, file: _File = _DEFAULT, as_json: _AsJson = False) -> Non
 
     Example: prefill-router key revoke alice --file keys.yaml
     """
-    from prefill_router.gateway.guarding.key_file import remove_key
+    from prefill_router.gateway.guard.client_keys import remove_key
 
     remove_key(file, name)
     if as_json:
@@ -110,7 +110,7 @@ def revoke(name: _Name, file: _File = _DEFAULT, as_json: _AsJson = False) -> Non
 def _checked(given: dict[str, Any]) -> "ClientKey":
     from pydantic import ValidationError
 
-    from prefill_router.gateway.guarding.keys import ClientKey
+    from prefill_router.gateway.guard.client_keys import ClientKey
 
     try:
         return ClientKey.model_validate(given)

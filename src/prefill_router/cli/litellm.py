@@ -8,11 +8,11 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.overwrite import Overwrite, check_same, replacing
+from prefill_router.cli.options import Overwrite, check_same, replacing
 from prefill_router.cli.usage import UsageError, check_suffix
 
 if TYPE_CHECKING:
-    from prefill_router.gateway.litellm import Imported
+    from prefill_router.gateway.litellm import ImportedConfig
 
 
 @app.command()
@@ -34,7 +34,7 @@ def litellm(
     """
     import yaml
 
-    from prefill_router.gateway.litellm.importing import import_config
+    from prefill_router.gateway.litellm.config import import_config
     from prefill_router.targets import write_pool
 
     _check_places(config, to, settings)
@@ -67,7 +67,7 @@ def _check_places(config: Path, to: Path, settings: Path | None) -> None:
             files.check_place(place)
 
 
-def _show(found: "Imported", to: Path, settings: Path | None) -> None:
+def _show(found: "ImportedConfig", to: Path, settings: Path | None) -> None:
     out.print(f"{to}: {', '.join(found.pool.names)}", soft_wrap=True)
     variables = sorted({p.api_key_env for p in found.pool.providers if p.api_key_env})
     if variables:
@@ -85,7 +85,7 @@ def _show(found: "Imported", to: Path, settings: Path | None) -> None:
         err.print(f"left out: {left.what}{whose}: {left.why}", soft_wrap=True)
 
 
-def _print_json(found: "Imported", to: Path, settings: Path | None) -> None:
+def _print_json(found: "ImportedConfig", to: Path, settings: Path | None) -> None:
     print_json(
         {
             "pool": str(to),

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import err, out, print_json
-from prefill_router.cli.overwrite import Overwrite, replacing
+from prefill_router.cli.options import Overwrite, replacing
 from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
@@ -51,6 +51,7 @@ def serve(
     import torch
 
     from prefill_router import targets
+    from prefill_router.client import is_loopback
     from prefill_router.minipool.server import (
         Faults,
         parse_rule,
@@ -58,7 +59,6 @@ def serve(
         serve_pool,
         served_pool,
     )
-    from prefill_router.upstream import is_loopback
 
     if write_pool is not None:
         check_place(write_pool)
@@ -101,7 +101,7 @@ def tasks(
     """
     from prefill_router.data import Query
     from prefill_router.harness.benchmarks import write_tasks
-    from prefill_router.harness.task import Task
+    from prefill_router.harness.records import Task
     from prefill_router.minipool import make_tasks
 
     names = None if domains is None else [name.strip() for name in domains.split(",")]

@@ -10,15 +10,12 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.overwrite import Overwrite, replacing
+from prefill_router.cli.options import Overwrite, replacing
 from prefill_router.cli.usage import UsageError, check_suffix
 from prefill_router.files import check_place
 
 if TYPE_CHECKING:
-    from prefill_router.harness.prices.refresh import (
-        Change,
-        Refreshed,
-    )
+    from prefill_router.client.price_list import PriceChange, RefreshedPool
 
 _COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
 _HEADS = ("input", "output", "cached input", "reasoning")
@@ -51,7 +48,7 @@ def prices(
 
     Example: prefill-router prices --pool pool.yaml --map fast=openai/gpt-oss-20b
     """
-    from prefill_router.harness.prices.refresh import refresh_prices
+    from prefill_router.client.price_list import refresh_prices
     from prefill_router.targets import read_pool, write_pool
 
     place = to or pool
@@ -106,7 +103,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def _show(found: "Refreshed", place: Path) -> None:
+def _show(found: "RefreshedPool", place: Path) -> None:
     table = Table("target", "listed as", *_HEADS, box=None, pad_edge=False)
     for change in found.found:
         at = "" if change.provider is None else f" at {change.provider}"
@@ -133,7 +130,7 @@ def _price(price: float | None) -> str:
     return "-" if price is None else f"{price:.10g}"
 
 
-def _summary(found: "Refreshed", place: Path) -> dict[str, Any]:
+def _summary(found: "RefreshedPool", place: Path) -> dict[str, Any]:
     return {
         "out": str(place),
         "source": found.source,
@@ -144,8 +141,8 @@ def _summary(found: "Refreshed", place: Path) -> dict[str, Any]:
     }
 
 
-def _change(change: "Change") -> dict[str, Any]:
-    from prefill_router.harness.prices.refresh import PRICES
+def _change(change: "PriceChange") -> dict[str, Any]:
+    from prefill_router.client.price_list import PRICES
 
     return {
         "target": change.target,

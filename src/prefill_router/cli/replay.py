@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from prefill_router.cli.amounts import counted, dollars, needed
-from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.explain import URL
-from prefill_router.cli.moments import HELP, moment
+from prefill_router.cli.app import app, counted, dollars, err, needed, out, print_json
+from prefill_router.cli.receipts import HELP, URL, moment
 from prefill_router.cli.usage import UsageError
 from prefill_router.files import check_place
 from prefill_router.progress import BarProgress
@@ -66,7 +64,7 @@ def replay(
     if not sessions:
         found = _decide(read, lam or _LAMS, router, prices, encoder_folder)
     elif router is None and pool is None:
-        from prefill_router.gateway.serving.replaying import replay_sessions
+        from prefill_router.gateway.receipts.session_replay import replay_sessions
 
         found = replay_sessions(read(), lam or _LAMS)
     else:
@@ -84,7 +82,7 @@ def replay(
 
 
 def _drawn(found: "Replay", to: Path) -> list[Path]:
-    from prefill_router.gateway.receipts.picture import write_picture
+    from prefill_router.gateway.receipts.replay_figure import write_picture
 
     return write_picture(found, to / "replay")
 
@@ -110,7 +108,7 @@ def _decide(
 
     recorded, notes = Recorded.of(receipts()), []
     if router is not None and len(recorded):
-        from prefill_router.cli.sources import sources
+        from prefill_router.cli.options import sources
         from prefill_router.router import Router
 
         other = Router.load(router, sources=sources(encoders))

@@ -14,7 +14,7 @@ from prefill_router.progress import BarProgress
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.data import RoutingDataset
-    from prefill_router.reports.reproduce import Means, Options, Run
+    from prefill_router.reproduce import PoolRun, ReproduceMeans, ReproduceOptions
 
 _QUICK = {"seeds": 2, "resamples": 100}
 _FORMATS = {"llmrouterbench": "llmrouterbench", "nvidia-v1": "nvidia", "mmlu-pro": "mmlu_pro"}
@@ -80,26 +80,21 @@ def reproduce(
     Example: prefill-router reproduce answers --bench mmlu-pro --store states --out paper
     """
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.sources import sources
-    from prefill_router.reports.reproduce import (
-        Means,
-        Options,
-        reproduce as work,
-        write,
-    )
-    from prefill_router.reports.reproduce.report import STUDY, WORK, to_dict
+    from prefill_router.cli.options import sources
+    from prefill_router.reporting.study_report import check_place, mark
+    from prefill_router.reproduce import ReproduceMeans, ReproduceOptions, reproduce as work, write
+    from prefill_router.reproduce.report import STUDY, WORK, to_dict
     from prefill_router.studies.end_to_end import Charge, read_speeds
-    from prefill_router.studies.output import check_place, mark
 
     check_place(to, STUDY)
-    options = Options(
+    options = ReproduceOptions(
         seed=seed,
         seeds=_QUICK["seeds"] if quick and seeds is None else 5 if seeds is None else seeds,
         resamples=_given(resamples, quick=quick),
         quick=quick,
     )
     stores = [ActivationStore.open(path) for path in store or []]
-    means = Means(
+    means = ReproduceMeans(
         encoders=tuple(encoder or _held(stores)),
         embedding=embedding,
         sources=sources(encoder_folder),
@@ -151,7 +146,7 @@ def _read(bench: BenchName, data: Path, prices: Path | None) -> "RoutingDataset"
     return dataset
 
 
-def _said(options: "Options") -> list[str]:
+def _said(options: "ReproduceOptions") -> list[str]:
     said = [
         "Every table and figure of the paper, rebuilt on these data: our number with its interval, "
         "and the paper's beside it. What can't be rebuilt on them says why.",
@@ -168,7 +163,9 @@ def _said(options: "Options") -> list[str]:
     return said
 
 
-def _known(data: Path, options: "Options", means: "Means", runs: "list[Run]") -> dict[str, str]:
+def _known(
+    data: Path, options: "ReproduceOptions", means: "ReproduceMeans", runs: "list[PoolRun]"
+) -> dict[str, str]:
     sizes = [
         f"{run.title}: {len(run.found.dataset.pool)} targets, "
         + ", ".join(f"{len(ids):,} {part}" for part, ids in run.drawn.parts.items())
@@ -191,8 +188,8 @@ def _known(data: Path, options: "Options", means: "Means", runs: "list[Run]") ->
     }
 
 
-def _show(runs: "list[Run]") -> None:
-    from prefill_router.reports.reproduce import all_tables, check
+def _show(runs: "list[PoolRun]") -> None:
+    from prefill_router.reproduce import all_tables, check
 
     table = Table(box=None, pad_edge=False)
     for title in ("pool", "the paper says", "holds"):

@@ -1,4 +1,4 @@
-"""`prefill-router route`: decide for one request."""
+"""`prefill-router route`: decide for one request, by one choice or by a cascade."""
 
 import json
 import os
@@ -16,10 +16,11 @@ from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 
 if TYPE_CHECKING:
+    from prefill_router.client import Reply
     from prefill_router.data import Prompt
+    from prefill_router.policy import CascadeRun
     from prefill_router.router import CascadePlan, Decision
     from prefill_router.targets import Pool
-    from prefill_router.upstream import Reply
 
 
 @app.command()
@@ -52,7 +53,7 @@ def route(
 
     Example: prefill-router route router "Prove that 2 is irrational." --lam 0.7
     """
-    from prefill_router.cli.sources import sources
+    from prefill_router.cli.options import sources
     from prefill_router.policy import Cascade
     from prefill_router.router import Router, plan_cascade
 
@@ -72,7 +73,7 @@ def route(
     if not as_json:
         _show(decision)
     if places is not None:
-        from prefill_router.upstream import ask_once
+        from prefill_router.client import ask_once
 
         try:
             reply = ask_once(places, decision.target, asked)
@@ -104,8 +105,7 @@ def _cascade(
     plan: "CascadePlan", prompt: "Prompt", places: "Pool | None", *, as_json: bool
 ) -> None:
     """Show whom a cascade asks; ask them where places are given."""
-    from prefill_router.cli.route_cascade import show_plan, show_trail
-    from prefill_router.upstream import ask_once
+    from prefill_router.client import ask_once
 
     if not as_json:
         show_plan(plan)
@@ -178,3 +178,25 @@ def _show(decision: "Decision") -> None:
         out.print(f"above lam = {above.lam_from:.4f}: {above.target}")
     cut = ", too long for the encoder: its middle was left out" if decision.truncated else ""
     out.print(f"{decision.input_tokens} tokens read{cut}", style="dim")
+
+
+def show_plan(plan: "CascadePlan") -> None:
+    """Whom it asks, and what score is enough."""
+    out.print(f"a cascade at lam = {plan.lam:g}: the first answer that scores enough is taken")
+    table = Table(box=None, pad_edge=False)
+    for title in ("ask", "enough", "P(correct)", "estimated cost"):
+        table.add_column(title, justify="left" if title == "ask" else "right")
+    for stage in plan.stages:
+        enough = "any" if stage.threshold is None else f"{stage.threshold:.3f}"
+        cost = f"${stage.estimated_cost:.6f}"
+        table.add_row(stage.target, enough, f"{stage.correctness:.3f}", cost)
+    out.print(table)
+    cut = ", too long for the encoder: its middle was left out" if plan.truncated else ""
+    out.print(f"{plan.input_tokens} tokens read{cut}", style="dim")
+
+
+def show_trail(run: "CascadeRun[Reply]") -> None:
+    """Who was asked, and what their answers scored."""
+    for asked in run.trail:
+        said = asked.failure if asked.score is None else f"scored {asked.score:.3f}"
+        out.print(f"asked {asked.target}: {said}", soft_wrap=True)

@@ -12,8 +12,8 @@ from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.data import Split
-    from prefill_router.studies.search import SearchConfig, Space, Verdict
-    from prefill_router.studies.search.bench import Objective
+    from prefill_router.studies.search import SearchConfig, SearchResult, Space
+    from prefill_router.studies.search.fold_scores import Objective
 
 
 @app.command()
@@ -84,7 +84,7 @@ def search(
         jobs=jobs,
         minutes=minutes,
     )
-    found = _Job(what, config, data, to, split_file, resamples, open_again)
+    found = _SearchJob(what, config, data, to, split_file, resamples, open_again)
     verdict = found.run(store or [], encoder_folder, sealed=sealed)
     if as_json:
         print_json(verdict.to_dict())
@@ -93,12 +93,12 @@ def search(
 
 
 def _objective(value: str) -> "Objective":
-    from prefill_router.studies.search.bench import OBJECTIVES
+    from prefill_router.studies.search.fold_scores import OBJECTIVES
 
     return one_of("--objective", value, OBJECTIVES)
 
 
-class _Job:
+class _SearchJob:
     """One run of the command."""
 
     def __init__(
@@ -114,14 +114,16 @@ class _Job:
         self._space, self._config, self._to, self._data = space, config, to, data
         self._resamples, self._again, self._split = resamples, again, split_file
 
-    def run(self, stores: list[Path], encoders: list[Path] | None, *, sealed: bool) -> "Verdict":
+    def run(
+        self, stores: list[Path], encoders: list[Path] | None, *, sealed: bool
+    ) -> "SearchResult":
         """Search, choose, write; and open the test part, unless it stays sealed."""
         from prefill_router.activations import ActivationStore
-        from prefill_router.cli.sources import sources
+        from prefill_router.cli.options import sources
         from prefill_router.data import load_split, read_dataset, split
         from prefill_router.fitting import gather
         from prefill_router.studies.search import choose, conclude, report, seal, search
-        from prefill_router.studies.search.proposing import openers
+        from prefill_router.studies.search.proposer import openers
 
         dataset = read_dataset(self._data)
         drawn = (
@@ -161,7 +163,7 @@ class _Job:
         self._write(verdict, router.split)
         return verdict
 
-    def _write(self, verdict: "Verdict", drawn: "Split") -> None:
+    def _write(self, verdict: "SearchResult", drawn: "Split") -> None:
         from prefill_router.studies.search import report
 
         sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
@@ -193,7 +195,7 @@ def _list(space: "Space", *, as_json: bool) -> None:
     out.print(f"calibrations: {', '.join(space.calibrations)}")
 
 
-def _show(verdict: "Verdict", to: Path) -> None:
+def _show(verdict: "SearchResult", to: Path) -> None:
     from prefill_router.studies.search.page import words
 
     for one in verdict.ranking[:3]:

@@ -12,7 +12,7 @@ from prefill_router.cli.usage import UsageError
 from prefill_router.errors import PrefillRouterError
 
 if TYPE_CHECKING:
-    from prefill_router.gateway.serving.loading import Loaded
+    from prefill_router.gateway.runtime.configuration import LoadedGateway
 
 
 @app.command()
@@ -59,12 +59,11 @@ def serve(
 
     Example: prefill-router serve router --pool pool.yaml --lam 0.7
     """
-    from prefill_router.gateway.serving.loading import load
-    from prefill_router.gateway.serving.places import Places
+    from prefill_router.gateway.runtime.configuration import GatewayPaths, load
 
     if as_json and not check:
         raise UsageError("--json prints what --check finds; give both, or neither")
-    places = Places(
+    places = GatewayPaths(
         router=router,
         pool=pool,
         config=config,
@@ -83,12 +82,12 @@ def serve(
         return
     loaded = load(places)
     _warn(loaded)
-    from prefill_router.gateway.serving.running import run
+    from prefill_router.gateway.api.server import run
 
     run(places, loaded, told=lambda address: out.print(f"serving at {address}", soft_wrap=True))
 
 
-def _check(load: "Callable[[], Loaded]", *, as_json: bool) -> None:
+def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
     """Say what is wrong, or that nothing is; for programs, what is wrong is the result too."""
     try:
         loaded = load()
@@ -107,7 +106,7 @@ def _check(load: "Callable[[], Loaded]", *, as_json: bool) -> None:
     out.print(told, soft_wrap=True)
 
 
-def _warn(loaded: "Loaded") -> None:
+def _warn(loaded: "LoadedGateway") -> None:
     for told in loaded.warnings:
         err.print(f"warning: {told}", style="yellow", soft_wrap=True)
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.fitting import Recipe
+    from prefill_router.reporting.study_report import StudyReport
     from prefill_router.router import Router
-    from prefill_router.studies.fitted import Failed
-    from prefill_router.studies.output import Sheet
+    from prefill_router.studies.recipe_fits import RecipeFailure
+
 
 study = typer.Typer()
 
@@ -46,7 +47,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON
 
 @final
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenedStudy:
     """What a study works on.
 
     Attributes:
@@ -82,7 +83,7 @@ def begin(
     encoder_folder: Sequence[Path] | None = None,
     asked: Mapping[str, Any] | None = None,
     check: Callable[["RoutingDataset", "Split"], object] | None = None,
-) -> Opened:
+) -> OpenedStudy:
     """Check the folder, read what is asked for, and gather the states.
 
     Args:
@@ -101,10 +102,10 @@ def begin(
         PrefillRouterError: Something can't be read, or the folder holds something else.
     """
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.sources import sources
+    from prefill_router.cli.options import sources
     from prefill_router.data import read_dataset
     from prefill_router.fitting import gather
-    from prefill_router.studies.output import check_place, mark
+    from prefill_router.reporting.study_report import check_place, mark
 
     check_place(to, name)
     recipes, router = _recipes(config)
@@ -119,10 +120,10 @@ def begin(
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
     known = facts(data, drawn, seed)
-    return Opened(dataset, recipes, drawn, states, to, bar, known, router)
+    return OpenedStudy(dataset, recipes, drawn, states, to, bar, known, router)
 
 
-def require_some(fitted: Sized, failed: "Sequence[Failed]") -> None:
+def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
     """Check that there is anything to study.
 
     Raises:
@@ -145,7 +146,12 @@ def facts(data: Path, drawn: "Split", seed: int) -> dict[str, str]:
 
 
 def finish(
-    sheet: "Sheet", to: Path, *, table: "Table", notes: Sequence[str] = (), as_json: bool = False
+    sheet: "StudyReport",
+    to: Path,
+    *,
+    table: "Table",
+    notes: Sequence[str] = (),
+    as_json: bool = False,
 ) -> None:
     """Write a study and print what came of it.
 
@@ -156,7 +162,7 @@ def finish(
         notes: Warnings, such as routers that couldn't be fitted.
         as_json: Whether the numbers are printed instead of the table.
     """
-    from prefill_router.studies.output import PAGE, write
+    from prefill_router.reporting.study_report import PAGE, write
 
     write(sheet, to)
     for note in notes:
@@ -172,8 +178,8 @@ def finish(
 
 def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
     from prefill_router.fitting import recipe_from_dict
-    from prefill_router.reports.compare import recipes_of
     from prefill_router.router import Router
+    from prefill_router.studies.comparison import recipes_of
 
     if not Path(config).is_dir():
         return recipes_of(config), None
@@ -196,7 +202,7 @@ def _drawn(
     seed: int,
 ) -> "Split":
     from prefill_router.data import load_split
-    from prefill_router.reports.compare.plan import draw_for
+    from prefill_router.studies.comparison.comparison import draw_for
 
     if file is not None:
         return load_split(file)

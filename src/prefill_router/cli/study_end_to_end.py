@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.data import Prompt, RoutingDataset
     from prefill_router.router import Router
-    from prefill_router.studies.end_to_end import Charge, Contender, EndToEnd, Latency
+    from prefill_router.studies.end_to_end import Charge, Contender, EndToEndStudy, Latency
     from prefill_router.studies.end_to_end.contender import PerCell
 
 
@@ -89,12 +89,12 @@ def end_to_end(
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.measured import answers_seconds
-    from prefill_router.cli.unseen import PARTS
+    from prefill_router.cli.answer_times import answers_seconds
+    from prefill_router.cli.unseen_queries import PARTS
+    from prefill_router.reporting.study_report import check_place, mark
     from prefill_router.studies.end_to_end import LAMS, Charge, study_end_to_end
     from prefill_router.studies.end_to_end.page import NAME, sheet
     from prefill_router.studies.end_to_end.result import ROUTER
-    from prefill_router.studies.output import check_place, mark
 
     one_of("--part", part, PARTS)
     check_place(to, NAME)
@@ -168,14 +168,14 @@ class _Stage:
         sample: int,
         seed: int,
     ) -> "_Stage":
-        from prefill_router.cli.sources import sources
-        from prefill_router.cli.unseen import Unseen
+        from prefill_router.cli.options import sources
+        from prefill_router.cli.unseen_queries import UnseenQueries
         from prefill_router.data import read_dataset
         from prefill_router.router import Router
         from prefill_router.studies.guarantee import best_single
 
         router = Router.load(folder, sources=sources(encoder_folder))
-        unseen = Unseen.of(router, read_dataset(data), part)
+        unseen = UnseenQueries.of(router, read_dataset(data), part)
         base = unseen.train or unseen.judged
         if unseen.train is None:
             err.print(
@@ -189,7 +189,7 @@ class _Stage:
 
     def other(self, folder: Path, encoder_folder: Sequence[Path] | None) -> "Router":
         """The reference, if it can be held against the router."""
-        from prefill_router.cli.sources import sources
+        from prefill_router.cli.options import sources
         from prefill_router.router import Router
 
         found = Router.load(folder, sources=sources(encoder_folder))
@@ -260,11 +260,11 @@ def _route(name: str, router: "Router") -> Callable[["Prompt"], object]:
     return route
 
 
-def _table(found: "EndToEnd") -> "Table":
+def _table(found: "EndToEndStudy") -> "Table":
     from rich.table import Table
 
-    from prefill_router.evaluation.wording import NOTHING, PER, worded
-    from prefill_router.studies.end_to_end.words import number
+    from prefill_router.evaluation.formatting import NOTHING, PER, worded
+    from prefill_router.studies.end_to_end.result import number
 
     table = Table("lam", "system", box=None, pad_edge=False)
     for title in (f"$ per {PER:,}", "encoder", "routing, ms", "answer, s", "accuracy"):

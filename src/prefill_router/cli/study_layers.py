@@ -1,4 +1,8 @@
-"""`prefill-router study layers`: the layer-selection ablation over pools and encoders."""
+"""`prefill-router study layers` and `study dimensions`: studies of layers, poolings and PCA.
+
+`layers` is the layer-selection ablation over pools and encoders; `dimensions` says which pooling,
+and how many PCA components.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +10,9 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.app import err
-from prefill_router.cli.study import AsJson, Out, Seed, finish, study
+from prefill_router.cli.options import SplitFile
+from prefill_router.cli.study import AsJson, Out, Seed, facts, finish, study
+from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
@@ -35,11 +41,10 @@ def layers(
     from rich.table import Table
 
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.poolings import parse_poolings
+    from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset, split
-    from prefill_router.studies.ablations import ablation_study
-    from prefill_router.studies.ablations_report import sheet
-    from prefill_router.studies.output import check_place, mark
+    from prefill_router.reporting.study_report import check_place, mark
+    from prefill_router.studies.ablations import ablation_study, sheet
 
     poolings = parse_poolings(pooling)
     check_place(to, "layers")
@@ -71,3 +76,71 @@ def layers(
     }
     made = sheet(found, title="Layer selection over pools and encoders", known=known)
     finish(made, to, table=table, as_json=as_json)
+
+
+@study.command()
+def dimensions(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
+    to: Out,
+    store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
+    dims: Annotated[
+        str, typer.Option(help="PCA components, between commas.")
+    ] = "50,100,150,200,300",
+    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
+    all_layers: Annotated[
+        bool, typer.Option("--all-layers", help="Layers below the middle too, if held.")
+    ] = False,
+    split_file: SplitFile = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Probe the targets' correctness by encoder, pooling and number of PCA components.
+
+    Mean five-fold AUC on the train part, at the layer that Fisher J chooses and at the best one;
+    and, per encoder and pooling, what each way to choose the layer comes to.
+
+    Example: prefill-router study dimensions answers --store states --out dimensions
+    """
+    from rich.table import Table
+
+    from prefill_router.activations import ActivationStore
+    from prefill_router.cli.layers import drawn
+    from prefill_router.cli.options import parse_poolings
+    from prefill_router.data import read_dataset
+    from prefill_router.reporting.study_report import check_place, mark
+    from prefill_router.studies.dimensions import dimension_study, sheet
+
+    sizes, poolings = _sizes(dims), parse_poolings(pooling)
+    check_place(to, "dimensions")
+    stores = [ActivationStore.open(path) for path in store]
+    dataset = read_dataset(data)
+    parts = drawn(dataset, split_file, seed)
+    asked = {"dims": sizes, "poolings": poolings, "seed": seed, "split": parts.to_dict()}
+    mark(to, "dimensions", asked)
+    found = dimension_study(
+        stores,
+        dataset.select(parts["train"]),
+        dims=sizes,
+        poolings=poolings,
+        all_layers=all_layers,
+        seed=seed,
+        progress=BarProgress(console=err),
+    )
+    table = Table("states", *map(str, sizes), box=None, pad_edge=False)
+    for encoder, kind in found.lines:
+        cells = (f"{cell.fisher:.4f}" for cell in found.line(encoder, kind))
+        table.add_row(f"{encoder}, {' and '.join(kind)}", *cells)
+    made = sheet(
+        found, title=f"Pooling and dimension on {data.name}", known=facts(data, parts, seed)
+    )
+    finish(made, to, table=table, as_json=as_json)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        sizes = []
+    if not sizes or sizes[0] < 1:
+        raise UsageError(f"--dims is {text!r}; give numbers from 1 up, such as 50,100,200")
+    return sizes

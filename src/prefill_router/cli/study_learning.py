@@ -24,7 +24,7 @@ from prefill_router.cli.usage import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from prefill_router.studies.learning import Learning, Size
+    from prefill_router.studies.learning import LearningStudy, Size
 
 FITS = "fits"
 """The folder, in the study's, that keeps what each fit predicts."""
@@ -56,11 +56,11 @@ def learning(
 
     Example: prefill-router study learning routers.yaml --data answers --out learning
     """
-    from prefill_router.studies.learning import Plan, study_learning
+    from prefill_router.studies.learning import LearningPlan, study_learning
     from prefill_router.studies.learning.page import NAME, sheet
 
     sizes = _sizes(shares, measured)
-    plan = Plan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
+    plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
     opened = begin(
         NAME,
         config,
@@ -114,12 +114,12 @@ def _numbers(option: str, text: str | None) -> list[float]:
         raise UsageError(f"{option} is {text!r}; it must be numbers between commas") from None
 
 
-def _table(found: "Learning") -> "Table":
+def _table(found: "LearningStudy") -> "Table":
     from rich.table import Table
 
     from prefill_router.evaluation.catalogue import HEADLINE
-    from prefill_router.studies.learning.numbers import NUMBERS
-    from prefill_router.studies.learning.words import shown
+    from prefill_router.studies.learning.advice import shown
+    from prefill_router.studies.learning.result import NUMBERS
 
     table = Table("router", "queries", "targets each", box=None, pad_edge=False)
     for title in ("labels", *(HEADLINE[number].label for number in NUMBERS)):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.overwrite import Overwrite, replacing
+from prefill_router.cli.options import Overwrite, replacing
 from prefill_router.cli.usage import check_suffix
 from prefill_router.files import check_place
 
 if TYPE_CHECKING:
-    from prefill_router.harness.task import Task
+    from prefill_router.harness.records import Task
 
 BENCHMARKS = {
     "mmlu_pro": "MMLU-Pro, multiple choice; shots=5 adds solved questions",

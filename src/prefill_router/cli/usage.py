@@ -1,9 +1,15 @@
-"""Command lines that ask for what can't be, whatever the files hold that they name."""
+"""Command lines that ask for what can't be, whatever the files hold that they name.
 
+What numbers the options of all commands take stands in one table, so that there is one error
+whatever the command. Spellings of earlier versions are refused with the one that took their place.
+"""
+
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, final
 
 from prefill_router.errors import ConfigError
 
@@ -43,3 +49,140 @@ def one_of(option: str, text: str, choices: Sequence[Choice]) -> Choice:
         if choice == text:
             return choice
     raise UsageError(f"{option} is {text!r}; it must be one of {', '.join(choices)}")
+
+
+@final
+@dataclass(frozen=True)
+class NumberRange:
+    """The numbers that an option takes.
+
+    Attributes:
+        least: From here on.
+        most: As far as this; None for no end.
+        above: Whether `least` itself is left out.
+        below: Whether `most` itself is left out.
+    """
+
+    least: float = 0
+    most: float | None = None
+    above: bool = False
+    below: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        if not math.isfinite(number):
+            return False
+        low = number > self.least if self.above else number >= self.least
+        if self.most is None:
+            return low
+        return low and (number < self.most if self.below else number <= self.most)
+
+    def __str__(self) -> str:
+        low = f"above {self.least:g}" if self.above else f"{self.least:g} or more"
+        if self.most is None:
+            return low
+        if self.above or self.below:
+            return f"{low} and {'below' if self.below else 'at most'} {self.most:g}"
+        return f"from {self.least:g} to {self.most:g}"
+
+
+_ANY, _COUNT, _POSITIVE = NumberRange(), NumberRange(1), NumberRange(above=True)
+NUMBER_RANGES: dict[str, NumberRange] = {
+    **dict.fromkeys(("--seed", "--resamples", "--assume-output-tokens", "--margin"), _ANY),
+    **dict.fromkeys(("--backoff", "--patience", "--max-cost", "--judge-max-cost"), _ANY),
+    **dict.fromkeys(("--encoder-price", "--reference-price", "--per-hour"), _ANY),
+    **dict.fromkeys(("--routing-ms", "--reference-ms"), _ANY),
+    **dict.fromkeys(("--minutes", "--dollars-per-day", "--dollars-per-hour"), _POSITIVE),
+    **dict.fromkeys(("--attempts", "--jobs", "--judge-samples", "--sample", "--trials"), _COUNT),
+    **dict.fromkeys(("--dim", "--bins", "--seeds", "--max-tokens", "--rounds"), _COUNT),
+    **dict.fromkeys(("--batch-tokens", "--threads", "--max-batch"), _COUNT),
+    **dict.fromkeys(("--requests-per-minute", "--concurrent"), _COUNT),
+    "--folds": NumberRange(2),
+    "--questions": NumberRange(200),
+    "--lam": NumberRange(0, 1),
+    "--keep": NumberRange(0, 1, above=True),
+    "--step": NumberRange(0, 1, above=True),
+    "--confidence": NumberRange(0, 1, above=True, below=True),
+    "--port": NumberRange(0, 65535),
+}
+"""By option, for all commands that have it."""
+_OF_COMMANDS: dict[tuple[str, str], NumberRange] = {
+    ("import", "--threshold"): NumberRange(-100_000),
+    ("study seeds", "--count"): NumberRange(2),
+    ("study learning", "--draws"): NumberRange(2),
+    ("study learning", "--resamples"): _COUNT,
+    ("minipool tasks", "--count"): _COUNT,
+}
+"""By command and option, where it takes others than elsewhere."""
+
+
+def range_of(command: str, option: str) -> NumberRange | None:
+    """The numbers that an option of a command takes; None for one that takes none."""
+    return _OF_COMMANDS.get((command, option)) or NUMBER_RANGES.get(option)
+
+
+def check_numbers(command: str, params: list[Any], ctx: Any) -> None:
+    """Check the numbers of a command line.
+
+    Raises:
+        UsageError: One isn't among those that its option takes.
+    """
+    for param in params:
+        found = ctx.params.get(param.name)
+        span = range_of(command, param.opts[0])
+        for number in found if isinstance(found, list | tuple) else [found]:
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            if is_number and span is not None and number not in span:
+                told = number if isinstance(number, int) else f"{number:g}"
+                raise UsageError(f"{param.opts[0]} is {told}; it must be {span}")
+
+
+@final
+@dataclass(frozen=True)
+class RetiredOption:
+    """An option that is spelt otherwise now.
+
+    Attributes:
+        command: Whose it was.
+        option: Its old spelling.
+        now: What to say instead.
+    """
+
+    command: str
+    option: str
+    now: str
+
+
+RETIRED = (
+    RetiredOption(
+        "evaluate", "--split", "name the part with --part; a file of a split is for `fit`"
+    ),
+    RetiredOption("collect", "--limit", "give the dollars that it may cost with --max-cost"),
+    RetiredOption(
+        "grade", "--judge-limit", "give the dollars that it may cost with --judge-max-cost"
+    ),
+    *(
+        RetiredOption(command, "--data", "the dataset comes first, by itself, without --data")
+        for command in ("reproduce", "study dimensions", "study layers")
+    ),
+)
+
+
+def check_spelling(command: str, args: list[str]) -> None:
+    """Check that nothing on a command line is spelt as it once was.
+
+    Args:
+        command: Its name, as `study seeds`.
+        args: What stands behind it.
+
+    Raises:
+        UsageError: Something is; the message names the present spelling.
+    """
+    given = {arg.partition("=")[0] for arg in args}
+    for old in RETIRED:
+        if old.command == command and old.option in given:
+            raise UsageError(f"{command} has no {old.option} any more: {old.now}")
+    if command == "layers" and "--store" not in given and not [*args[:2], "-"][1].startswith("-"):
+        store, data = args[:2]
+        raise UsageError(
+            f"a store is given with --store: prefill-router layers {data} --store {store}"
+        )

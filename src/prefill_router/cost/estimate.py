@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Float, Real
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
+from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
 
 _MILLION = 1e6
@@ -53,7 +53,7 @@ class CostScale:
         return (cost - self.low) / (self.high - self.low)
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class CostEstimator:

@@ -25,11 +25,11 @@ from jaxtyping import Float32, Float64, Int64, Real
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from prefill_router.brief import brief
 from prefill_router.cost.estimate import CostEstimator
 from prefill_router.cost.ridge import Matrix, Vector, fit_ridge
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.short_repr import short_repr
 
 HIGH = 0.9
 """The share of answers that stay within `Expected.high`."""
@@ -85,7 +85,7 @@ class _Saved(BaseModel):
     length: Annotated[list[FiniteFloat], Field(min_length=4, max_length=4)]
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class OutputHead:

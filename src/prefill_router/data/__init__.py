@@ -2,11 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from prefill_router.data.dataset import RoutingDataset, Table
+from prefill_router.data.dataset import (
+    Message,
+    Prompt,
+    Query,
+    Regime,
+    RoutingDataset,
+    Table,
+    binary,
+    prompt_key,
+    prompt_text,
+    regimes,
+)
 from prefill_router.data.merge import merge
 from prefill_router.data.origin import Origin
-from prefill_router.data.query import Message, Prompt, Query, prompt_key, prompt_text
-from prefill_router.data.regimes import Regime, binary, regimes
 from prefill_router.data.splits import (
     FRACTIONS,
     PARTS,
@@ -19,7 +28,7 @@ from prefill_router.data.splits import (
     split_from_dict,
     stratified_folds,
 )
-from prefill_router.on_demand import on_demand
+from prefill_router.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
     from prefill_router.data.storage import is_dataset, read_dataset, write_dataset
@@ -62,4 +71,4 @@ __all__ = [
     "write_dataset",
 ]
 
-__getattr__ = on_demand(__name__, _HOME)
+__getattr__ = lazy_attributes(__name__, _HOME)

@@ -1,18 +1,84 @@
-"""The dataset that a router is learned from and judged on."""
+"""Queries, labels and token counts: the dataset that a router is learned from and judged on.
+
+A query is what somebody asked, as text or as chat messages. Its labels, one for each target, put it
+into one of three consensus regimes (Table 1 and section 4.2 of the paper).
+"""
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
-from prefill_router.data.query import Query, prompt_key
 from prefill_router.errors import DataError
+from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class Message:
+    """One turn of a chat.
+
+    Attributes:
+        role: `system`, `user`, `assistant` or `tool`.
+        content: The text of the turn.
+    """
+
+    role: str
+    content: str
+
+
+Prompt = str | tuple[Message, ...]
+"""Plain text, or chat messages in order."""
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class Query:
+    """One query.
+
+    Attributes:
+        id: Unique in its dataset; every join is by it.
+        prompt: Text or chat messages.
+        benchmark: Where it comes from; empty where unknown.
+        domain: Its subject or category; empty where unknown.
+    """
+
+    id: str
+    prompt: Prompt
+    benchmark: str = ""
+    domain: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise DataError("a query has an empty id; give each query an id of its own")
+        if isinstance(self.prompt, tuple) and not self.prompt:
+            raise DataError(f"query {self.id!r} is a chat without messages; give at least one")
+
+
+def prompt_key(prompt: Prompt) -> str:
+    """SHA-256 of a prompt's content, in hexadecimal: equal prompts, and only they, share it.
+
+    A lone surrogate, which has no encoding, is hashed as it stands and doesn't fail here.
+    """
+    plain = prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt]
+    text = json.dumps(plain, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def prompt_text(prompt: Prompt) -> str:
+    """The text of a prompt alone: a chat's turns, separated by blank lines."""
+    return prompt if isinstance(prompt, str) else "\n\n".join(m.content for m in prompt)
+
 
 Table = Float[NDArray[np.float64], "query target"]
 """One number per query and target; NaN where missing."""
@@ -190,3 +256,40 @@ class RoutingDataset:
     def _repeated_ids(self) -> list[str]:
         seen: set[str] = set()
         return [i for i in self.query_ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+
+
+CUT = 0.5
+"""A soft label counts as correct from here on, where a statistic needs two classes."""
+
+
+@final
+class Regime(StrEnum):
+    """Who answers a query correctly, of the targets that were measured on it."""
+
+    ALL_CORRECT = "all correct"
+    ALL_INCORRECT = "all incorrect"
+    DISAGREEMENT = "disagreement"
+    UNMEASURED = "unmeasured"
+
+
+def binary(correct: Table) -> Table:
+    """Labels cut at 0.5: 1, 0, or NaN where missing."""
+    return np.where(np.isnan(correct), np.nan, correct >= CUT)
+
+
+def regimes(correct: Table) -> Shaped[NDArray[Any], " query"]:
+    """The regime of each query, over the targets measured on it.
+
+    Args:
+        correct: Labels, NaN where missing.
+
+    Returns:
+        One `Regime` value per query.
+    """
+    labels = binary(correct)
+    right, measured = np.nansum(labels, axis=1), (~np.isnan(labels)).sum(axis=1)
+    return np.select(
+        [measured == 0, right == measured, right == 0],
+        [str(Regime.UNMEASURED), str(Regime.ALL_CORRECT), str(Regime.ALL_INCORRECT)],
+        default=str(Regime.DISAGREEMENT),
+    ).astype(np.str_)

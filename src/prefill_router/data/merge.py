@@ -1,4 +1,7 @@
-"""Several datasets as one: their queries join by id, their targets by name."""
+"""Datasets joined: several as one, or several runs of the same questions as one of mean labels.
+
+Queries join by id, targets by name.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,8 +11,7 @@ import numpy as np
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
-from prefill_router.data.dataset import RoutingDataset, Table
-from prefill_router.data.query import Query
+from prefill_router.data.dataset import Query, RoutingDataset, Table
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 
@@ -60,7 +62,7 @@ def merge(
     else:
         tables = np.full(shape, np.nan)
         for (name, dataset), (cells, found) in zip(datasets.items(), placed, strict=True):
-            contradicted = _contradicted(tables[cells][0], found[0])
+            contradicted = _contradictory_fields(tables[cells][0], found[0])
             if contradicted.any() and prefer is None:
                 raise _conflict(name, dataset, tables[cells][0], contradicted)
             tables[cells] = _joined(tables[cells], found, contradicted, prefer)
@@ -110,8 +112,8 @@ def _take(
 ) -> None:
     """Keep what is told of a target or provider: the fuller of two, where they agree."""
     old = known.setdefault(new.name, new)
-    fields: dict[str, Any] = _told(old)
-    others: dict[str, Any] = _told(new)
+    fields: dict[str, Any] = _set_fields(old)
+    others: dict[str, Any] = _set_fields(new)
     if fields.items() <= others.items():
         known[new.name] = new
     elif not others.items() <= fields.items():
@@ -124,12 +126,12 @@ def _take(
         known[new.name] = old if prefer == "first" else new
 
 
-def _told(one: Target | Provider) -> dict[str, Any]:
+def _set_fields(one: Target | Provider) -> dict[str, Any]:
     nothing = (None, (), RequestOptions())
     return {name: value for name, value in vars(one).items() if value not in nothing}
 
 
-def _contradicted(known: Table, found: Table) -> Bool[NDArray[np.bool_], "query target"]:
+def _contradictory_fields(known: Table, found: Table) -> Bool[NDArray[np.bool_], "query target"]:
     differ: NDArray[np.bool_] = ~np.isnan(known) & ~np.isnan(found) & (known != found)
     return differ
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import final
 
 from prefill_router import files
-from prefill_router.brief import brief
+from prefill_router.short_repr import short_repr
 
 FILE = "origin.json"
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class Origin:

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router import files
-from prefill_router.brief import brief
-from prefill_router.data.dataset import RoutingDataset
-from prefill_router.data.regimes import regimes
+from prefill_router.data.dataset import RoutingDataset, regimes
 from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.short_repr import short_repr
 
 _Key = TypeVar("_Key")
 Part = Literal["train", "calibration", "test"]
@@ -30,7 +29,7 @@ FRACTIONS: Mapping[Part, float] = {"train": 0.85, "test": 0.15}
 WITH_CALIBRATION: Mapping[Part, float] = {"train": 0.75, "calibration": 0.10, "test": 0.15}
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class Split:

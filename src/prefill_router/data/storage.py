@@ -22,9 +22,8 @@ import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from prefill_router import files
-from prefill_router.data.dataset import RoutingDataset, Table
+from prefill_router.data.dataset import Message, Prompt, Query, RoutingDataset, Table, prompt_text
 from prefill_router.data.origin import Origin
-from prefill_router.data.query import Message, Prompt, Query, prompt_text
 from prefill_router.errors import DataError, FormatError, PromptError
 from prefill_router.targets import Pool, Target, read_pool, write_pool
 

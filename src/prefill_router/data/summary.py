@@ -9,10 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
-from prefill_router.data.dataset import RoutingDataset, Table
-from prefill_router.data.query import Query
-from prefill_router.data.regimes import Regime, regimes
+from prefill_router.data.dataset import Query, Regime, RoutingDataset, Table, regimes
+from prefill_router.short_repr import short_repr
 
 MEASURED = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
 """The three consensus regimes, in the order of Table 1."""
@@ -44,7 +42,7 @@ class TargetSummary:
     costs_known: int
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, kw_only=True)
 class PartSummary:
@@ -92,7 +90,7 @@ class PartSummary:
         return {**vars(self), "targets": rows, "regimes": counted}
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, kw_only=True)
 class Summary:

@@ -2,7 +2,7 @@
 
 from prefill_router.encoders.base import Encoder, TokenizedPrompt, candidate_layers
 from prefill_router.encoders.load import MINILM, load_encoder, load_encoder_for, recorded_name
-from prefill_router.encoders.named import OWN, EncoderName, default_sites, gives_own_vectors
+from prefill_router.encoders.names import OWN, EncoderName, default_sites, gives_own_vectors
 from prefill_router.encoders.run import (
     EncodingPlan,
     EncodingReport,

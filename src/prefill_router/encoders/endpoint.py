@@ -1,27 +1,223 @@
-"""Embeddings of an OpenAI-compatible endpoint.
+"""Embeddings of an OpenAI-compatible endpoint: the encoder, and the calls of `/embeddings`.
 
 An endpoint says neither how it counts tokens nor which weights it runs. Tokens are estimated (one
 for four bytes), and the revision is the name that the endpoint gives its model: where it gives
 another one later, its embeddings are refused.
+
+The openai SDK makes the calls, and asks again where that may help. Nothing of what an endpoint says
+goes into an error, since it may quote the prompt or the key.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, TypeGuard, final
 
+import httpx2
 import numpy as np
+import openai
+from jaxtyping import Float32
+from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance
-from prefill_router.brief import brief
+from prefill_router.client.failures import RETRIABLE, ErrorBody, kind_of, read_error
+from prefill_router.client.keys import check_encrypted
+from prefill_router.client.transport import direct
 from prefill_router.data import Query, prompt_text
-from prefill_router.encoders.address import Address
-from prefill_router.encoders.base import States, TokenizedPrompt
-from prefill_router.encoders.embeddings_api import EmbeddingsApi
-from prefill_router.encoders.named import EncoderName
-from prefill_router.encoders.own import OwnEncoder, as_read, check_options, estimated_tokens
-from prefill_router.encoders.prompts import check_prompt
-from prefill_router.encoders.request import Request
-from prefill_router.errors import ConfigError, PromptError, ProvenanceError, UpstreamError
+from prefill_router.encoders.base import States, TokenizedPrompt, check_prompt
+from prefill_router.encoders.names import Address, EncoderName, EncoderRequest
+from prefill_router.encoders.single_vector import (
+    VectorEncoder,
+    check_options,
+    estimated_tokens,
+    vector_prompt,
+)
+from prefill_router.errors import (
+    ConfigError,
+    FailureKind,
+    PromptError,
+    ProvenanceError,
+    UpstreamError,
+)
+from prefill_router.short_repr import short_repr
+
+KEY, OPENAI_KEY = "PREFILL_ROUTER_EMBEDDINGS_KEY", "OPENAI_API_KEY"
+_NO_KEY = "none"  # servers without keys want some word
+_A_KEY = re.compile(r"[!-~]+")
+_A_MODEL = re.compile(r"[!-~]{1,200}")
+_ATTEMPTS = 5
+_SECONDS, _CONNECT_SECONDS = 120.0, 10.0
+_SAYS: dict[FailureKind, str] = {
+    "connect": "can't be reached; check its URL, and that it runs",
+    "connect_timeout": "took no connection in time; check its URL",
+    "answer_timeout": "gave no answer in time; lower --batch-tokens",
+    "rate_limited": "is asked too often; go on later",
+    "overloaded": "has too much to do; go on later",
+    "server_error": "failed by itself; go on later",
+    "broken_off": "broke off before the end of its answer; go on later",
+    "unauthorised": f"refuses the key, or the account has no credit; set {KEY}",
+    "unknown_model": "doesn't know this model, or has no embeddings there; check name and URL",
+    "context_too_long": "can't take so long a prompt; lower --max-tokens",
+    "content_filter": "filtered a prompt; leave it out",
+    "refused": "refuses the request; check that the model gives embeddings of text",
+}
+Rows = Float32[NDArray[np.float32], "text hidden"]
+
+
+@final
+class EmbeddingsApi:
+    """Asks one model for embeddings.
+
+    Args:
+        address: Which, and where.
+        environment: Where the key is; by default the process's environment.
+
+    Attributes:
+        tokens: Read so far, as the endpoint counts them, or estimated where it doesn't say.
+
+    Raises:
+        ConfigError: The key can't be one, or would go over plain http to another machine.
+    """
+
+    def __init__(self, address: Address, *, environment: Mapping[str, str] | None = None) -> None:
+        self._address = address
+        self._key = _key(address, os.environ if environment is None else environment)
+        self._certificates = _certificates()
+        self.tokens = 0
+
+    def embed(self, texts: Sequence[str]) -> tuple[Rows, str]:
+        """The embeddings of texts, in order, and the name that the endpoint gives the model.
+
+        Raises:
+            UpstreamError: It gives none, or what is none.
+        """
+        try:
+            content = self._ask(list(texts))
+        except openai.APIStatusError as error:
+            raise self._failed(_kind(error), status=error.status_code) from None
+        except openai.APITimeoutError as error:
+            late = isinstance(error.__cause__, httpx2.ConnectTimeout)
+            raise self._failed("connect_timeout" if late else "answer_timeout") from None
+        except openai.APIConnectionError as error:
+            is_off = isinstance(error.__cause__, httpx2.ReadError | httpx2.RemoteProtocolError)
+            raise self._failed("broken_off" if is_off else "connect") from None
+        except openai.OpenAIError:
+            raise self._failed("refused") from None
+        rows, said = self._read(content, len(texts))
+        self.tokens += _usage(said) or sum(map(estimated_tokens, texts))
+        model = said.get("model")
+        return rows, model if self._is_name(model) else "unnamed"
+
+    def _is_name(self, model: object) -> TypeGuard[str]:
+        """Whether this may be kept as a model's name; what quotes the key may not."""
+        named = isinstance(model, str) and _A_MODEL.fullmatch(model) is not None
+        return named and (self._key == _NO_KEY or self._key not in str(model))
+
+    def _ask(self, texts: list[str]) -> bytes:
+        with openai.OpenAI(
+            api_key=self._key,
+            base_url=self._address.base_url,
+            max_retries=_ATTEMPTS,
+            timeout=httpx2.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
+            default_query=dict(self._address.query),
+            http_client=_http_client(self._address.base_url, self._certificates),
+        ) as client:
+            if not self._address.is_openai:  # else sent to whoever the endpoint is
+                client.organization = client.project = None
+            raw = client.embeddings.with_raw_response.create(
+                model=self._address.model, input=texts, encoding_format="float"
+            )
+            return raw.http_response.content
+
+    def _read(self, content: bytes, count: int) -> tuple[Rows, dict[str, Any]]:
+        try:
+            said = json.loads(content)
+            found = {item["index"]: item["embedding"] for item in said["data"]}
+            size, given = len(said["data"]), set(found)
+            if size != count or given != set(range(count)):
+                raise self._malformed(f"{size} embeddings for {count} texts, or of wrong numbers")
+            rows = np.array([found[number] for number in range(count)])
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise self._malformed("what aren't embeddings of one width") from None
+        if rows.ndim != 2 or rows.shape[1] == 0 or rows.dtype.kind not in "fiu":
+            raise self._malformed("what aren't embeddings of one width")
+        with np.errstate(over="ignore"):
+            exact: Rows = rows.astype(np.float32)
+        if not np.isfinite(exact).all() or not exact.any(axis=1).all():
+            raise self._malformed("embeddings that aren't finite, or of nothing but zeros")
+        return exact, said
+
+    def _malformed(self, what: str) -> UpstreamError:
+        return self._error("malformed", f"gave {what}; check the model and the URL", None)
+
+    def _failed(self, failure: FailureKind, *, status: int | None = None) -> UpstreamError:
+        return self._error(failure, _SAYS.get(failure, _SAYS["refused"]), status)
+
+    def _error(self, failure: FailureKind, words: str, status: int | None) -> UpstreamError:
+        place = "" if status is None else f" (HTTP {status})"
+        return UpstreamError(
+            f"{self._address.name}: the endpoint {words}{place}",
+            failure=failure,
+            status=status,
+            retriable=failure in RETRIABLE,
+            billed="no" if failure in ("connect", "connect_timeout") or status else "perhaps",
+        )
+
+
+def _kind(error: openai.APIStatusError) -> FailureKind:
+    try:
+        body = read_error(json.loads(error.response.content))
+    except (ValueError, RecursionError, httpx2.StreamError):
+        body = ErrorBody()
+    return kind_of(body, error.status_code)
+
+
+def _usage(said: Mapping[str, Any]) -> int | None:
+    usage = said.get("usage")
+    if not isinstance(usage, Mapping):
+        return None
+    counts = (usage.get("prompt_tokens"), usage.get("total_tokens"))
+    return next((n for n in counts if isinstance(n, int) and n > 0), None)
+
+
+def _key(address: Address, environment: Mapping[str, str]) -> str:
+    """The key for this endpoint; OpenAI's own goes to nobody else."""
+    names = (KEY, OPENAI_KEY) if address.is_openai else (KEY,)
+    key = next((environment[n].strip() for n in names if environment.get(n)), _NO_KEY)
+    if not _A_KEY.fullmatch(key):
+        raise ConfigError(
+            f"the environment variable {KEY} can't be a key: it has spaces or letters that no "
+            "header takes"
+        )
+    if key != _NO_KEY:
+        check_encrypted(address.base_url, environment, whose="the key of embeddings")
+    return key
+
+
+def _certificates() -> ssl.SSLContext:
+    """Whom to trust; read once, since it takes longer than a request."""
+    try:
+        return httpx2.create_ssl_context()
+    except (OSError, ValueError):
+        raise ConfigError(
+            "the certificates that the environment names can't be read; check SSL_CERT_FILE and "
+            "SSL_CERT_DIR"
+        ) from None
+
+
+def _http_client(base_url: str, certificates: ssl.SSLContext) -> httpx2.Client:
+    """A client that never follows redirects, since they'd take the key elsewhere."""
+    try:
+        return httpx2.Client(follow_redirects=False, verify=certificates, mounts=direct(base_url))
+    except (ImportError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
+        raise ConfigError(
+            "no endpoint can be asked by way of the proxies that the environment names; check "
+            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+        ) from None
+
 
 MOST_TOKENS = 8192
 _BATCH_TOKENS = 16_384
@@ -31,10 +227,10 @@ _OF_ONE_TEXT = ("context_too_long", "content_filter", "refused")
 """Failures that one text may be the reason for."""
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class EndpointEncoder(OwnEncoder):
+class EndpointEncoder(VectorEncoder):
     """A model behind an endpoint. Made by `load_encoder`.
 
     Attributes:
@@ -76,7 +272,7 @@ class EndpointEncoder(OwnEncoder):
         count, limit = estimated_tokens(text), self.made_by.max_tokens
         ids = [0] * min(count, limit)
         kept = text if count <= limit else _cut(text, limit)
-        return as_read(query, kept, ids, count, self.made_by.encoder)
+        return vector_prompt(query, kept, ids, count, self.made_by.encoder)
 
     def vectors(self, prompts: Sequence[TokenizedPrompt]) -> States:
         """The embedding of each prompt, in order.
@@ -115,7 +311,7 @@ class EndpointEncoder(OwnEncoder):
             )
 
 
-def load_endpoint_encoder(request: Request) -> EndpointEncoder:
+def load_endpoint_encoder(request: EncoderRequest) -> EndpointEncoder:
     """Get ready to ask an endpoint; unless its provenance is known, it is asked for one embedding.
 
     Raises:
@@ -136,7 +332,7 @@ def load_endpoint_encoder(request: Request) -> EndpointEncoder:
     return EndpointEncoder(made_by, api, request.batch_tokens or _BATCH_TOKENS)
 
 
-def _provenance(request: Request, address: Address, api: EmbeddingsApi) -> Provenance:
+def _provenance(request: EncoderRequest, address: Address, api: EmbeddingsApi) -> Provenance:
     if request.revision is not None or request.dtype is not None:
         raise ConfigError("an endpoint has no revision or dtype to choose; leave them out")
     asked = request.max_tokens

@@ -3,29 +3,160 @@
 Only the blocks up to the last layer that is wanted are loaded and run, and never the vocabulary
 head. Batches are padded on the right and masked, which is exact for every family tested; packing
 several prompts into one row is silently wrong for hybrids, so it isn't done.
+
+Layers are read while the network runs, by hooks that pool on the spot, so no full state is kept.
+Layer l is read where block l + 1 receives it, or, for the last block, as its output: always before
+the final norm. After the last layer that is wanted the network is stopped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from prefill_router.activations import Provenance, Site
-from prefill_router.brief import brief
+from prefill_router.activations import Pooling, Provenance, Site
 from prefill_router.data import Query
-from prefill_router.encoders.base import Encoder, States, TokenizedPrompt, require_finite
-from prefill_router.encoders.batches import batches
-from prefill_router.encoders.prompts import check_prompt, input_text, tokenized
-from prefill_router.encoders.reading import pad, read_batch
-from prefill_router.errors import PromptError
+from prefill_router.encoders.base import (
+    Encoder,
+    States,
+    TokenizedPrompt,
+    batches,
+    check_prompt,
+    input_text,
+    require_finite,
+    tokenized,
+)
+from prefill_router.errors import ConfigError, PromptError
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.short_repr import short_repr
+
+Keep = Callable[[int, Tensor], None]
 
 
-@brief
+class _LastLayerReadError(Exception):
+    """Stops the network; caught in `reading`."""
+
+
+@contextmanager
+def layer_hooks(blocks: nn.ModuleList, layers: Collection[int], keep: Keep) -> Iterator[None]:
+    """Within it, a forward pass calls `keep(layer, states)` per layer and ends at the last.
+
+    Args:
+        blocks: The network's blocks.
+        layers: 0 for what the first block receives, l for what block l gives.
+        keep: Gets the layer and its states, [query, token, hidden].
+    """
+    last = max(layers)
+
+    def got(layer: int, states: Tensor) -> None:
+        keep(layer, states)
+        if layer == last:
+            raise _LastLayerReadError
+
+    with ExitStack() as stack:
+        stack.enter_context(suppress(_LastLayerReadError))
+        for layer in layers:
+            stack.callback(_hook(blocks, layer, got).remove)
+        yield
+
+
+def _hook(blocks: nn.ModuleList, layer: int, got: Keep) -> Any:
+    if layer == len(blocks):
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            del module, args
+            got(layer, output if isinstance(output, Tensor) else output[0])
+
+        return blocks[-1].register_forward_hook(after)
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        del module
+        got(layer, args[0] if args else kwargs["hidden_states"])
+
+    return blocks[layer].register_forward_pre_hook(before, with_kwargs=True)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """Prompts padded on the right to one length.
+
+    Attributes:
+        ids: Token ids, [query, token].
+        mask: 1 for a token, 0 for padding, [query, token].
+        lengths: Tokens of each prompt, [query].
+        is_padded: Whether there is any padding.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    lengths: Tensor
+    is_padded: bool
+
+    def pool(self, states: Tensor, pooling: Pooling) -> Tensor:
+        """One float32 row per prompt, [query, hidden].
+
+        Raises:
+            ConfigError: The network's states aren't [query, token, hidden].
+        """
+        if states.shape[:2] != self.ids.shape or states.ndim != 3:
+            raise ConfigError(
+                f"a block's states have the shape {tuple(states.shape)}; needed is [query, token, "
+                "hidden]: this family of networks can't be read"
+            )
+        if pooling == "last":
+            rows = torch.arange(len(states), device=states.device)
+            return states[rows, self.lengths - 1].float()
+        if self.is_padded:
+            states = states.masked_fill((self.mask == 0)[..., None], 0)
+        return states.sum(1, dtype=torch.float32) / self.lengths[:, None]
+
+
+def pad(rows: list[Any], padding: int, device: torch.device) -> TokenBatch:
+    """A batch of rows of token ids."""
+    counts = [len(row) for row in rows]
+    ids = torch.full((len(rows), max(counts)), padding, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = torch.from_numpy(row)
+        mask[number, : len(row)] = 1
+    lengths = torch.tensor(counts, device=device)
+    return TokenBatch(ids.to(device), mask.to(device), lengths, min(counts) < max(counts))
+
+
+def read_batch(
+    network: nn.Module, blocks: nn.ModuleList, batch: TokenBatch, sites: tuple[Site, ...]
+) -> Tensor:
+    """The pooled states of a batch in float32, [site, query, hidden].
+
+    Raises:
+        ConfigError: The network didn't reach a layer.
+    """
+    rows: dict[Site, Tensor] = {}
+
+    def keep(layer: int, states: Tensor) -> None:
+        for site in sites:
+            if site.layer == layer:
+                rows[site] = batch.pool(states, site.pooling)
+
+    with torch.inference_mode(), layer_hooks(blocks, {site.layer for site in sites}, keep):
+        network(input_ids=batch.ids, attention_mask=batch.mask, **_options(network))
+    if len(rows) < len(sites):
+        raise ConfigError(f"{type(network).__name__} doesn't run its blocks one after another")
+    return torch.stack([rows[site] for site in sites])
+
+
+def _options(network: nn.Module) -> dict[str, Any]:
+    has_cache = getattr(network.config, "use_cache", None) is not None
+    return {"use_cache": False} if has_cache else {}
+
+
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class HubEncoder(Encoder):

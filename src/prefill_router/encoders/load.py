@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.address import Address, trusted
 from prefill_router.encoders.base import Encoder
-from prefill_router.encoders.named import EncoderName
-from prefill_router.encoders.request import Request
+from prefill_router.encoders.names import Address, EncoderName, EncoderRequest, trusted
 from prefill_router.errors import ConfigError, MissingExtraError
 
 MINILM = "minilm"
@@ -147,7 +145,7 @@ def _load(
         if asked.scheme == "endpoint"
         else _find(place, _marks(asked))
     )
-    request = Request(
+    request = EncoderRequest(
         name=str(replace(asked, place=name)),
         source=source,
         is_local=is_local,
@@ -164,7 +162,7 @@ def _load(
     return _loaded(request, asked)
 
 
-def _loaded(request: Request, name: EncoderName) -> Encoder:
+def _loaded(request: EncoderRequest, name: EncoderName) -> Encoder:
     if name.scheme == "sentence":
         from prefill_router.encoders.sentence import load_sentence_encoder
 
@@ -181,9 +179,9 @@ def _loaded(request: Request, name: EncoderName) -> Encoder:
         from prefill_router.encoders.minilm import load_minilm
 
         return load_minilm(request)
-    from prefill_router.encoders.assemble import assemble
+    from prefill_router.encoders.pretrained import load_hub_encoder
 
-    return assemble(request)
+    return load_hub_encoder(request)
 
 
 def recorded_name(name_or_path: str | Path) -> str:

@@ -19,18 +19,18 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prefill_router.encoders.digest import TOKENIZER_FILES
 from prefill_router.encoders.hub import HubEncoder
-from prefill_router.encoders.parts import (
+from prefill_router.encoders.names import EncoderRequest
+from prefill_router.encoders.provenance import (
+    TOKENIZER_FILES,
     batch_tokens_on,
     check_files,
     device_of,
     dtype_of,
-    explained,
     last_layer,
+    loading_errors,
     provenance_of,
 )
-from prefill_router.encoders.request import Request
 
 
 @final
@@ -101,7 +101,7 @@ class _Attention(nn.Module):
         return together
 
 
-class _Block(nn.Module):
+class _MiniLMBlock(nn.Module):
     """Attention, and then two projections of each token by itself."""
 
     def __init__(self, config: Any) -> None:
@@ -154,7 +154,7 @@ class MiniLM(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = _Embeddings(config)
-        blocks = [_Block(config) for _ in range(config.num_hidden_layers)]
+        blocks = [_MiniLMBlock(config) for _ in range(config.num_hidden_layers)]
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(blocks)})
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
@@ -171,7 +171,7 @@ class MiniLM(nn.Module):
         return cast(nn.ModuleList, self.encoder["layer"])
 
 
-def load_minilm(request: Request) -> HubEncoder:
+def load_minilm(request: EncoderRequest) -> HubEncoder:
     """Load the packaged encoder.
 
     Raises:
@@ -182,7 +182,7 @@ def load_minilm(request: Request) -> HubEncoder:
     folder = Path(request.source)
     device = device_of(request.device)
     dtype = dtype_of(request.dtype, device)
-    with explained(request):
+    with loading_errors(request):
         whole = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         config = SimpleNamespace(**whole | {"use_cache": None})  # it keeps nothing
         tokenizer = WordPieces(folder)

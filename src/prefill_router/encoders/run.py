@@ -16,14 +16,14 @@ from typing import final
 import numpy as np
 
 from prefill_router.activations import ActivationStore, Rounding, Site
-from prefill_router.activations.lock import only_writer, sweep
 from prefill_router.activations.shard import Layout, shard_name, write_shard
 from prefill_router.activations.store import MANIFEST, SHARDS, prepare_store
-from prefill_router.brief import brief
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.encoders.base import Encoder, TokenizedPrompt, distinct
 from prefill_router.errors import ConfigError, StoreError
+from prefill_router.files import remove_stale_locks, writer_lock
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.short_repr import short_repr
 
 CHUNK_TOKENS = 32_768
 CHUNK_ROWS = 2048
@@ -32,7 +32,7 @@ _SPARE_BYTES = 64 << 20
 Chunk = tuple[TokenizedPrompt, ...]
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class EncodingPlan:
@@ -166,7 +166,7 @@ def run_encoding(
     prepare_store(plan.out, encoder.provenance, plan.layout)
     plan.check_space()
     for folder in (plan.out, plan.out / SHARDS):
-        sweep(folder)
+        remove_stale_locks(folder)
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)
@@ -208,7 +208,7 @@ def encode_dataset(
 def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk, *, wait: bool) -> bool:
     """Encode and write a chunk, unless it is there; False if another process is at it."""
     folder, keys = plan.out / SHARDS, [prompt.key for prompt in chunk]
-    with only_writer(folder, shard_name(keys), wait=wait) as is_mine:
+    with writer_lock(folder, shard_name(keys), wait=wait) as is_mine:
         if is_mine and not (folder / f"{shard_name(keys)}.json").is_file():
             write_shard(
                 folder,

@@ -9,23 +9,27 @@ from typing import Any, final
 import numpy as np
 
 from prefill_router.activations import Provenance
-from prefill_router.brief import brief
 from prefill_router.data import Query, prompt_text
-from prefill_router.encoders.base import States, TokenizedPrompt
-from prefill_router.encoders.digest import tree_revision
-from prefill_router.encoders.own import OwnEncoder, as_read, check_options, estimated_tokens
-from prefill_router.encoders.prompts import check_prompt
-from prefill_router.encoders.request import Request
+from prefill_router.encoders.base import States, TokenizedPrompt, check_prompt
+from prefill_router.encoders.names import EncoderRequest
+from prefill_router.encoders.provenance import tree_revision
+from prefill_router.encoders.single_vector import (
+    VectorEncoder,
+    check_options,
+    estimated_tokens,
+    vector_prompt,
+)
 from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.short_repr import short_repr
 
 _NO_LIMIT = 1 << 20
 """Tokens, where a model says no limit."""
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class SentenceEncoder(OwnEncoder):
+class SentenceEncoder(VectorEncoder):
     """A sentence-transformers model. Made by `load_encoder`.
 
     Attributes:
@@ -61,7 +65,9 @@ class SentenceEncoder(OwnEncoder):
         texts = [prompt_text(query.prompt) for query in queries]
         rows = _token_ids(self.model.tokenizer, [self.prompt + text for text in texts])
         return [
-            as_read(query, text, ids[: self.made_by.max_tokens], len(ids), self.made_by.encoder)
+            vector_prompt(
+                query, text, ids[: self.made_by.max_tokens], len(ids), self.made_by.encoder
+            )
             for query, text, ids in zip(queries, texts, rows, strict=True)
         ]
 
@@ -77,7 +83,7 @@ class SentenceEncoder(OwnEncoder):
         return np.asarray(found, dtype=np.float32)
 
 
-def load_sentence_encoder(request: Request, *, prompt: str) -> SentenceEncoder:
+def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEncoder:
     """Load a sentence-transformers model.
 
     Args:
@@ -90,13 +96,13 @@ def load_sentence_encoder(request: Request, *, prompt: str) -> SentenceEncoder:
         ProvenanceError: It isn't the encoder that is expected.
     """
     transformer = _library(request.name)
-    from prefill_router.encoders.parts import batch_tokens_on, device_of
-    from prefill_router.encoders.pretrained import commit_of, explained, prepare
+    from prefill_router.encoders.pretrained import commit_of, hub_errors, prepare
+    from prefill_router.encoders.provenance import batch_tokens_on, device_of
 
     check_options(request)
     prepare(request)
     device = device_of(request.device)
-    with explained(request):
+    with hub_errors(request):
         commit = commit_of(request, "modules.json", "config.json")
         model = transformer(
             request.source,
@@ -123,8 +129,8 @@ def _library(name: str) -> Any:
     return SentenceTransformer
 
 
-def _dtype(request: Request) -> dict[str, Any] | None:
-    from prefill_router.encoders.parts import device_of, dtype_of
+def _dtype(request: EncoderRequest) -> dict[str, Any] | None:
+    from prefill_router.encoders.provenance import device_of, dtype_of
 
     if request.dtype is None:
         return None  # what the model is kept in
@@ -141,7 +147,7 @@ def _prompt(model: Any, name: str, encoder: str) -> str:
     return known.get(name or model.default_prompt_name or "") or ""
 
 
-def _provenance(request: Request, model: Any, prompt: str, commit: str | None) -> Provenance:
+def _provenance(request: EncoderRequest, model: Any, prompt: str, commit: str | None) -> Provenance:
     dtype = next((p.dtype for p in model.parameters()), None)
     return Provenance(
         encoder=request.name,
@@ -155,7 +161,7 @@ def _provenance(request: Request, model: Any, prompt: str, commit: str | None) -
     )
 
 
-def _max_tokens(request: Request, model: Any) -> int:
+def _max_tokens(request: EncoderRequest, model: Any) -> int:
     """The limit of tokens, which the model is told if it isn't its own."""
     found = model.max_seq_length
     limit = int(found) if isinstance(found, int | float) and 0 < found < _NO_LIMIT else _NO_LIMIT

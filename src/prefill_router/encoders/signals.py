@@ -22,29 +22,28 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from prefill_router.activations import Provenance
-from prefill_router.brief import brief
 from prefill_router.data import Query, prompt_text
-from prefill_router.encoders.base import States, TokenizedPrompt
-from prefill_router.encoders.blocks import text_config
-from prefill_router.encoders.own import OwnEncoder, check_options
-from prefill_router.encoders.parts import (
+from prefill_router.encoders.base import States, TokenizedPrompt, check_prompt, tokenized
+from prefill_router.encoders.hub import TokenBatch, pad
+from prefill_router.encoders.names import EncoderRequest
+from prefill_router.encoders.pretrained import (
+    commit_of,
+    config_and_tokenizer,
+    hub_errors,
+    prepare,
+    text_config,
+    tokenizer_files,
+)
+from prefill_router.encoders.provenance import (
     batch_tokens_on,
     device_of,
     dtype_of,
     provenance_of,
     token_limit,
 )
-from prefill_router.encoders.pretrained import (
-    commit_of,
-    config_and_tokenizer,
-    explained,
-    prepare,
-    tokenizer_files,
-)
-from prefill_router.encoders.prompts import check_prompt, tokenized
-from prefill_router.encoders.reading import Batch, pad
-from prefill_router.encoders.request import Request
+from prefill_router.encoders.single_vector import VectorEncoder, check_options
 from prefill_router.errors import ConfigError
+from prefill_router.short_repr import short_repr
 
 SIGNALS = ("mean log-probability", "perplexity", "mean token entropy")
 _CHUNK_NUMBERS = 1 << 24
@@ -54,10 +53,10 @@ _LEAST = -80.0
 _TOLERANCE = 1e-2
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class SignalsEncoder(OwnEncoder):
+class SignalsEncoder(VectorEncoder):
     """A causal language model whose predictions are read. Made by `load_encoder`.
 
     Attributes:
@@ -117,7 +116,7 @@ class SignalsEncoder(OwnEncoder):
         return _signals(scores, batch, vocabulary=_vocabulary(self.model))
 
 
-def load_signals_encoder(request: Request) -> SignalsEncoder:
+def load_signals_encoder(request: EncoderRequest) -> SignalsEncoder:
     """Load a causal language model with its vocabulary head.
 
     Raises:
@@ -129,7 +128,7 @@ def load_signals_encoder(request: Request) -> SignalsEncoder:
     prepare(request)
     device = device_of(request.device)
     dtype = dtype_of(request.dtype or "float32", device)
-    with explained(request):
+    with hub_errors(request):
         config, tokenizer = config_and_tokenizer(request)
         commit = commit_of(request, "config.json")
         start = _start(tokenizer)
@@ -163,7 +162,7 @@ def _start(tokenizer: Any) -> int | None:
 
 
 def _provenance(
-    request: Request,
+    request: EncoderRequest,
     config: Any,
     tokenizer: Any,
     files: list[Path],
@@ -179,7 +178,7 @@ def _provenance(
     return replace(made_by, max_tokens=most, num_layers=1, hidden_size=len(SIGNALS))
 
 
-def _scores(model: Any, batch: Batch) -> Tensor:
+def _scores(model: Any, batch: TokenBatch) -> Tensor:
     """Log-probability and entropy at each position but the last, [query, token, 2], float32.
 
     The network runs once; its head is applied to a bounded number of positions at a time.
@@ -199,7 +198,7 @@ def _scores(model: Any, batch: Batch) -> Tensor:
     return scores
 
 
-def _hidden(model: Any, batch: Batch) -> Tensor:
+def _hidden(model: Any, batch: TokenBatch) -> Tensor:
     out = model.base_model(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False)
     hidden: Tensor = out.last_hidden_state
     return hidden
@@ -234,7 +233,7 @@ def _check_head(model: Any, source: str) -> None:
         )
 
 
-def _signals(scores: Tensor, batch: Batch, *, vocabulary: int) -> States:
+def _signals(scores: Tensor, batch: TokenBatch, *, vocabulary: int) -> States:
     """The three numbers of each prompt, of the scores of its tokens."""
     counts = (batch.lengths.cpu().numpy() - 1)[:, None]
     sums = scores.double().sum(dim=1).cpu().numpy()

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.trial import PerCell, Trial
-from prefill_router.evaluation.weighted import Weights, divide
+from prefill_router.evaluation.bootstrap import Weights, divide
+from prefill_router.evaluation.judged_predictions import PerCell, Trial
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

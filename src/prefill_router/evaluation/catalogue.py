@@ -6,21 +6,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from prefill_router.evaluation.area import Axis
-from prefill_router.evaluation.catalogue_elsewhere import ELSEWHERE, elsewhere_definitions
-from prefill_router.evaluation.entry import Better, Entry, Unit
+from prefill_router.evaluation.accuracy_cost_plane import Axis
+from prefill_router.evaluation.external_metrics import EXTERNAL, external_definitions
+from prefill_router.evaluation.formatting import Better, MetricEntry, Unit
 
-__all__ = ["HEADLINE", "REGIME", "TARGET", "Better", "Entry", "Unit", "definitions"]
+__all__ = ["HEADLINE", "REGIME", "TARGET", "Better", "MetricEntry", "Unit", "definitions"]
 
-HEADLINE: Mapping[str, Entry] = {
-    "auc_mean": Entry(
+HEADLINE: Mapping[str, MetricEntry] = {
+    "auc_mean": MetricEntry(
         "Mean AUC",
         "number",
         "higher",
         "How often a question that a target answers correctly is given a higher probability than "
         "one it answers wrongly (ties count half), averaged over the targets; 0.5 is chance.",
     ),
-    "choice_auc": Entry(
+    "choice_auc": MetricEntry(
         "Choice AUC",
         "number",
         "higher",
@@ -29,20 +29,20 @@ HEADLINE: Mapping[str, Entry] = {
         "all pairs of targets; 0.5 is chance. Mean AUC is mostly the difficulty of the question, "
         "which all targets share; this is what chooses.",
     ),
-    "choice_auc_best": Entry(
+    "choice_auc_best": MetricEntry(
         "Choice AUC, best six",
         "number",
         "higher",
         "The same over the pairs of the six most accurate targets, among which a choice matters.",
     ),
-    "brier_mean": Entry(
+    "brier_mean": MetricEntry(
         "Mean Brier score",
         "number",
         "lower",
         "The mean squared difference between predicted probability and outcome, averaged over the "
         "targets; always saying 0.5 gives 0.25.",
     ),
-    "ece_mean": Entry(
+    "ece_mean": MetricEntry(
         "Calibration error (ECE)",
         "number",
         "lower",
@@ -50,216 +50,226 @@ HEADLINE: Mapping[str, Entry] = {
         "equal width, averaged over the targets. Part of it is chance, see the next number; the "
         "interval is that of what endless queries would say.",
     ),
-    "ece_by_chance": Entry(
+    "ece_by_chance": MetricEntry(
         "ECE by chance",
         "number",
         "neither",
         "What the calibration error would be on average, on as many queries, if every probability "
         "held.",
     ),
-    "brier_reliability": Entry(
+    "brier_reliability": MetricEntry(
         "Brier score, reliability",
         "number",
         "lower",
         "The part of the Brier score that comes from probabilities that don't hold; 0 for those "
         "that do.",
     ),
-    "brier_resolution": Entry(
+    "brier_resolution": MetricEntry(
         "Brier score, resolution",
         "number",
         "higher",
         "How much the Brier score is lower for telling questions apart; 0 for a predictor that "
         "says the same of all.",
     ),
-    "argmax_accuracy": Entry(
+    "argmax_accuracy": MetricEntry(
         "Argmax accuracy",
         "share",
         "higher",
         "Accuracy when every query goes to the target most probably right (lam = 1), whatever it "
         "costs.",
     ),
-    "argmax_cost": Entry(
+    "argmax_cost": MetricEntry(
         "Cost at argmax",
         "usd",
         "lower",
         "The mean observed cost of a query at that setting.",
     ),
-    "chosen_accuracy": Entry(
+    "chosen_accuracy": MetricEntry(
         "Accuracy at the chosen lam",
         "share",
         "higher",
         "Accuracy at the lam that was most accurate on train questions, by fits that had not seen "
         "them: nothing is picked on the questions that are judged.",
     ),
-    "chosen_cost": Entry(
+    "chosen_cost": MetricEntry(
         "Cost at the chosen lam", "usd", "lower", "The mean observed cost of a query there."
     ),
-    "chosen_gain": Entry(
+    "chosen_gain": MetricEntry(
         "Gain at the chosen lam",
         "points",
         "higher",
         "That accuracy minus the accuracy of the target that is the best on the train questions.",
     ),
-    "chosen_headroom": Entry(
+    "chosen_headroom": MetricEntry(
         "Headroom at the chosen lam",
         "share",
         "higher",
         "Which part of the way from that target to the oracle the router goes there.",
     ),
-    "savings": Entry(
+    "savings": MetricEntry(
         "Saved at no less accuracy",
         "share",
         "higher",
         "How much less the router spends than the best single target, at the cheapest lam that was "
         "no less accurate than that target on train questions; 0 where no lam was.",
     ),
-    "savings_gain": Entry(
+    "savings_gain": MetricEntry(
         "Accuracy meanwhile",
         "points",
         "higher",
         "By how much it is more accurate than the best single target at that lam.",
     ),
-    "max_lam_accuracy": Entry(
+    "max_lam_accuracy": MetricEntry(
         "Max-lam accuracy (paper)",
         "share",
         "higher",
         "The paper's reading: the highest accuracy at any setting of lam, the dial from cheapest "
         "(0) to most probable (1), picked on the queries that it is measured on: optimistic.",
     ),
-    "max_lam_cost": Entry(
+    "max_lam_cost": MetricEntry(
         "Cost at max-lam (paper)",
         "usd",
         "lower",
         "The mean observed cost of a query at that setting; the cheapest one, where several reach "
         "the highest accuracy.",
     ),
-    "best_single_accuracy": Entry(
+    "best_single_accuracy": MetricEntry(
         "Best single target",
         "share",
         "neither",
         "Accuracy when every query goes to the one target that is best overall.",
     ),
-    "oracle_accuracy": Entry(
+    "oracle_accuracy": MetricEntry(
         "Oracle",
         "share",
         "neither",
         "Accuracy if every query went to a target that answers it correctly, where there is one: "
         "no router can do better.",
     ),
-    "oracle_held_out": Entry(
+    "oracle_held_out": MetricEntry(
         "Oracle, held out",
         "share",
         "neither",
         "The same without the luck of single runs, on queries that every target answered several "
         "times: the oracle sees all runs but one of each target, and is judged by that one.",
     ),
-    "accuracy_gain": Entry(
+    "accuracy_gain": MetricEntry(
         "Gain at max-lam (paper)",
         "points",
         "higher",
         "Max-lam accuracy minus the accuracy of the best single target.",
     ),
-    "headroom_captured": Entry(
+    "headroom_captured": MetricEntry(
         "Headroom captured (paper)",
         "share",
         "higher",
         "The paper's headroom captured: which part of the way from the best single target to the "
         "oracle the router goes at its highest accuracy, picked on the same queries: optimistic.",
     ),
-    "cost_savings": Entry(
+    "cost_savings": MetricEntry(
         "Cost savings (paper)",
         "share",
         "higher",
         "The paper's reading: how much less the router spends, at max-lam, than sending everything "
         "to the target with the highest mean cost, which nobody would do.",
     ),
-    "p_auccc": Entry(
+    "p_auccc": MetricEntry(
         "P-AUCCC",
         "number",
         "higher",
         "The area under the curve of accuracy against cheapness over all settings of lam, both on "
         "a scale from the worst to the best of the pool.",
     ),
-    "mdp_auccc": Entry(
+    "mdp_auccc": MetricEntry(
         "MDP-AUCCC",
         "number",
         "higher",
         "By how much that area exceeds the area that the best single targets give without any "
         "router.",
     ),
-    "model_only_p_auccc": Entry(
+    "model_only_p_auccc": MetricEntry(
         "P-AUCCC of single targets",
         "number",
         "neither",
         "The area under the Pareto frontier of the single targets.",
     ),
-    "oracle_distance": Entry(
+    "oracle_distance": MetricEntry(
         "Oracle distance",
         "number",
         "lower",
         "The mean distance of the router's settings to the corner that is as good as the oracle "
         "and as cheap as the cheapest target.",
     ),
-    "oracle_distance_reduction": Entry(
+    "oracle_distance_reduction": MetricEntry(
         "Oracle distance saved",
         "number",
         "higher",
         "By how much that distance is shorter than the one of the single targets on the Pareto "
         "frontier.",
     ),
-    "model_only_oracle_distance": Entry(
+    "model_only_oracle_distance": MetricEntry(
         "Oracle distance of single targets",
         "number",
         "neither",
         "The mean distance of the single targets on the Pareto frontier to the same corner.",
     ),
-    "solvable_share": Entry(
+    "solvable_share": MetricEntry(
         "Solvable queries",
         "share",
         "neither",
         "The share of the queries that at least one target answers correctly.",
     ),
-    "solvable_accuracy": Entry(
+    "solvable_accuracy": MetricEntry(
         "Accuracy on solvable queries",
         "share",
         "higher",
         "Of the queries that some target answers correctly, the share where the target chosen at "
         "lam = 1 does.",
     ),
-    "optimal_selection": Entry(
+    "optimal_selection": MetricEntry(
         "Optimal selection",
         "share",
         "higher",
         "Of the same queries, the share where the chosen target is right and no other right target "
         "would have cost less.",
     ),
-    **ELSEWHERE,
+    **EXTERNAL,
 }
 
-TARGET: Mapping[str, Entry] = {
-    "auc": Entry("AUC", "number", "higher", "How well its probabilities rank the queries."),
-    "brier": Entry("Brier", "number", "lower", "Mean squared error of its probabilities."),
-    "accuracy": Entry("Accuracy", "share", "neither", "On the compared queries."),
-    "mean_cost": Entry("Mean cost", "usd", "neither", "Observed, of a compared query."),
-    "normalised_cost": Entry(
+TARGET: Mapping[str, MetricEntry] = {
+    "auc": MetricEntry("AUC", "number", "higher", "How well its probabilities rank the queries."),
+    "brier": MetricEntry("Brier", "number", "lower", "Mean squared error of its probabilities."),
+    "accuracy": MetricEntry("Accuracy", "share", "neither", "On the compared queries."),
+    "mean_cost": MetricEntry("Mean cost", "usd", "neither", "Observed, of a compared query."),
+    "normalised_cost": MetricEntry(
         "Cheapness", "number", "neither", "1 for the cheapest target, 0 for the dearest."
     ),
-    "normalised_accuracy": Entry(
+    "normalised_accuracy": MetricEntry(
         "Normalised accuracy", "number", "neither", "1 for the oracle, 0 for the worst target."
     ),
-    "share_routed": Entry("Routed to it", "share", "neither", "Share of the queries at lam = 1."),
-    "accuracy_routed": Entry("Accuracy there", "share", "higher", "On the queries routed to it."),
-    "accuracy_away": Entry("Accuracy elsewhere", "share", "neither", "On all the others."),
-    "accuracy_delta": Entry("Routing delta", "points", "higher", "The difference of the two."),
-    "cost_routed": Entry("Cost there", "usd", "neither", "Mean observed, queries routed to it."),
-    "cost_away": Entry("Cost elsewhere", "usd", "neither", "Mean observed, all other queries."),
-    "cost_delta": Entry("Cost delta", "usd", "neither", "The difference of the two."),
+    "share_routed": MetricEntry(
+        "Routed to it", "share", "neither", "Share of the queries at lam = 1."
+    ),
+    "accuracy_routed": MetricEntry(
+        "Accuracy there", "share", "higher", "On the queries routed to it."
+    ),
+    "accuracy_away": MetricEntry("Accuracy elsewhere", "share", "neither", "On all the others."),
+    "accuracy_delta": MetricEntry(
+        "Routing delta", "points", "higher", "The difference of the two."
+    ),
+    "cost_routed": MetricEntry(
+        "Cost there", "usd", "neither", "Mean observed, queries routed to it."
+    ),
+    "cost_away": MetricEntry(
+        "Cost elsewhere", "usd", "neither", "Mean observed, all other queries."
+    ),
+    "cost_delta": MetricEntry("Cost delta", "usd", "neither", "The difference of the two."),
 }
 
-REGIME: Mapping[str, Entry] = {
-    "share": Entry("Share", "share", "neither", "Of the compared queries."),
-    "accuracy": Entry("Argmax accuracy", "share", "higher", "Of the router at lam = 1."),
-    "best_single": Entry("Best single", "share", "neither", "Of the target best overall."),
+REGIME: Mapping[str, MetricEntry] = {
+    "share": MetricEntry("Share", "share", "neither", "Of the compared queries."),
+    "accuracy": MetricEntry("Argmax accuracy", "share", "higher", "Of the router at lam = 1."),
+    "best_single": MetricEntry("Best single", "share", "neither", "Of the target best overall."),
 }
 
 
@@ -320,5 +330,5 @@ def definitions(
         "intervals": "95 % percentile bootstrap over queries, all targets of a query together; "
         "anchors, best single target and max-lam point found anew in each resample; that of the "
         "calibration error is lower by what chance may have added",
-        **elsewhere_definitions(max_cost=max_cost),
+        **external_definitions(max_cost=max_cost),
     }

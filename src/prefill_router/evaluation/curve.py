@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.trial import PerQuery, Trial
-from prefill_router.evaluation.weighted import Weights, divide
+from prefill_router.evaluation.bootstrap import Weights, divide
+from prefill_router.evaluation.judged_predictions import PerQuery, Trial
+from prefill_router.short_repr import short_repr
 
 PerPoint = Float[NDArray[np.float64], "resample point"]
 STEPS = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -65,10 +65,10 @@ class Points:
         )
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class LambdaSweep:
     """The changes of winner of all queries, sorted once.
 
     Attributes:
@@ -89,7 +89,7 @@ class Sweep:
     compared: Float[NDArray[np.float64], " query"]
 
     @classmethod
-    def of(cls, trial: Trial) -> "Sweep":
+    def of(cls, trial: Trial) -> "LambdaSweep":
         """Sort the changes of the exact path, on the queries that are compared."""
         path = trial.path
         later = np.flatnonzero(path.lam > 0)

@@ -1,25 +1,137 @@
-"""The metrics of a system that don't need its curve: by target, by regime, and overall at lam = 1.
+"""The metrics of a system that don't need its curve: AUC, choice AUC, Brier, accuracy, selection.
 
-Each takes weights and gives one row per resample. Missing labels and costs are left out of every
-mean; a mean over nothing is NaN.
+They are by target, by regime, and overall at lam = 1. Each takes weights and gives one row per
+resample. Missing labels and costs are left out of every mean; a mean over nothing is NaN.
+
+The AUC is how often a correctly answered query has the higher score, ties counting half; 0.5 is
+chance. `probes.ranking` has it for rows that count once.
+
+Choice AUC says whether the probabilities tell which of two targets is right. Most of a target's AUC
+is difficulty, which all targets share and which chooses nothing. What chooses is the difference
+between two targets. So for each pair, over the queries that exactly one of the two answers
+correctly, choice AUC is the AUC of the difference of their predicted log-odds; 0.5 is chance.
 """
 
-from typing import TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TypeAlias, final
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, binary, regimes
-from prefill_router.evaluation.auc import Ranking
-from prefill_router.evaluation.trial import Trial
-from prefill_router.evaluation.weighted import (
-    PerResample,
-    Weights,
-    divide,
-    known_mean,
-    mean_over,
-)
+from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, known_mean, mean_over
+from prefill_router.evaluation.judged_predictions import PerCell, Trial
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Scores sorted once, so that the AUC of any weights needs no sorting.
+
+    Attributes:
+        right: The queries answered correctly.
+        wrong: The queries answered wrongly, by rising score.
+        below: For each of `right`, how many of `wrong` score less.
+        upto: For each of `right`, how many of `wrong` score no more.
+    """
+
+    right: Int[NDArray[np.int64], " right"]
+    wrong: Int[NDArray[np.int64], " wrong"]
+    below: Int[NDArray[np.int64], " right"]
+    upto: Int[NDArray[np.int64], " right"]
+
+    @classmethod
+    def of(
+        cls,
+        scores: Float[NDArray[np.float64], " query"],
+        labels: Float[NDArray[np.float64], " query"],
+    ) -> "Ranking":
+        """Sort the scores of the measured queries."""
+        cut = binary(labels[:, None])[:, 0]
+        right = np.flatnonzero(cut == 1)
+        right = right[np.argsort(scores[right], kind="stable")]
+        wrong = np.flatnonzero(cut == 0)
+        wrong = wrong[np.argsort(scores[wrong], kind="stable")]
+        below = np.searchsorted(scores[wrong], scores[right], side="left")
+        upto = np.searchsorted(scores[wrong], scores[right], side="right")
+        return cls(right, wrong, below.astype(np.int64), upto.astype(np.int64))
+
+    def auc(self, weights: Weights) -> PerResample:
+        """The AUC in each resample; NaN where one class has no weight."""
+        wrong, right = weights[:, self.wrong], weights[:, self.right]
+        heap = np.zeros((len(weights), len(self.wrong) + 1))
+        np.cumsum(wrong, axis=1, out=heap[:, 1:])
+        won = (right * (heap[:, self.below] + heap[:, self.upto])).sum(axis=1) / 2
+        return divide(won, right.sum(axis=1) * heap[:, -1])
+
+
+BEST = 6
+"""How many of the most accurate targets `choice_auc_best` is of."""
+_LEAST = 1e-6
+"""Probabilities are kept so far from 0 and 1: their log-odds are finite."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PairRankings:
+    """The differences of log-odds of every pair of targets, sorted once.
+
+    Attributes:
+        rankings: One for each pair that is told apart by some query.
+        best: Which of these are of two of the most accurate targets.
+    """
+
+    rankings: tuple[Ranking, ...]
+    best: Bool[NDArray[np.bool_], " pair"]
+
+    @classmethod
+    def of(cls, correctness: PerCell, correct: PerCell) -> "PairRankings":
+        """Sort the pairs; the most accurate targets are those of all the labels.
+
+        Args:
+            correctness: Predicted probabilities.
+            correct: Labels in [0, 1]; NaN where missing.
+        """
+        known = ~np.isnan(correct)
+        accuracy = divide(np.where(known, correct, 0).sum(axis=0), known.sum(axis=0) * 1.0)
+        order = np.argsort(-np.nan_to_num(accuracy, nan=-1.0), kind="stable")
+        leading = set(order[:BEST].tolist())
+        found = list(_pairs(correctness, correct))
+        best = [first in leading and second in leading for first, second, _ in found]
+        return cls(tuple(ranking for _, _, ranking in found), np.array(best, dtype=np.bool_))
+
+    def scores(self, weights: Weights) -> dict[str, PerResample]:
+        """The mean over all pairs, and over those of the most accurate targets."""
+        if not self.rankings:
+            nothing = np.full(len(weights), np.nan)
+            return {"choice_auc": nothing, "choice_auc_best": nothing}
+        each = np.stack([ranking.auc(weights) for ranking in self.rankings], axis=1)
+        return {"choice_auc": _mean(each), "choice_auc_best": _mean(each[:, self.best])}
+
+    @property
+    def width(self) -> int:
+        """Numbers per resample in the largest table that scoring makes."""
+        return max((len(one.right) + len(one.wrong) for one in self.rankings), default=0)
+
+
+def _pairs(correctness: PerCell, correct: PerCell) -> Iterator[tuple[int, int, Ranking]]:
+    chance = np.clip(correctness, _LEAST, 1 - _LEAST)
+    odds = np.log(chance) - np.log1p(-chance)
+    labels = binary(correct)
+    for first, second in combinations(range(correct.shape[1]), 2):
+        apart = labels[:, first] + labels[:, second] == 1
+        if apart.any():
+            label = np.where(apart, labels[:, first], np.nan)
+            yield first, second, Ranking.of(odds[:, first] - odds[:, second], label)
+
+
+def _mean(values: Float[NDArray[np.float64], "resample pair"]) -> PerResample:
+    known = ~np.isnan(values)
+    return divide(np.where(known, values, 0).sum(axis=1), known.sum(axis=1) * 1.0)
+
 
 PerTarget: TypeAlias = Float[NDArray[np.float64], "resample target"]
 PerRegime: TypeAlias = Float[NDArray[np.float64], "resample regime"]

@@ -12,11 +12,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
-from prefill_router.evaluation.curve import Sweep
-from prefill_router.evaluation.envelope import envelope
-from prefill_router.evaluation.trial import PerQuery, Trial
-from prefill_router.evaluation.weighted import (
+from prefill_router.evaluation.accuracy_cost_plane import envelope
+from prefill_router.evaluation.bootstrap import (
     PerResample,
     Weights,
     divide,
@@ -24,12 +21,15 @@ from prefill_router.evaluation.weighted import (
     mean_over,
     ones,
 )
+from prefill_router.evaluation.curve import LambdaSweep
+from prefill_router.evaluation.judged_predictions import PerQuery, Trial
+from prefill_router.short_repr import short_repr
 
 _SAME = 1e-12
 PerPoint = Float[NDArray[np.float64], " point"]
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class OperatingPoints:
@@ -62,7 +62,7 @@ class OperatingPoints:
         """
         if not trial.compared.any():
             return None
-        sweep, same = Sweep.of(trial), ones(len(trial)) * trial.compared
+        sweep, same = LambdaSweep.of(trial), ones(len(trial)) * trial.compared
         points = sweep.points(ones(len(trial)))
         accuracy, cost = points.accuracy[0], points.cost[0]
         label, price = known_mean(same, trial.single_label), known_mean(same, trial.single_cost)

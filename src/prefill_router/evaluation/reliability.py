@@ -13,9 +13,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.binning import Bins, BinSums, Noise, PerBin, PerColumn
-from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.trial import Trial
-from prefill_router.evaluation.weighted import Weights, divide
+from prefill_router.evaluation.bootstrap import Estimate, Weights, divide
+from prefill_router.evaluation.judged_predictions import Trial
 
 _EDGE = 1e-6
 """Predictions nearer to 0 or 1 count as this near in the log loss: at most 13.8 nats per label."""

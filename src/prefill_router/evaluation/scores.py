@@ -15,13 +15,26 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import strong_weak
-from prefill_router.evaluation.area import Anchors, Axis, frontier, oracle_distance, padded_area
-from prefill_router.evaluation.auc import Ranking
+from prefill_router.evaluation.accuracy_cost_plane import (
+    Anchors,
+    Axis,
+    frontier,
+    oracle_distance,
+    padded_area,
+)
 from prefill_router.evaluation.binning import Bins
-from prefill_router.evaluation.choice import PairRankings
-from prefill_router.evaluation.curve import Points, Sweep
-from prefill_router.evaluation.elsewhere import Material, elsewhere
+from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, known_mean, mean_over
+from prefill_router.evaluation.curve import LambdaSweep, Points
+from prefill_router.evaluation.external_metrics import (
+    ComparedSystems,
+    CurveReading,
+    ExternalInputs,
+    external_metrics,
+)
+from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.metrics import (
+    PairRankings,
+    Ranking,
     auc_by_target,
     brier_by_target,
     by_regime,
@@ -31,11 +44,8 @@ from prefill_router.evaluation.metrics import (
     selection,
 )
 from prefill_router.evaluation.operating_points import OperatingPoints, chosen_numbers
-from prefill_router.evaluation.pareto import Among, Reading
 from prefill_router.evaluation.reliability import calibration_error, chance_error, decomposition
 from prefill_router.evaluation.strong_weak import StrongWeak
-from prefill_router.evaluation.trial import Trial
-from prefill_router.evaluation.weighted import PerResample, Weights, divide, known_mean, mean_over
 
 Headline = Literal[
     "auc_mean",
@@ -139,7 +149,7 @@ class Scorer:
     """
 
     trial: Trial
-    sweep: Sweep
+    sweep: LambdaSweep
     ranking: tuple[Ranking, ...]
     pairs: PairRankings
     retained: Int[NDArray[np.int64], " point"]
@@ -173,7 +183,7 @@ class Scorer:
         """
         if max_cost is not None and not 0 < max_cost < np.inf:
             raise ConfigError(f"max_cost is {max_cost}; it must be US dollars per query, above 0")
-        sweep = Sweep.of(trial)
+        sweep = LambdaSweep.of(trial)
         return cls(
             trial,
             sweep,
@@ -187,12 +197,16 @@ class Scorer:
             chosen,
         )
 
-    def read(self, weights: Weights) -> Reading:
+    def read(self, weights: Weights) -> CurveReading:
         """The retained operating points in each resample."""
-        return Reading.of(self.sweep.points(weights, at=self.retained))
+        return CurveReading.of(self.sweep.points(weights, at=self.retained))
 
     def score(
-        self, weights: Weights, *, reading: Reading | None = None, among: Sequence[Reading] = ()
+        self,
+        weights: Weights,
+        *,
+        reading: CurveReading | None = None,
+        among: Sequence[CurveReading] = (),
     ) -> Scores:
         """All statistics in each resample.
 
@@ -217,7 +231,7 @@ class Scorer:
         targets["normalised_cost"] = anchors.cheapness(singles.cost, axis=self.axis)
         targets["normalised_accuracy"] = anchors.height(singles.accuracy)
         end = _argmax(trial, same)
-        compared = Among.of(singles, among or (own,), max_cost=self.max_cost)
+        compared = ComparedSystems.of(singles, among or (own,), max_cost=self.max_cost)
         headline: dict[str, PerResample] = {
             "auc_mean": macro_mean(targets["auc"]),
             **self.pairs.scores(weights),
@@ -229,7 +243,7 @@ class Scorer:
             **_best_point(own.points, targets["accuracy"], anchors),
             **plane(own.rising, singles, anchors, axis=self.axis),
             **selection(trial, same),
-            **elsewhere(Material(own, singles, anchors, compared, *end.values())),
+            **external_metrics(ExternalInputs(own, singles, anchors, compared, *end.values())),
             **self._strong_weak(same),
         }
         ordered = {name: headline[name] for name in get_args(Headline)}

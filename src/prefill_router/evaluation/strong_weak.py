@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.trial import Trial
-from prefill_router.evaluation.weighted import PerResample, Weights, divide, mean_over
+from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, mean_over
+from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.policy import Threshold
 
 CPT = {"cpt_20": 0.2, "cpt_50": 0.5, "cpt_80": 0.8}

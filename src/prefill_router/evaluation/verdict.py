@@ -13,14 +13,21 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
-from prefill_router.evaluation.bootstrap import Estimate, chunks, plain
-from prefill_router.evaluation.choice import PairRankings
-from prefill_router.evaluation.fixed import FixedChoice, FixedOutcome
-from prefill_router.evaluation.trial import Trial
-from prefill_router.evaluation.weighted import PerResample, Weights, mean_over, ones
-from prefill_router.evaluation.wording import interval, worded
+from prefill_router.evaluation.bootstrap import (
+    Estimate,
+    PerResample,
+    Weights,
+    chunks,
+    mean_over,
+    ones,
+    plain,
+)
+from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
+from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.evaluation.judged_predictions import Trial
+from prefill_router.evaluation.metrics import PairRankings
+from prefill_router.short_repr import short_repr
 
 Word = Literal["worth it", "can't tell", "not worth it"]
 Choice = Int[NDArray[np.int64], " query"]
@@ -32,7 +39,7 @@ HALF = 0.5
 
 @final
 @dataclass(frozen=True)
-class Reference:
+class MixReference:
     """What the router is held against, and by how much it is better.
 
     Attributes:
@@ -65,7 +72,7 @@ class Reference:
         }
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class Verdict:
@@ -86,8 +93,8 @@ class Verdict:
     because: str
     lam: float
     queries: int
-    mix: Reference
-    domains: Reference | None
+    mix: MixReference
+    domains: MixReference | None
     choice_auc: Estimate
     needed: int = 0
 
@@ -162,7 +169,7 @@ def _choice_auc(trial: Trial, resamples: int, seed: int) -> Estimate:
 
 def _against(
     trial: Trial, choice: Choice, fixed: FixedChoice, resamples: int, seed: int
-) -> Reference:
+) -> MixReference:
     label, cost = trial.of_choice(trial.correct, choice), trial.of_choice(trial.paid, choice)
     outcome = FixedOutcome.of(
         fixed, trial.domains or ("",) * len(trial), trial.correct, trial.observed_cost
@@ -179,7 +186,7 @@ def _against(
     drawn = [gain(w) for w in chunks(size, count=resamples, seed=seed, width=size)]
     one = ones(size) * known
     at = mean_over(one, cost)
-    return Reference(
+    return MixReference(
         Estimate.of(
             float(gain(ones(size))[0]),
             np.concatenate([np.zeros(0), *drawn]),
@@ -192,7 +199,7 @@ def _against(
     )
 
 
-def _decided(mix: Reference, labelled: int, only: str) -> tuple[Word, str]:
+def _decided(mix: MixReference, labelled: int, only: str) -> tuple[Word, str]:
     """The word, and why."""
     gain = mix.gain
     said = (
@@ -213,7 +220,7 @@ def _decided(mix: Reference, labelled: int, only: str) -> tuple[Word, str]:
     return "can't tell", said
 
 
-def _needed(mix: Reference) -> int:
+def _needed(mix: MixReference) -> int:
     """About how many judged queries would tell: intervals shrink with the square root."""
     gain = mix.gain
     half = max(gain.upper - gain.value, gain.value - gain.lower)
@@ -236,7 +243,7 @@ def _choice_told(choice_auc: Estimate) -> str:
     return f"choice AUC {value}, 0.5 being chance"
 
 
-def _domains_told(domains: Reference | None) -> str:
+def _domains_told(domains: MixReference | None) -> str:
     if domains is None or math.isnan(domains.gain.value):
         return ""
     said = f"{points(domains.gain)} against the best targets of each domain at equal cost"

@@ -1,8 +1,7 @@
 """Equation 3: what the predictor reads of a query, of prefill states and of the text itself."""
 
-from prefill_router.features.base import EncoderStates, Family, FamilyConfig, Need, Reading
-from prefill_router.features.block import Block
-from prefill_router.features.extractor import FeatureExtractor
+from prefill_router.features.base import EncoderStates, Family, FamilyConfig, Need, PromptStates
+from prefill_router.features.extractor import Block, FeatureExtractor
 from prefill_router.features.modes import Mode
 
 __all__ = [
@@ -13,5 +12,5 @@ __all__ = [
     "FeatureExtractor",
     "Mode",
     "Need",
-    "Reading",
+    "PromptStates",
 ]

@@ -1,4 +1,8 @@
-"""What every family of features is: a frozen map from what was read of a query to columns."""
+"""What every family of features is: a frozen map from what was read of a query to columns.
+
+`ColumnScaler` brings columns of statistics to one scale: standardised by the train rows, and
+bounded.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,19 +11,19 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Provenance, Rounding, Site
-from prefill_router.brief import brief
 from prefill_router.data import Prompt, RoutingDataset, prompt_key
-from prefill_router.errors import ProvenanceError
+from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
 from prefill_router.progress import Progress
+from prefill_router.short_repr import short_repr
 
 Columns = Float32[NDArray[np.float32], "query column"]
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class EncoderStates:
@@ -39,10 +43,10 @@ class EncoderStates:
         return cls(activations.provenance, activations.rounding)
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class Reading:
+class PromptStates:
     """Prompts, and the states that encoders made of them.
 
     Attributes:
@@ -56,12 +60,12 @@ class Reading:
     states: tuple[Activations, ...]
 
     @classmethod
-    def of(cls, prompts: Sequence[Prompt], states: Sequence[Activations]) -> "Reading":
+    def of(cls, prompts: Sequence[Prompt], states: Sequence[Activations]) -> "PromptStates":
         """The reading of some prompts."""
         return cls(tuple(prompts), tuple(map(prompt_key, prompts)), tuple(states))
 
     @classmethod
-    def of_dataset(cls, dataset: RoutingDataset, states: Sequence[Activations]) -> "Reading":
+    def of_dataset(cls, dataset: RoutingDataset, states: Sequence[Activations]) -> "PromptStates":
         """The reading of a dataset's queries, in its order."""
         prompts = tuple(query.prompt for query in dataset.queries)
         return cls(prompts, dataset.prompt_keys, tuple(states))
@@ -108,7 +112,7 @@ class Family(ABC):
         return self
 
     @abstractmethod
-    def read(self, reading: Reading) -> Columns:
+    def read(self, reading: PromptStates) -> Columns:
         """The columns of these queries, finite, one row per query.
 
         Raises:
@@ -198,3 +202,69 @@ def find_store(stores: Sequence[Activations], provenance: Provenance) -> Activat
         f"the features need states of the encoder {provenance.encoder!r} (revision "
         f"{provenance.revision}); given: {given}; encode the queries with that encoder"
     )
+
+
+Statistics = Float64[NDArray[np.float64], "query column"]
+
+FARTHEST = 10.0
+"""Standard deviations; one odd query must not outweigh all others in a linear predictor."""
+_CONSTANT = 1e-9  # a spread below this share of the mean is rounding
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ColumnScaler:
+    """A frozen scaler.
+
+    Attributes:
+        mean: The train rows' mean.
+        scale: Their standard deviation; 1 for columns that are constant, which so become zero
+            there.
+    """
+
+    mean: Float32[NDArray[np.float32], " column"]
+    scale: Float32[NDArray[np.float32], " column"]
+
+    @classmethod
+    def fit(cls, train: Statistics) -> "ColumnScaler":
+        """Fit to the train rows, at least one."""
+        mean, spread = train.mean(axis=0), train.std(axis=0)
+        least = np.maximum(_CONSTANT * np.abs(mean), float(np.finfo(np.float32).tiny))
+        scale = np.where(spread > least, spread, 1.0)
+        return cls(mean.astype(np.float32), scale.astype(np.float32))
+
+    def apply(self, statistics: Statistics) -> Columns:
+        """The columns in standard deviations from the train mean, at most 10 either way.
+
+        Raises:
+            ConfigError: There are more or fewer columns.
+        """
+        if statistics.shape[1] != len(self.mean):
+            raise ConfigError(
+                f"{statistics.shape[1]} statistics for a scaler that was fitted on {len(self.mean)}"
+            )
+        scores = (statistics - self.mean) / self.scale
+        return np.clip(scores, -FARTHEST, FARTHEST).astype(np.float32)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, for safetensors."""
+        return {"mean": self.mean, "scale": self.scale}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], *, width: int) -> "ColumnScaler":
+        """The scaler of `tensors`.
+
+        Raises:
+            CorruptError: An array is missing, unknown, or of another shape, type or range.
+        """
+        if set(tensors) != {"mean", "scale"}:
+            raise CorruptError(f"a scaler has the arrays mean and scale; got {sorted(tensors)}")
+        for name, array in tensors.items():
+            if array.shape != (width,) or array.dtype != np.float32 or not np.isfinite(array).all():
+                raise CorruptError(
+                    f"a scaler's {name} must be finite float32 ({width},); got {array.dtype} "
+                    f"{array.shape}; copy or make the router again"
+                )
+        if (tensors["scale"] <= 0).any():
+            raise CorruptError("a scaler's scale must be positive; copy or make the router again")
+        return cls(**tensors)

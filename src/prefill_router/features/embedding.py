@@ -18,19 +18,19 @@ from prefill_router.features.base import (
     Family,
     FamilyConfig,
     Need,
-    Reading,
+    PromptStates,
 )
-from prefill_router.features.one_site import (
-    OneSite,
+from prefill_router.features.extractor import Positive
+from prefill_router.features.registry import FamilyEntry
+from prefill_router.features.single_site import (
     SavedSite,
+    SingleSite,
     States,
     Vectors,
     store_of,
     take_arrays,
     validated,
 )
-from prefill_router.features.registry import Entry
-from prefill_router.features.saved import Positive
 from prefill_router.geometry import Moments
 from prefill_router.progress import Progress
 from prefill_router.reduction import Reducer, standard_scale
@@ -53,7 +53,7 @@ class Embedding(Family):
 
     kind: ClassVar[str] = "embedding"
 
-    where: OneSite
+    where: SingleSite
     normalise: bool
     mean: PerDimension
     scale: PerDimension
@@ -73,7 +73,7 @@ class Embedding(Family):
         """What it reads of one encoder."""
         return self.where.sites_of(provenance)
 
-    def read(self, reading: Reading) -> Columns:
+    def read(self, reading: PromptStates) -> Columns:
         """The columns of these queries."""
         result = np.empty((len(reading), self.width), dtype=np.float32)
         for rows, states in self.where.read(reading):
@@ -105,7 +105,7 @@ class Embedding(Family):
         Raises:
             CorruptError: They are incomplete or contradict each other.
         """
-        saved = validated(cls.kind, _Saved, config)
+        saved = validated(cls.kind, _SavedEmbedding, config)
         try:
             where = saved.where()
         except ConfigError as error:
@@ -118,7 +118,7 @@ class Embedding(Family):
         return cls(where, saved.normalise, mean, scale, rest[0] if rest else None)
 
 
-class _Saved(SavedSite):
+class _SavedEmbedding(SavedSite):
     normalise: bool
     dim: Positive | None
 
@@ -172,7 +172,7 @@ class EmbeddingConfig(FamilyConfig):
         del seed, progress
         store = store_of(states, self.encoder, self._site)
         site = self._site or Site(store.provenance.num_layers, "mean")
-        where = OneSite(EncoderStates.of(store), site)
+        where = SingleSite(EncoderStates.of(store), site)
         moments = where.moments(store, train.prompt_keys, lambda s: _vectors(s, self.normalise))
         return Embedding(where, self.normalise, *self._fitted(moments))
 
@@ -195,4 +195,4 @@ def _vectors(states: States, normalise: bool) -> Vectors:
     return unit
 
 
-ENTRY = Entry(EmbeddingConfig, Embedding)
+ENTRY = FamilyEntry(EmbeddingConfig, Embedding)

@@ -1,26 +1,95 @@
-"""Equation 3: one block of features per target, concatenated; equal blocks enter once."""
+"""Equation 3: one block of features per target, concatenated; equal blocks enter once.
 
-from collections.abc import Mapping, Sequence
+A block is the reduced states of one site of one encoder. An extractor is saved as plain values and
+arrays, and everything is checked when it is read back.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from prefill_router.activations import Activations, Pooling, Provenance, Site
+from prefill_router.activations import Activations, Pooling, Provenance, Rounding, Site, rounded
 from prefill_router.activations.base import POOLINGS
-from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError
-from prefill_router.features.base import Columns, EncoderStates, Family, Reading, find_store
-from prefill_router.features.block import Block
+from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
+from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates, find_store
 from prefill_router.features.modes import Assignment, Mode, assign
+from prefill_router.geometry import SiteStates
 from prefill_router.layers import Method, Pinned, Scope, fit_reducer
 from prefill_router.progress import Progress
+from prefill_router.reduction import Reducer
+from prefill_router.short_repr import short_repr
 
 
-@brief
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Columns of the features.
+
+    Attributes:
+        source: Which states.
+        site: At which layer, with which pooling.
+        reducer: Fitted on the train rows.
+    """
+
+    source: EncoderStates
+    site: Site
+    reducer: Reducer
+
+    @property
+    def provenance(self) -> Provenance:
+        """What makes its states."""
+        return self.source.provenance
+
+    @property
+    def dim(self) -> int:
+        """How many columns it has."""
+        return self.reducer.dim
+
+    def transform(
+        self, activations: Activations, keys: Sequence[str]
+    ) -> Float32[NDArray[np.float32], "query dim"]:
+        """The columns of these prompts.
+
+        Float32 states are rounded here as the train rows' were; others must be rounded already.
+
+        Raises:
+            ProvenanceError: The states are of another encoder, site or type.
+            StoreError: Some aren't held.
+        """
+        result = np.empty((len(keys), self.dim), dtype=np.float32)
+        for rows, states in states_like(self.source, self.site, activations, keys):
+            result[rows] = self.reducer.transform(states)
+        return result
+
+
+def states_like(
+    source: EncoderStates, site: Site, activations: Activations, keys: Sequence[str]
+) -> Iterator[tuple[slice, Float32[NDArray[np.float32], "query hidden"]]]:
+    """Rows (a slice into the keys) and their states, rounded as those that were fitted on.
+
+    Raises:
+        ProvenanceError: The states are of another encoder, site or type.
+        StoreError: Some aren't held.
+    """
+    source.provenance.require(activations.provenance, what=activations.name)
+    if activations.rounding not in ("float32", source.rounding):
+        raise ProvenanceError(
+            f"{activations.name} holds {activations.rounding}; the router was fitted on states "
+            f"rounded to {source.rounding}: encode the queries again in that type"
+        )
+    for rows, states in SiteStates(activations, site, keys):
+        same = activations.rounding == source.rounding
+        yield rows, states if same else rounded(states, source.rounding)
+
+
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class FeatureExtractor(Family):
@@ -130,7 +199,7 @@ class FeatureExtractor(Family):
         if names != self.targets:
             raise ConfigError(f"the features are for {self.targets}; the pool has {names}")
 
-    def read(self, reading: Reading) -> Columns:
+    def read(self, reading: PromptStates) -> Columns:
         """The features of these queries."""
         return self.transform(reading.states, reading.keys)
 
@@ -154,9 +223,7 @@ class FeatureExtractor(Family):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; together with `tensors` they are all of it."""
-        from prefill_router.features.saved import to_dict
-
-        return to_dict(self)
+        return extractor_to_dict(self)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Its arrays, by names such as `block0.mean`."""
@@ -175,9 +242,7 @@ class FeatureExtractor(Family):
         Raises:
             CorruptError: They are incomplete or contradict each other.
         """
-        from prefill_router.features.saved import from_dict
-
-        return from_dict(config, tensors)
+        return extractor_from_dict(config, tensors)
 
 
 def _distinct_blocks(
@@ -197,3 +262,117 @@ def _distinct_blocks(
     order = list(blocks)
     mine = [fitted[store.provenance, choice.site, choice.dim] for store, choice in wanted]
     return tuple(blocks.values()), tuple(order.index((b.provenance, b.site, b.dim)) for b in mine)
+
+
+_Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class StrictModel(BaseModel):
+    """Plain values, with nothing left out, added or converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SavedStates(StrictModel):
+    """A kind of states, as it is saved."""
+
+    encoder: str
+    revision: str
+    template: Literal["chat", "plain"]
+    template_hash: str
+    max_tokens: Positive
+    dtype: str
+    num_layers: Positive
+    hidden_size: Positive
+    rounding: Rounding
+
+    @classmethod
+    def of(cls, source: EncoderStates) -> dict[str, Any]:
+        """Its plain values."""
+        return {**source.provenance.to_dict(), "rounding": source.rounding}
+
+    def source(self) -> EncoderStates:
+        """The kind of states that was saved."""
+        values = self.model_dump()
+        rounding = values.pop("rounding")
+        return EncoderStates(Provenance(**values), rounding)
+
+
+class _SavedBlock(StrictModel):
+    encoder: _Count
+    site: str
+    dim: Positive
+
+
+class _SavedExtractor(StrictModel):
+    kind: Literal["prefill"]
+    targets: list[str]
+    encoders: list[SavedStates]
+    blocks: list[_SavedBlock]
+    block_of: list[_Count]
+    selection: dict[str, Any]
+
+
+def extractor_to_dict(extractor: "FeatureExtractor") -> dict[str, Any]:
+    """Plain values for JSON."""
+    sources = extractor.sources
+    return {
+        "kind": extractor.kind,
+        "targets": list(extractor.targets),
+        "encoders": [SavedStates.of(source) for source in sources],
+        "blocks": [
+            {"encoder": sources.index(b.source), "site": b.site.name, "dim": b.dim}
+            for b in extractor.blocks
+        ],
+        "block_of": list(extractor.block_of),
+        "selection": dict(extractor.selection),
+    }
+
+
+def extractor_from_dict(
+    config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
+) -> "FeatureExtractor":
+    """The extractor of `to_dict` and `FeatureExtractor.tensors`.
+
+    Raises:
+        CorruptError: They are incomplete or contradict each other.
+    """
+    try:
+        saved = _SavedExtractor.model_validate(dict(config))
+        sources = [encoder.source() for encoder in saved.encoders]
+        blocks = tuple(
+            _block(sources, block, _under(tensors, f"block{i}."))
+            for i, block in enumerate(saved.blocks)
+        )
+        extractor = FeatureExtractor(
+            tuple(saved.targets), blocks, tuple(saved.block_of), saved.selection
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise CorruptError(f"the router's features: {place}: {first['msg']}") from None
+    except ConfigError as error:
+        raise CorruptError(f"the router's features don't hold together: {error}") from None
+    surplus = set(tensors) - set(extractor.tensors())
+    if surplus:
+        raise CorruptError(f"the router's features have the unknown arrays {sorted(surplus)}")
+    return extractor
+
+
+def _block(
+    sources: list[EncoderStates], block: _SavedBlock, tensors: dict[str, NDArray[Any]]
+) -> Block:
+    if block.encoder >= len(sources):
+        raise ConfigError(f"a block is of encoder {block.encoder}; there are {len(sources)}")
+    source, site = sources[block.encoder], Site.parse(block.site)
+    if site.layer > source.provenance.num_layers:
+        raise ConfigError(
+            f"a block reads {site.name}; the encoder has {source.provenance.num_layers} layers"
+        )
+    hidden = source.provenance.hidden_size
+    return Block(source, site, Reducer.from_tensors(tensors, hidden=hidden, dim=block.dim))
+
+
+def _under(tensors: Mapping[str, NDArray[Any]], start: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}

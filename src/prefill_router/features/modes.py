@@ -12,11 +12,11 @@ from prefill_router.activations import Activations, Pooling
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.layers import (
-    Choice,
     Method,
     Pinned,
     Scope,
     Selection,
+    SiteChoice,
     auc_of_selection,
     candidate_sites,
     enough_labels,
@@ -39,7 +39,7 @@ class Assignment:
     """
 
     stores: tuple[Activations, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[SiteChoice, ...]
     report: Mapping[str, Any]
 
 

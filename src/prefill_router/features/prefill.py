@@ -10,7 +10,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.features.base import FamilyConfig, Need
 from prefill_router.features.extractor import FeatureExtractor
 from prefill_router.features.modes import Mode
-from prefill_router.features.registry import Entry
+from prefill_router.features.registry import FamilyEntry
 from prefill_router.layers import Method, Pinned, Scope
 from prefill_router.progress import Progress
 
@@ -117,4 +117,4 @@ def _assigned(
     return {target: by_name[name] for target, name in assignments.items()}
 
 
-ENTRY = Entry(PrefillConfig, FeatureExtractor)
+ENTRY = FamilyEntry(PrefillConfig, FeatureExtractor)

@@ -1,6 +1,6 @@
 """The families of features by kind; each is imported when it is first asked for.
 
-The module of a kind has a constant `ENTRY`, an `Entry`.
+The module of a kind has a constant `ENTRY`, a `FamilyEntry`.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ KINDS: tuple[str, ...] = tuple(_HOME)
 
 @final
 @dataclass(frozen=True)
-class Entry:
+class FamilyEntry:
     """One kind.
 
     Attributes:
@@ -38,7 +38,7 @@ class Entry:
     family: type[Family]
 
 
-def find(kind: str) -> Entry:
+def find(kind: str) -> FamilyEntry:
     """The entry of a kind.
 
     Raises:
@@ -47,7 +47,7 @@ def find(kind: str) -> Entry:
     if kind not in _HOME:
         raise ConfigError(f"there are no features of the kind {kind!r}; known are {list(KINDS)}")
     entry = import_module(f"prefill_router.features.{_HOME[kind]}").ENTRY
-    if not isinstance(entry, Entry):
+    if not isinstance(entry, FamilyEntry):
         raise TypeError(f"the module of {kind} has no entry")
     return entry
 

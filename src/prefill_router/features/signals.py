@@ -22,18 +22,18 @@ from prefill_router.features.base import (
     Family,
     FamilyConfig,
     Need,
-    Reading,
+    PromptStates,
 )
-from prefill_router.features.one_site import (
-    OneSite,
+from prefill_router.features.registry import FamilyEntry
+from prefill_router.features.single_site import (
     SavedSite,
+    SingleSite,
     States,
     Vectors,
     store_of,
     take_arrays,
     validated,
 )
-from prefill_router.features.registry import Entry
 from prefill_router.progress import Progress
 from prefill_router.reduction import standard_scale
 
@@ -54,7 +54,7 @@ class Signals(Family):
 
     kind: ClassVar[str] = "signals"
 
-    where: OneSite
+    where: SingleSite
     mean: Float32[NDArray[np.float32], " column"]
     scale: Float32[NDArray[np.float32], " column"]
 
@@ -72,7 +72,7 @@ class Signals(Family):
         """What it reads of one encoder."""
         return self.where.sites_of(provenance)
 
-    def read(self, reading: Reading) -> Columns:
+    def read(self, reading: PromptStates) -> Columns:
         """The columns of these queries."""
         result = np.empty((len(reading), _COLUMNS), dtype=np.float32)
         for rows, states in self.where.read(reading):
@@ -138,7 +138,7 @@ class SignalsConfig(FamilyConfig):
         del seed, progress
         store = store_of(states, self.encoder, OWN)
         _check(store.provenance)
-        where = OneSite(EncoderStates.of(store), OWN)
+        where = SingleSite(EncoderStates.of(store), OWN)
         moments = where.moments(store, train.prompt_keys, _vectors)
         scale, _ = standard_scale(moments)
         return Signals(where, moments.mean.astype(np.float32), scale.astype(np.float32))
@@ -158,4 +158,4 @@ def _vectors(states: States) -> Vectors:
     return vectors
 
 
-ENTRY = Entry(SignalsConfig, Signals)
+ENTRY = FamilyEntry(SignalsConfig, Signals)

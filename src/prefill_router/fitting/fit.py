@@ -17,32 +17,34 @@ from numpy.typing import NDArray
 
 from prefill_router import __version__
 from prefill_router.activations import Activations
-from prefill_router.brief import brief
 from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage, fit_calibrator
 from prefill_router.cost import CostEstimator, OutputFit, fit_output
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.data.splits import FRACTIONS
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, Trial, evaluate
-from prefill_router.evaluation.trial import domains_of
-from prefill_router.features import FeatureExtractor, Reading
-from prefill_router.features.combined import FeatureSet
-from prefill_router.fitting.cascade import learned_cascade
-from prefill_router.fitting.config import FitConfig
-from prefill_router.fitting.descriptions import describe
-from prefill_router.fitting.out_of_fold import FOLDS, OutOfFold, folds_of, out_of_fold
-from prefill_router.fitting.recipe import Recipe
-from prefill_router.fitting.soft import mixed
-from prefill_router.fitting.states import gather
+from prefill_router.evaluation.judged_predictions import domains_of
+from prefill_router.features import FeatureExtractor, PromptStates
+from prefill_router.features.feature_set import FeatureSet
+from prefill_router.fitting.inputs import describe, gather, mix_soft_labels
+from prefill_router.fitting.out_of_fold import (
+    FOLDS,
+    OutOfFold,
+    folds_of,
+    learned_cascade,
+    out_of_fold,
+)
+from prefill_router.fitting.recipe import FitConfig, Recipe
 from prefill_router.policy import FrugalCascade, Lambda
 from prefill_router.predictors import Examples, PredictorFit
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.router import EncoderSources, Interval, Record, Router, TrainedOn
-from prefill_router.router.reference import Reference
+from prefill_router.router import EncoderSources, Interval, Router, RouterRecord, TrainedOn
+from prefill_router.router.reference import TrainReference
 from prefill_router.router.states import count_tokens
+from prefill_router.short_repr import short_repr
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class RouterFit:
@@ -142,14 +144,14 @@ def learn(
         raise FitError("no training query has a label; check the outcomes and the split")
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
-    columns = features.read(Reading.of_dataset(train, states))
+    columns = features.read(PromptStates.of_dataset(train, states))
     examples = _examples(recipe, columns, train)
     fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
     unseen, shrinkage = _shrunk(recipe, examples, train, config.seed, shown)
     calibrator, said = _calibrated(
         dataset, states, drawn, features, fitted, shrinkage, recipe.calibration
     )
-    tokens = count_tokens(features, Reading.of_dataset(train, states))
+    tokens = count_tokens(features, PromptStates.of_dataset(train, states))
     costs, output = _costs(columns, train, tokens, config)
     notes = (*_notes(costs, features), *fitted.notes, *_shrinkage_notes(shrinkage), *said)
     router = Router(
@@ -158,7 +160,7 @@ def learn(
         shrinkage=shrinkage,
         calibrator=calibrator,
         policy=Lambda() if isinstance(recipe.policy, FrugalCascade) else recipe.policy,
-        reference=Reference.fit(columns, train.correct),
+        reference=TrainReference.fit(columns, train.correct),
         costs=costs,
         output=None if output is None else output.head,
         split=drawn,
@@ -175,7 +177,7 @@ def _examples(recipe: Recipe, columns: NDArray[np.float32], train: RoutingDatase
     groups, reader = domains_of(train), recipe.predictor.describes_with
     return Examples(
         columns,
-        train.correct if recipe.soft_labels is None else mixed(train, recipe.soft_labels),
+        train.correct if recipe.soft_labels is None else mix_soft_labels(train, recipe.soft_labels),
         train.pool.names,
         groups,
         costs=train.observed_cost,
@@ -303,7 +305,7 @@ def _calibrated(
     if kind == "none":
         return None, ()
     part = dataset.select(drawn["calibration"])
-    predicted = fitted.predictor.correctness(features.read(Reading.of_dataset(part, states)))
+    predicted = fitted.predictor.correctness(features.read(PromptStates.of_dataset(part, states)))
     if shrinkage is not None:
         predicted = shrinkage.shrink(predicted)
     found = fit_calibrator(kind, predicted, part.correct, part.pool.names)
@@ -333,8 +335,8 @@ def _record(
     config: FitConfig,
     training: Any,
     notes: tuple[str, ...],
-) -> Record:
-    return Record(
+) -> RouterRecord:
+    return RouterRecord(
         created=datetime.now(UTC).date().isoformat(),
         package=__version__,
         trained_on=TrainedOn(

@@ -1,5 +1,9 @@
-"""Predictions of train rows by predictors that were fitted on the others."""
+"""Predictions of train rows by predictors that were fitted on the others.
 
+A recipe's cascade is learned from what a predictor says of train rows that it hasn't seen.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -10,7 +14,9 @@ from numpy.typing import NDArray
 from prefill_router.data import RoutingDataset
 from prefill_router.data.splits import stratified_folds
 from prefill_router.errors import DataError, FitError
+from prefill_router.policy import FrugalCascade, Policy
 from prefill_router.predictors import Examples, PredictorConfig
+from prefill_router.predictors.base import Correctness
 from prefill_router.progress import Progress, SilentProgress
 
 FOLDS = 5
@@ -96,3 +102,40 @@ def _predicted(
     except FitError:  # such as one whose labels are all the same
         return np.nan
     return fitted.predictor.correctness(examples.features[folds == fold])
+
+
+def learned_cascade(
+    config: FrugalCascade,
+    correctness: Correctness,
+    unseen: OutOfFold,
+    *,
+    train: RoutingDataset,
+    estimated_cost: NDArray[np.float64],
+) -> tuple[Policy, Sequence[str]]:
+    """The cascade, and notes.
+
+    Args:
+        config: What the recipe says of it.
+        correctness: Predictions of train rows, out of fold, as the router will have them.
+        unseen: What these were before, and the folds.
+        train: The train part.
+        estimated_cost: For answers whose cost wasn't observed, US dollars, [query, target].
+
+    Raises:
+        FitError: There is nothing to learn from, or no target keeps the budget.
+    """
+    if np.isnan(unseen.correctness).any():
+        raise FitError(
+            "a cascade learns from predictions out of fold, and some fold has too few queries or "
+            "labels; score more answers"
+        )
+    paid = np.where(np.isnan(train.observed_cost), estimated_cost, train.observed_cost)
+    found = config.fit(
+        correctness,
+        train.correct,
+        paid,
+        train.output_tokens,
+        unseen.folds,
+        targets=train.pool.names,
+    )
+    return found.policy, found.notes

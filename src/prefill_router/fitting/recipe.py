@@ -1,18 +1,36 @@
-"""A recipe: what a router reads, what predicts, how that is calibrated, and who then chooses."""
+"""A recipe: what a router reads, what predicts, how that is calibrated, and who then chooses.
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+Recipes are YAML: one, or several by name.
+
+    features: prefill                       # a kind, a mapping with a kind, or a list of these
+    predictor: {kind: knn_score, k: 25}     # a kind, or a mapping with its options
+    shrinkage: false                        # true if not said
+    calibration: platt
+    policy: lambda
+    soft_labels: {file: judge.csv, weight: 0.5}
+
+`FitConfig` has a recipe and the other options of a fit.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final, get_args
 
+from pydantic import TypeAdapter, ValidationError
+
+from prefill_router import calibration, policy
 from prefill_router.calibration import CalibratorKind
-from prefill_router.errors import ConfigError
-from prefill_router.features import FamilyConfig, Need
+from prefill_router.data.dataset import MOST_TOKENS
+from prefill_router.errors import ConfigError, CorruptError, FormatError, PrefillRouterError
+from prefill_router.features import FamilyConfig, Need, registry as families
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.features.registry import kind_of as family_kind
 from prefill_router.policy import FrugalCascade, Lambda, Policy
-from prefill_router.predictors import PredictorConfig, TrunkConfig
+from prefill_router.predictors import PredictorConfig, TrunkConfig, registry as predictors
 from prefill_router.predictors.registry import kind_of as predictor_kind
+from prefill_router.yaml_files import read_yaml
 
 CostKind = Literal["predicted", "median"]
 
@@ -114,3 +132,215 @@ def _value(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_value(one) for one in value]
     return str(value) if isinstance(value, Path) else value
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """Options of a fit.
+
+    Attributes:
+        recipe: How the router is made; the paper's if not given.
+        assumed_output_tokens: Stands in for targets of which no output count is known.
+        resamples: Bootstrap resamples for the card's intervals.
+        seed: Of the split, where none is given, and of everything that is drawn.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    assumed_output_tokens: float | None = None
+    resamples: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.resamples < 0 or self.seed < 0:
+            raise ConfigError(
+                f"{self.resamples} resamples and the seed {self.seed}; neither may be negative"
+            )
+        assumed = self.assumed_output_tokens
+        if assumed is not None and not 0 <= assumed <= MOST_TOKENS:
+            raise ConfigError(
+                f"the assumed output tokens are {assumed}; they must be a number from 0 to "
+                f"{MOST_TOKENS:,.0f}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the record."""
+        return {**vars(self), "recipe": self.recipe.to_dict()}
+
+
+_Config = TypeVar("_Config")
+_Read = TypeVar("_Read")
+_PARTS = (
+    *("features", "predictor", "shrinkage", "operating_points", "calibration", "cost", "policy"),
+    "soft_labels",
+)
+FRUGAL = policy.FrugalCascade().kind
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read the recipe in a YAML file.
+
+    Raises:
+        FormatError: The file is missing, isn't YAML, or says something unknown.
+    """
+    return _told(path, lambda: recipe_from_dict(_mapping(read_yaml(path), "a recipe"), near=path))
+
+
+def read_recipes(path: Path) -> dict[str, Recipe]:
+    """Read the recipes in the mapping `routers` of a YAML file, by name.
+
+    Raises:
+        FormatError: The file is missing, isn't YAML, or says something unknown.
+    """
+
+    def read() -> dict[str, Recipe]:
+        value = _mapping(read_yaml(path), "the file")
+        if "routers" not in value and set(value) <= set(_PARTS):
+            raise ConfigError(
+                "this is one recipe, for: prefill-router fit --recipe; a list has routers, by name"
+            )
+        named = _mapping(value.get("routers"), "routers")
+        unknown = set(value) - {"routers"}
+        if unknown or not named:
+            raise ConfigError(f"it holds {sorted(map(str, value))}; it must hold routers, by name")
+        return {
+            str(name): _named(str(name), partial(recipe_from_dict, _mapping(one), near=path))
+            for name, one in named.items()
+        }
+
+    return _told(path, read)
+
+
+def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> Recipe:
+    """The recipe of plain values, as `Recipe.to_dict` gives them, or shorter.
+
+    Args:
+        value: The parts that differ from the defaults.
+        near: A file; relative paths in the recipe start from its folder.
+
+    Raises:
+        ConfigError: Something is unknown or makes no sense.
+    """
+    unknown = set(value) - set(_PARTS)
+    if unknown == {"routers"}:
+        raise ConfigError(
+            "this is a list of routers, for: prefill-router compare; a recipe is one of them "
+            "alone, without its name"
+        )
+    if unknown:
+        raise ConfigError(f"a recipe has no {sorted(unknown)}; it has {list(_PARTS)}")
+    parts: dict[str, Any] = {}
+    if value.get("features") is not None:
+        given = value["features"]
+        listed = given if isinstance(given, list | tuple) else [given]
+        parts["features"] = tuple(map(_family, listed))
+    if value.get("predictor") is not None:
+        parts["predictor"] = _predictor(value["predictor"])
+    for name in ("shrinkage", "operating_points"):
+        if value.get(name) is not None:
+            parts[name] = _truth(value[name], name)
+    if value.get("calibration") is not None:
+        parts["calibration"] = calibration.find(str(value["calibration"])).kind
+    if value.get("cost") is not None:
+        parts["cost"] = _cost(value["cost"])
+    if value.get("policy") is not None:
+        kind, options = _kind(value["policy"], "policy")
+        parts["policy"] = policy_of({"kind": kind, **options})
+    if value.get("soft_labels") is not None:
+        parts["soft_labels"] = _soft_labels(_mapping(value["soft_labels"], "soft_labels"), near)
+    return Recipe(**parts)
+
+
+def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
+    """The policy of its kind and options, or what says how a cascade is learned.
+
+    Raises:
+        ConfigError: The kind or an option is unknown, or makes no sense.
+    """
+    if value.get("kind") == FRUGAL:
+        return policy.FrugalCascade.from_dict(value)
+    if value.get("kind") not in policy.KINDS:
+        known = [*policy.KINDS, FRUGAL]
+        raise ConfigError(f"there is no policy {value.get('kind')!r}; known are {known}")
+    try:
+        return policy.from_dict(value)
+    except CorruptError as error:  # nobody saved these options: they are somebody's own words
+        raise ConfigError(*error.told) from None
+
+
+def _family(value: Any) -> FamilyConfig:
+    kind, options = _kind(value, "features")
+    return build(families.find(kind).config, options, what=f"the features {kind}")
+
+
+def _predictor(value: Any) -> PredictorConfig:
+    kind, options = _kind(value, "predictor")
+    return build(predictors.find(kind).config, options, what=f"the predictor {kind}")
+
+
+def _soft_labels(value: Mapping[str, Any], near: Path | None) -> SoftLabels:
+    found = build(SoftLabels, value, what="soft_labels")
+    if near is None or found.file.is_absolute():
+        return found
+    return SoftLabels(file=near.parent / found.file, weight=found.weight)
+
+
+def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _Config:
+    """The options of a dataclass from plain values.
+
+    Raises:
+        ConfigError: One is unknown, or of the wrong type.
+    """
+    known = [one.name for one in fields(config) if one.init]  # type: ignore[arg-type]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ConfigError(f"{what} has no option {unknown}; it has {known}")
+    try:
+        return TypeAdapter(config).validate_python(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{what}: {place}: {first['msg']}, got {first['input']!r}") from None
+
+
+def _kind(value: Any, what: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(value, str):
+        return value, {}
+    options = dict(_mapping(value, what))
+    kind = options.pop("kind", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"{what} needs a kind; it holds {sorted(map(str, options))}")
+    return kind, options
+
+
+def _cost(value: Any) -> CostKind:
+    found: dict[Any, CostKind] = {kind: kind for kind in get_args(CostKind)}
+    if not isinstance(value, str) or value not in found:
+        raise ConfigError(f"cost is {value!r}; it must be {' or '.join(found)}")
+    return found[value]
+
+
+def _truth(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} is {value!r}; it must be true or false")
+    return value
+
+
+def _mapping(value: Any, what: str = "a recipe") -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what} must be a mapping of names to values, not {value!r}")
+    return value
+
+
+def _named(name: str, read: Callable[[], Recipe]) -> Recipe:
+    try:
+        return read()
+    except PrefillRouterError as error:
+        raise ConfigError(f"router {name!r}: {error}") from None
+
+
+def _told(path: Path, read: Callable[[], _Read]) -> _Read:
+    try:
+        return read()
+    except PrefillRouterError as error:
+        raise FormatError(str(error), file=path) from None

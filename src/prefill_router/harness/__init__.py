@@ -1,7 +1,6 @@
 """The harness: asks the targets, grades the answers, makes the dataset that `fit` reads."""
 
-from prefill_router.harness.answer import Answer, Attempt
-from prefill_router.harness.runs.run import Run
-from prefill_router.harness.task import Task
+from prefill_router.harness.records import Answer, Attempt, Task
+from prefill_router.harness.run import Run
 
 __all__ = ["Answer", "Attempt", "Run", "Task"]

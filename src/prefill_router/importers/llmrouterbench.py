@@ -15,7 +15,7 @@ from prefill_router.data import Query
 from prefill_router.data.dataset import MOST_COST
 from prefill_router.errors import DataError, FormatError
 from prefill_router.importers import sources, tables, values
-from prefill_router.importers.base import Collector, Outcome, Place
+from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
 from prefill_router.importers.columns import Columns
 from prefill_router.importers.sources import Document
 
@@ -26,31 +26,31 @@ _Key = tuple[str, str, str]
 
 
 @final
-class _Item(NamedTuple):
+class _ResultRecord(NamedTuple):
     """A record, cut down to what counts."""
 
     place: Place
     query: Query | None
-    outcome: Outcome
+    outcome: TargetOutcome
     reason: str
 
 
 @final
-class _Run(NamedTuple):
+class _ResultsFile(NamedTuple):
     """One results file."""
 
     stamp: str
-    items: list[_Item]
+    items: list[_ResultRecord]
 
 
-def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
+def read(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
     """Read trees, tars and interchange files.
 
     Raises:
         FormatError: A source doesn't exist.
     """
     del columns
-    runs: dict[_Key, _Run] = {}
+    runs: dict[_Key, _ResultsFile] = {}
     texts: dict[str, str] = {}
     for path in sources.expand(paths, (".json", *_TARS, *_LINES)):
         if path.name.lower().endswith(_LINES):
@@ -71,7 +71,7 @@ def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
 
 
 def _keep_newest(
-    document: Document, runs: dict[_Key, _Run], texts: dict[str, str], into: Collector
+    document: Document, runs: dict[_Key, _ResultsFile], texts: dict[str, str], into: DatasetBuilder
 ) -> None:
     found = _key(document.path)
     if found is None:
@@ -89,9 +89,10 @@ def _keep_newest(
         if stamp <= runs[key].stamp:
             return
     items = [
-        _item(r, Place(document.name, n), key, texts) for n, r in enumerate(content["records"], 1)
+        _result_record(r, Place(document.name, n), key, texts)
+        for n, r in enumerate(content["records"], 1)
     ]
-    runs[key] = _Run(stamp, items)
+    runs[key] = _ResultsFile(stamp, items)
 
 
 def _key(path: PurePosixPath) -> tuple[_Key, str] | None:
@@ -105,13 +106,15 @@ def _key(path: PurePosixPath) -> tuple[_Key, str] | None:
     return (dataset, split, target), match[1]
 
 
-def _item(record: Any, place: Place, key: _Key, texts: dict[str, str]) -> _Item:
+def _result_record(record: Any, place: Place, key: _Key, texts: dict[str, str]) -> _ResultRecord:
     try:
         if not isinstance(record, dict):
             raise DataError(f"is a {type(record).__name__}; a record must be an object")
-        return _Item(place, _query(record, key, texts), _outcome(record, record.get("score")), "")
+        return _ResultRecord(
+            place, _query(record, key, texts), _outcome(record, record.get("score")), ""
+        )
     except DataError as error:
-        return _Item(place, None, Outcome(), str(error))
+        return _ResultRecord(place, None, TargetOutcome(), str(error))
 
 
 def _query(record: dict[str, Any], key: _Key, texts: dict[str, str]) -> Query:
@@ -124,8 +127,8 @@ def _query(record: dict[str, Any], key: _Key, texts: dict[str, str]) -> Query:
     return Query(f"{dataset}/{split}/{index}", prompt, benchmark=dataset)
 
 
-def _outcome(usage: dict[str, Any], score: object) -> Outcome:
-    return Outcome(
+def _outcome(usage: dict[str, Any], score: object) -> TargetOutcome:
+    return TargetOutcome(
         values.label(score, "score"),
         values.amount(usage.get("prompt_tokens"), "prompt_tokens"),
         values.amount(usage.get("completion_tokens"), "completion_tokens"),
@@ -133,7 +136,7 @@ def _outcome(usage: dict[str, Any], score: object) -> Outcome:
     )
 
 
-def _read_lines(path: Path, into: Collector) -> None:
+def _read_lines(path: Path, into: DatasetBuilder) -> None:
     for place, record in tables.records(path, into, needs=()):
         with into.row(place):
             dataset = values.filled_text(record.get("dataset"), "dataset")
@@ -147,7 +150,7 @@ def _read_lines(path: Path, into: Collector) -> None:
             )
 
 
-def _line_outcomes(scores: object, usages: object) -> Iterator[tuple[str, Outcome]]:
+def _line_outcomes(scores: object, usages: object) -> Iterator[tuple[str, TargetOutcome]]:
     if not isinstance(scores, dict):
         raise DataError("records must be an object of target and score")
     if usages is None:

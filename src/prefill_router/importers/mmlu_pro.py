@@ -15,14 +15,14 @@ from string import ascii_uppercase
 from prefill_router.data import Query
 from prefill_router.errors import DataError, FormatError
 from prefill_router.importers import sources, values
-from prefill_router.importers.base import Collector, Outcome, Place
+from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
 from prefill_router.importers.columns import Columns
 from prefill_router.importers.sources import Document
 
 _NAME = re.compile(r"model_outputs_(.+?)(?:_\d+_?shots?)?\.(?:zip|json)", re.IGNORECASE)
 
 
-def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
+def read(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
     """Read archives or lists, one per target.
 
     Raises:
@@ -46,13 +46,13 @@ def _target(document: Document, path: Path) -> str:
     )
 
 
-def _read_list(document: Document, target: str, into: Collector) -> None:
+def _read_list(document: Document, target: str, into: DatasetBuilder) -> None:
     for number, item in enumerate(sources.parse_list(document), 1):
         place = Place(document.name, number)
         with into.row(place):
             if not isinstance(item, dict):
                 raise DataError(f"is a stray {type(item).__name__}, not an answer")
-            into.add(place, _query(item), {target: Outcome(_label(item))}, revisions=True)
+            into.add(place, _query(item), {target: TargetOutcome(_label(item))}, revisions=True)
 
 
 def _query(item: dict[str, object]) -> Query:

@@ -1,25 +1,83 @@
-"""The formats, defined here and nowhere else, and the one function that imports any of them."""
+"""The formats, defined here and nowhere else, and the one function that imports any of them.
 
+An imported pool has no prices of its own; they are read from a file and matched by the targets'
+names.
+"""
+
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
 from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import (
     llmrouterbench,
-    long,
+    long_tables,
     mmlu_pro,
-    nvidia,
-    routellm,
     routerarena,
-    routerbench,
-    wide,
+    sources,
+    values,
+    wide_tables,
 )
-from prefill_router.importers.base import Collector, ImportReport
+from prefill_router.importers.builder import DatasetBuilder, ImportReport
 from prefill_router.importers.columns import Columns
-from prefill_router.importers.prices import read_prices, with_prices
+from prefill_router.targets import Pool, Target, read_pool
+from prefill_router.targets.target import MOST_PRICE
+
+_INPUT, _OUTPUT = "input_token_price_per_million", "output_token_price_per_million"
+
+
+def read_prices(path: Path) -> Pool:
+    """Read a `pool.yaml`, a `prices.csv`, or RouterArena's JSON of prices per million tokens.
+
+    Raises:
+        FormatError: The file is missing or malformed.
+    """
+    if path.suffix.lower() != ".json":
+        return read_pool(path)
+    (document,) = sources.documents(path)
+    content = sources.parse(document)
+    if not isinstance(content, dict):
+        raise FormatError(f"must be an object of target and {{{_INPUT}, {_OUTPUT}}}", file=path)
+    try:
+        return Pool(tuple(_priced_target(name, entry) for name, entry in content.items()))
+    except (ConfigError, DataError) as error:
+        raise FormatError(str(error), file=path) from None
+
+
+def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, list[str]]:
+    """Give each target of a dataset what the list says of it.
+
+    Returns:
+        The dataset, and notes on names that are in one and not in the other.
+    """
+    names = set(listed.names)
+    pool = Pool(
+        tuple(listed[t.name] if t.name in names else t for t in dataset.pool), listed.prices_date
+    )
+    known = set(dataset.pool.names)
+    unknown = [name for name in listed.names if name not in known]
+    lacking = [target.name for target in pool if not target.has_price]
+    notes = []
+    if unknown:
+        notes.append(f"priced but not in the data, left out: {', '.join(unknown)}")
+    if lacking:
+        notes.append(f"without a price: {', '.join(lacking)}")
+    return dataset.with_pool(pool), notes
+
+
+def _priced_target(name: str, entry: object) -> Target:
+    if not isinstance(entry, dict):
+        raise ConfigError(
+            f"the entry of {name!r} is {json.dumps(entry)[:40]}; it must be an object"
+        )
+    return Target(
+        name=values.filled_text(name, "a target's name"),
+        input_price=values.amount(entry.get(_INPUT), _INPUT, most=MOST_PRICE),
+        output_price=values.amount(entry.get(_OUTPUT), _OUTPUT, most=MOST_PRICE),
+    )
 
 
 @final
@@ -34,7 +92,7 @@ class Format:
     """
 
     summary: str
-    read: Callable[[Sequence[Path], Collector, Columns], None]
+    read: Callable[[Sequence[Path], DatasetBuilder, Columns], None]
     columns: frozenset[str] = frozenset()
 
 
@@ -49,26 +107,29 @@ FORMATS: Final[Mapping[str, Format]] = {
         read=llmrouterbench.read,
     ),
     "routerbench": Format(
-        summary="RouterBench: the wide table as CSV, JSON Lines or Parquet", read=routerbench.read
+        summary="RouterBench: the wide table as CSV, JSON Lines or Parquet",
+        read=wide_tables.read_routerbench,
     ),
     "mmlu_pro": Format(
         summary="MMLU-Pro eval_results: one zip or JSON list per target", read=mmlu_pro.read
     ),
     "routellm": Format(
-        summary="RouteLLM: CSV with a prompt and a boolean column per target", read=routellm.read
+        summary="RouteLLM: CSV with a prompt and a boolean column per target",
+        read=wide_tables.read_routellm,
     ),
     "nvidia": Format(
-        summary="NVIDIA LLM Router blueprint v3: a long CSV of isCorrect", read=nvidia.read
+        summary="NVIDIA LLM Router blueprint v3: a long CSV of isCorrect",
+        read=long_tables.read_nvidia,
     ),
     "routerarena": Format(summary="RouterArena: JSON lists of predictions", read=routerarena.read),
     "long": Format(
         summary="your own table, a row per query and target: CSV, JSON Lines or Parquet",
-        read=long.read,
+        read=long_tables.read_long,
         columns=_COMMON | {"target"},
     ),
     "wide": Format(
         summary="your own table, a column per target: CSV, JSON Lines or Parquet",
-        read=wide.read,
+        read=wide_tables.read_wide,
         columns=_COMMON | {"targets"},
     ),
 }
@@ -119,7 +180,7 @@ def import_dataset(
     if strict and skip_malformed:
         raise ConfigError("stop at a malformed row, or skip all of them; ask for one of the two")
     listed = None if prices is None else read_prices(Path(prices))
-    collector = Collector(
+    collector = DatasetBuilder(
         strict=strict,
         skip_malformed=skip_malformed,
         scaled="scale" in kind.columns,

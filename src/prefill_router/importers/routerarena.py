@@ -14,13 +14,13 @@ from prefill_router.data import Query
 from prefill_router.data.dataset import MOST_COST
 from prefill_router.errors import DataError
 from prefill_router.importers import sources, values
-from prefill_router.importers.base import Collector, Outcome, Place
+from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
 from prefill_router.importers.columns import Columns
 
 _NUMBERED = re.compile(r"(.+)_\d+", re.DOTALL)
 
 
-def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
+def read(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
     """Read files of predictions.
 
     Raises:
@@ -37,7 +37,7 @@ def read(paths: Sequence[Path], into: Collector, columns: Columns) -> None:
         into.note(f"{failed} calls failed; their labels are as scored, their costs unknown")
 
 
-def _read_item(item: Any, place: Place, into: Collector) -> bool:
+def _read_item(item: Any, place: Place, into: DatasetBuilder) -> bool:
     """Take one entry; whether its call failed."""
     failed = False
     with into.row(place):
@@ -63,9 +63,9 @@ def _query(item: dict[str, Any]) -> Query:
     )
 
 
-def _outcome(item: dict[str, Any], usage: dict[str, Any], *, failed: bool) -> Outcome:
+def _outcome(item: dict[str, Any], usage: dict[str, Any], *, failed: bool) -> TargetOutcome:
     cost = values.amount(item.get("cost"), "cost", most=MOST_COST)
-    return Outcome(
+    return TargetOutcome(
         values.label(item.get("accuracy"), "accuracy"),
         values.amount(usage.get("input_tokens"), "input_tokens"),
         values.amount(usage.get("output_tokens"), "output_tokens"),

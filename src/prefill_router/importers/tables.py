@@ -16,7 +16,7 @@ import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from prefill_router.errors import FormatError
-from prefill_router.importers.base import Collector, Place
+from prefill_router.importers.builder import DatasetBuilder, Place
 
 MAX_LINE = 64 * 2**20
 """Longest line, or CSV record, in characters; a file with a longer one isn't taken for a table."""
@@ -29,7 +29,7 @@ Record = Mapping[str, object]
 
 def records(
     path: Path,
-    into: Collector,
+    into: DatasetBuilder,
     *,
     needs: Sequence[str],
     wants: Sequence[str] = (),
@@ -80,11 +80,11 @@ def columns_of(path: Path) -> list[str]:
     if suffix == ".csv":
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             return _header(csv.reader(_lines(file, path), strict=True), path)
-    found = records(path, Collector(), needs=())
+    found = records(path, DatasetBuilder(), needs=())
     return list(next((record for _, record in found), {}))
 
 
-def _json_lines(path: Path, into: Collector) -> Iterator[tuple[Place, Record]]:
+def _json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
         for number, line in enumerate(_lines(file, path), 1):
             if line.strip():
@@ -111,7 +111,7 @@ def _parse(line: str) -> dict[str, object] | str:
     return f"is a {type(found).__name__}; each line must be a JSON object"
 
 
-def _csv(path: Path, into: Collector, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
+def _csv(path: Path, into: DatasetBuilder, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
     with (
         path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
         _long_fields(),
@@ -123,7 +123,7 @@ def _csv(path: Path, into: Collector, needs: Sequence[str]) -> Iterator[tuple[Pl
 
 
 def _rows(
-    reader: Any, header: list[str], path: Path, into: Collector
+    reader: Any, header: list[str], path: Path, into: DatasetBuilder
 ) -> Iterator[tuple[Place, Record]]:
     while True:
         place = Place(str(path), reader.line_num + 1)

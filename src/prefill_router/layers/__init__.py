@@ -1,25 +1,40 @@
 """Which layer and pooling of an encoder says most about which target is right."""
 
-from prefill_router.layers.ablation import Ablation, Selector, ablation
-from prefill_router.layers.candidates import candidate_sites
-from prefill_router.layers.choice import Choice, Method, Pinned, Scope, Selection
-from prefill_router.layers.grid import GRID_DIMS, Grid, search
-from prefill_router.layers.selection import enough_labels, select
-from prefill_router.layers.survey import Survey, fit_reducer, survey
-from prefill_router.layers.sweep import Sweep, auc_of_selection, sweep
+from prefill_router.layers.criteria import (
+    GRID_DIMS,
+    Ablation,
+    Grid,
+    Selector,
+    Survey,
+    ablation,
+    fit_reducer,
+    search,
+    survey,
+)
+from prefill_router.layers.selection import (
+    Method,
+    Pinned,
+    Scope,
+    Selection,
+    SiteChoice,
+    candidate_sites,
+    enough_labels,
+    select,
+)
+from prefill_router.layers.sweep import EncoderSweep, auc_of_selection, sweep
 
 __all__ = [
     "GRID_DIMS",
     "Ablation",
-    "Choice",
+    "EncoderSweep",
     "Grid",
     "Method",
     "Pinned",
     "Scope",
     "Selection",
     "Selector",
+    "SiteChoice",
     "Survey",
-    "Sweep",
     "ablation",
     "auc_of_selection",
     "candidate_sites",

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from prefill_router import files
 from prefill_router.activations import POOLINGS, Pooling
-from prefill_router.layers.survey import Survey, mean_over_targets
-from prefill_router.layers.sweep import Sweep
+from prefill_router.layers.criteria import Survey, mean_over_targets
+from prefill_router.layers.sweep import EncoderSweep
 
 _COLOURS: dict[Pooling, str] = {"last": "#0072b2", "mean": "#d55e00"}
 _MARKERS: dict[Pooling, str] = {"last": "o", "mean": "s"}
@@ -66,7 +66,7 @@ def draw_geometry(survey: Survey, folder: Path, *, encoder: str) -> list[Path]:
         return _save(figure, folder / "geometry", pl.DataFrame(survey.rows()))
 
 
-def draw_sweep(sweep: Sweep, folder: Path) -> list[Path]:
+def draw_sweep(sweep: EncoderSweep, folder: Path) -> list[Path]:
     """Draw the test AUC of every target under every encoder as a heat map.
 
     Returns:

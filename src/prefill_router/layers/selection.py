@@ -1,18 +1,168 @@
-"""Which layer and pooling (and how many components), per target or for the pool."""
+"""Which layer and pooling (and how many components), per target or for the pool, and why.
 
-from collections.abc import Sequence
+The candidates are the sites of a store, the best of them by a criterion is the choice, and a
+selection has a site and a dimension for every target.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
 
 import numpy as np
+from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.activations import Activations, Site
+from prefill_router.activations import POOLINGS, Activations, Pooling, Site
 from prefill_router.data import RoutingDataset, binary
-from prefill_router.errors import ConfigError
-from prefill_router.layers.candidates import candidate_sites
-from prefill_router.layers.choice import LEAST, Choice, Method, Pinned, Scope, Selection, choose
-from prefill_router.layers.grid import GRID_DIMS, search
-from prefill_router.layers.survey import survey
+from prefill_router.encoders import candidate_layers
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.layers.criteria import GRID_DIMS, search, survey
 from prefill_router.progress import Progress
+from prefill_router.short_repr import short_repr
+
+
+def candidate_sites(
+    activations: Activations,
+    *,
+    poolings: Sequence[Pooling] = POOLINGS,
+    all_layers: bool = False,
+) -> tuple[Site, ...]:
+    """The held sites of these poolings, by default from layer ceil(L/2) to L (section 3.1).
+
+    Args:
+        activations: What is held.
+        poolings: `last`, `mean` or both.
+        all_layers: Whether layers below ceil(L/2) are candidates too.
+
+    Raises:
+        ConfigError: Nothing that is held is a candidate.
+    """
+    upper = candidate_layers(activations.provenance.num_layers)
+    sites = tuple(
+        site
+        for site in sorted(activations.sites)
+        if site.pooling in poolings and (all_layers or site.layer in upper)
+    )
+    if not sites:
+        held = ", ".join(site.name for site in activations.sites)
+        wanted = "any layer" if all_layers else f"layers {upper[0]} to {upper[-1]}"
+        raise ConfigError(
+            f"{activations.name} holds {held or 'no site'}, which has none of {wanted} with the "
+            f"poolings {list(poolings)}; encode those, or allow all layers"
+        )
+    return sites
+
+
+Method = Literal["fisher", "grid", "pinned"]
+Scope = Literal["target", "pool"]
+Pinned = Site | Mapping[str, Site]
+"""One site for all targets, or one for each by its name."""
+LEAST = 10
+"""A target with fewer labels of either class than this isn't asked for a choice of its own."""
+
+
+@final
+@dataclass(frozen=True)
+class SiteChoice:
+    """Where one target's features are read.
+
+    Attributes:
+        site: The layer and pooling.
+        dim: Components to keep.
+        score: The criterion's value there; None where the choice was pinned, or can't be judged.
+        note: Why it isn't the target's own choice; empty where it is.
+    """
+
+    site: Site
+    dim: int
+    score: float | None = None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "site": self.site.name,
+            "dim": self.dim,
+            "score": None if self.score is None or np.isinf(self.score) else self.score,
+            "note": self.note,
+        }
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class Selection:
+    """The choices of a pool's targets within one encoder.
+
+    Attributes:
+        method: `fisher`: greatest J; `grid`: greatest five-fold probe AUC; `pinned`: given.
+        scope: Whether each `target` chose for itself, or the `pool` for all.
+        targets: The targets' names.
+        choices: One per target.
+        pool: The choice of the pool as a whole, by the mean over targets.
+    """
+
+    method: Method
+    scope: Scope
+    targets: tuple[str, ...]
+    choices: tuple[SiteChoice, ...]
+    pool: SiteChoice
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        choices = zip(self.targets, self.choices, strict=True)
+        return {
+            "method": self.method,
+            "scope": self.scope,
+            "pool": self.pool.to_dict(),
+            "targets": {name: choice.to_dict() for name, choice in choices},
+        }
+
+
+def choose(
+    candidates: tuple[SiteChoice, ...],
+    scores: Float64[NDArray[np.float64], "candidate target"],
+    *,
+    judged: NDArray[np.bool_],
+    method: Method,
+    scope: Scope,
+    targets: tuple[str, ...],
+) -> Selection:
+    """Take the best candidate for each target or for the pool.
+
+    Among equals the first candidate wins, so order them with the one to prefer first.
+
+    Args:
+        candidates: Sites and dimensions.
+        scores: The criterion, NaN where it isn't defined.
+        judged: Which targets have labels enough for a choice of their own.
+        method: What the scores are.
+        scope: Whose choice it is.
+        targets: The targets' names.
+
+    Raises:
+        FitError: No target can be judged at all.
+    """
+    usable = scores[:, judged] if judged.any() else scores
+    usable = usable[:, ~np.isnan(usable).any(axis=0)]
+    if not usable.shape[1]:
+        raise FitError(
+            "no target has right and wrong answers enough to judge a layer by; add labelled "
+            "queries, or pin the site"
+        )
+    pool = _best(candidates, usable.mean(axis=1))
+    note = "the pool's choice" if scope == "pool" else "too few labels: the pool's choice"
+    shared = SiteChoice(pool.site, pool.dim, pool.score, note)
+    alone = judged & ~np.isnan(scores).any(axis=0) & (scope == "target")
+    choices = tuple(
+        _best(candidates, scores[:, k]) if alone[k] else shared for k in range(len(targets))
+    )
+    return Selection(method, scope, targets, choices, pool)
+
+
+def _best(candidates: tuple[SiteChoice, ...], scores: NDArray[np.float64]) -> SiteChoice:
+    best = int(np.argmax(scores))
+    return SiteChoice(candidates[best].site, candidates[best].dim, float(scores[best]))
 
 
 def select(
@@ -61,11 +211,11 @@ def select(
     wanted = candidate_sites(activations) if sites is None else sites
     if method == "fisher":
         found = survey(activations, train, sites=wanted, dim=dim, progress=progress)
-        candidates = tuple(Choice(site, dim) for site in found.sites)
+        candidates = tuple(SiteChoice(site, dim) for site in found.sites)
         scores = found.fisher
     else:
         grid = search(activations, train, sites=wanted, dims=dims, seed=seed, progress=progress)
-        candidates = tuple(Choice(site, kept) for site in grid.sites for kept in grid.dims)
+        candidates = tuple(SiteChoice(site, kept) for site in grid.sites for kept in grid.dims)
         scores = grid.auc.reshape(len(candidates), -1)
     return choose(
         candidates,
@@ -89,7 +239,7 @@ def _pin(
         )
     for site in set(site_of.values()):
         activations.require(site, train.prompt_keys)
-    choices = tuple(Choice(site_of[name], dim) for name in names)
+    choices = tuple(SiteChoice(site_of[name], dim) for name in names)
     return Selection("pinned", scope, names, choices, choices[0])
 
 

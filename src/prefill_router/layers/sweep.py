@@ -9,25 +9,24 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Pooling, Site
-from prefill_router.brief import brief
 from prefill_router.data import RoutingDataset, stratified_folds
 from prefill_router.errors import ConfigError
 from prefill_router.geometry import SiteStates
-from prefill_router.layers.candidates import candidate_sites
-from prefill_router.layers.choice import Scope, Selection
-from prefill_router.layers.selection import select
-from prefill_router.layers.survey import fit_reducer, mean_over_targets
-from prefill_router.probes import FOLDS, Probes, auc_by_target, cross_validated_auc
+from prefill_router.layers.criteria import fit_reducer, mean_over_targets
+from prefill_router.layers.selection import Scope, Selection, candidate_sites, select
+from prefill_router.probes import FOLDS, Probes, cross_validated_auc
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reduction import Reducer
+from prefill_router.short_repr import short_repr
+from prefill_router.statistics import auc_by_target
 
 Table = Float64[NDArray[np.float64], "encoder target"]
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class EncoderSweep:
     """AUC of every target under every encoder.
 
     Attributes:
@@ -74,7 +73,7 @@ def sweep(
     all_layers: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Sweep:
+) -> EncoderSweep:
     """Probe every target under every encoder, at the site of greatest Fisher J.
 
     The test part is only scored: sites, scaler, PCA and probes come from the train part.
@@ -108,7 +107,7 @@ def sweep(
             tested.append(_test_auc(store, train, test, selections[-1]))
             folded.append(auc_of_selection(store, train, selections[-1], seed=seed))
             advance()
-    return Sweep(
+    return EncoderSweep(
         encoder_labels(stores),
         train.pool.names,
         tuple(tuple(choice.site for choice in s.choices) for s in selections),

@@ -13,29 +13,25 @@ Each has one parameter in [0, 1], from the cheapest or weakest end to the most a
 """
 
 from prefill_router.policy.base import Policy
-from prefill_router.policy.cascade import Asked, Cascade, Run
-from prefill_router.policy.equation import check_lam, choose, rank, score
+from prefill_router.policy.cascade import Cascade, CascadeAttempt, CascadeRun
 from prefill_router.policy.frugal import FrugalCascade, FrugalFit
-from prefill_router.policy.path import LambdaPath, lambda_path
+from prefill_router.policy.path import LambdaPath, check_lam, choose, lambda_path, rank, score
+from prefill_router.policy.policies import Argmax, Lambda, Threshold, Tiered, Tolerance, WinScore
 from prefill_router.policy.registry import KINDS, from_dict
 from prefill_router.policy.scorer import AnswerScorer
-from prefill_router.policy.threshold import Threshold, WinScore
-from prefill_router.policy.tiered import Tiered
-from prefill_router.policy.tolerance import Tolerance
-from prefill_router.policy.weighing import Argmax, Lambda
 
 __all__ = [
     "KINDS",
     "AnswerScorer",
     "Argmax",
-    "Asked",
     "Cascade",
+    "CascadeAttempt",
+    "CascadeRun",
     "FrugalCascade",
     "FrugalFit",
     "Lambda",
     "LambdaPath",
     "Policy",
-    "Run",
     "Threshold",
     "Tiered",
     "Tolerance",

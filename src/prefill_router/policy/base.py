@@ -9,8 +9,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import CorruptError
-from prefill_router.policy.equation import PerCell, rank
-from prefill_router.policy.path import LambdaPath
+from prefill_router.policy.path import LambdaPath, PerCell, rank
 
 
 class Policy(ABC):

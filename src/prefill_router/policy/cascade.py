@@ -11,20 +11,27 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError, UpstreamError
 from prefill_router.policy.base import Policy, names, options
-from prefill_router.policy.equation import PerCell, check_lam, check_tables
-from prefill_router.policy.path import LambdaPath
+from prefill_router.policy.path import (
+    LambdaPath,
+    PerCell,
+    by_cost,
+    check_lam,
+    check_tables,
+    columns,
+    record_path,
+    to_the_end,
+)
 from prefill_router.policy.scorer import AnswerScorer
-from prefill_router.policy.steps import by_cost, columns, record_path, to_the_end
+from prefill_router.short_repr import short_repr
 
 Answer = TypeVar("Answer")
 
 
 @final
 @dataclass(frozen=True)
-class Asked:
+class CascadeAttempt:
     """One target that a cascade asked.
 
     Attributes:
@@ -38,10 +45,10 @@ class Asked:
     failure: str = ""
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
-class Run(Generic[Answer]):
+class CascadeRun(Generic[Answer]):
     """What a cascade came to.
 
     Attributes:
@@ -52,7 +59,7 @@ class Run(Generic[Answer]):
 
     target: str
     answer: Answer
-    trail: tuple[Asked, ...]
+    trail: tuple[CascadeAttempt, ...]
 
 
 @final
@@ -186,7 +193,7 @@ class Cascade(Policy):
         *,
         at: float,
         targets: tuple[str, ...] = (),
-    ) -> Run[Answer]:
+    ) -> CascadeRun[Answer]:
         """Ask one after the other until an answer passes.
 
         A target that raises an UpstreamError counts as asked in vain. If the last one fails, the
@@ -207,7 +214,7 @@ class Cascade(Policy):
         if not turns:
             raise ConfigError("the cascade has nobody to ask; name the targets from cheap to dear")
         enough = (*self.thresholds(at, stages=len(turns)), 0.0)
-        trail: list[Asked] = []
+        trail: list[CascadeAttempt] = []
         best: tuple[float, str, Answer] | None = None
         failure: UpstreamError | None = None
         for name, least in zip(turns, enough, strict=True):
@@ -215,17 +222,17 @@ class Cascade(Policy):
                 answer = ask(name)
             except UpstreamError as error:
                 failure = error
-                trail.append(Asked(name, None, error.failure))
+                trail.append(CascadeAttempt(name, None, error.failure))
                 continue
             score = _checked(check(name, answer), name)
-            trail.append(Asked(name, score))
+            trail.append(CascadeAttempt(name, score))
             if score >= least or name == turns[-1]:
-                return Run(name, answer, tuple(trail))
+                return CascadeRun(name, answer, tuple(trail))
             if best is None or score > best[0]:
                 best = (score, name, answer)
         if best is None:
             raise failure or ConfigError("the cascade asked nobody")
-        return Run(best[1], best[2], tuple(trail))
+        return CascadeRun(best[1], best[2], tuple(trail))
 
     def told(self) -> dict[str, Any]:
         """The kind, whom it asks, and what decides, without the numbers of what was learned."""

@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
 from prefill_router.policy.base import options
 from prefill_router.policy.cascade import Cascade
-from prefill_router.policy.equation import PerCell
+from prefill_router.policy.path import PerCell
 from prefill_router.policy.scorer import AnswerScorer
-from prefill_router.policy.stages import Stages, search
+from prefill_router.policy.stages import Stages, search_stages
+from prefill_router.short_repr import short_repr
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class FrugalFit:
@@ -99,7 +99,7 @@ class FrugalCascade:
                 correctness[fitted], tokens[fitted], correct[fitted], targets=targets
             )
             scores[held] = scorer.scores(correctness[held], tokens[held], targets=targets)
-        found = search(
+        found = search_stages(
             scores, correct, cost, depth=self.depth, budget=self.budget, steps=self.steps
         )
         scorer = AnswerScorer.fit(correctness, tokens, correct, targets=targets)

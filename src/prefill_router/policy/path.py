@@ -1,8 +1,15 @@
-"""The winner of every query for every setting at once.
+"""Who answers: the score of Equation 2, and the winner of every query for every setting at once.
+
+    s[k, q] = lam * p[k, q] - (1 - lam) * c[k, q]
+
+with p the predicted correctness and c the normalised cost. Among equal scores the cheaper target
+wins, then the more probable one, then the first; so a target that is dearer and no better is never
+chosen.
 
 Over lam in [0, 1] each target of Equation 2 is a line, the winner is the upper envelope of the
 lines, and it changes at no more than K - 1 values of lam. Other policies have such a path too, over
-their own parameter.
+their own parameter; theirs are made of records: of candidates in a fixed order, each that holds
+longer than all before.
 """
 
 from dataclasses import dataclass
@@ -12,11 +19,64 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
-from prefill_router.policy.equation import PerCell, check_lam, check_tables
+from prefill_router.errors import ConfigError
+from prefill_router.short_repr import short_repr
+
+PerCell = Float[NDArray[np.float64], "query target"]
 
 
-@brief
+def check_lam(lam: float) -> float:
+    """The same lam.
+
+    Raises:
+        ConfigError: It is outside [0, 1] or NaN.
+    """
+    if not 0 <= lam <= 1:
+        raise ConfigError(f"lam is {lam}; it must be in [0, 1]: 0 is cheapest, 1 is most probable")
+    return lam
+
+
+def score(correctness: PerCell, cost: PerCell, lam: float) -> PerCell:
+    """Equation 2.
+
+    Args:
+        correctness: Predicted probabilities of a correct answer.
+        cost: Normalised costs, `CostScale.normalise`.
+        lam: From 0, cheapest, to 1, most probable.
+    """
+    check_lam(lam)
+    return lam * correctness - (1 - lam) * cost
+
+
+def rank(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int64], "query target"]:
+    """Targets of each query from the best score to the worst, ties as the module says."""
+    check_tables(correctness, cost)
+    keys = (-correctness, cost, -score(correctness, cost, lam))
+    order: Int[NDArray[np.int64], "query target"] = np.lexsort(keys, axis=1)
+    return order
+
+
+def choose(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int64], " query"]:
+    """The winning target of each query at one lam."""
+    return rank(correctness, cost, lam)[:, 0]
+
+
+def check_tables(correctness: PerCell, cost: PerCell) -> None:
+    """Check that both tables are alike and finite.
+
+    Raises:
+        ConfigError: The shapes differ, there is no target, or a number isn't finite.
+    """
+    if correctness.shape != cost.shape or correctness.ndim != 2 or not correctness.shape[1]:
+        raise ConfigError(
+            f"correctness has the shape {correctness.shape} and cost {cost.shape}; both must be "
+            "[query, target] with at least one target"
+        )
+    if not (np.isfinite(correctness).all() and np.isfinite(cost).all()):
+        raise ConfigError("correctness and cost must be finite; check the predictor and the prices")
+
+
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class LambdaPath:
@@ -98,3 +158,59 @@ def _next_winner(
     found = np.isfinite(lam[np.arange(len(rows)), best])
     takes_over = np.maximum(lam[found, best[found]], begin[found])
     return rows[found], takes_over, best[found]
+
+
+_LEAST = float(np.nextafter(0, 1))
+
+
+def record_path(
+    candidates: Int[NDArray[np.int64], "query place"],
+    holds_to: Float[NDArray[np.float64], "query place"],
+) -> LambdaPath:
+    """The path on which the first candidate that still holds wins.
+
+    Args:
+        candidates: The columns of each query's candidates, the preferred ones first.
+        holds_to: The highest setting at which each may win; at least 0. The one that holds longest
+            wins from where the others end up to 1. Whatever begins at 1 wins there, so what still
+            holds at 1 has a higher number, see `to_the_end`.
+    """
+    longest = np.maximum.accumulate(holds_to, axis=1)
+    record = np.ones(candidates.shape, dtype=np.bool_)
+    record[:, 1:] = holds_to[:, 1:] > longest[:, :-1]
+    begin = np.zeros(candidates.shape)
+    # A candidate that holds at 0 alone ends there, so the next one begins above it.
+    begin[:, 1:] = np.maximum(longest[:, :-1], _LEAST)
+    start = np.concatenate([[0], np.cumsum(record.sum(axis=1))])
+    return LambdaPath(start.astype(np.int64), begin[record], candidates[record].astype(np.int64))
+
+
+def to_the_end(
+    holds_to: Float[NDArray[np.float64], "query place"],
+) -> Float[NDArray[np.float64], "query place"]:
+    """The same, where holding up to 1 includes 1."""
+    return np.where(holds_to >= 1, np.inf, holds_to)
+
+
+def columns(names: tuple[str, ...], targets: tuple[str, ...], policy: str) -> list[int]:
+    """The columns of the targets that a policy names.
+
+    Raises:
+        ConfigError: Some aren't among the targets.
+    """
+    lacking = [name for name in names if name not in targets]
+    if lacking:
+        raise ConfigError(
+            f"the policy {policy!r} names the targets {lacking}, which aren't among "
+            f"{list(targets)}; name targets of the router, as the pool spells them"
+        )
+    return [targets.index(name) for name in names]
+
+
+def by_cost(
+    correctness: Float[NDArray[np.float64], "query target"],
+    cost: Float[NDArray[np.float64], "query target"],
+) -> Int[NDArray[np.int64], "query target"]:
+    """The columns of each query from cheap to dear; ties to the more probable, then the first."""
+    order: Int[NDArray[np.int64], "query target"] = np.lexsort((-correctness, cost), axis=1)
+    return order

@@ -6,10 +6,7 @@ from typing import Any
 from prefill_router.errors import CorruptError
 from prefill_router.policy.base import Policy
 from prefill_router.policy.cascade import Cascade
-from prefill_router.policy.threshold import Threshold
-from prefill_router.policy.tiered import Tiered
-from prefill_router.policy.tolerance import Tolerance
-from prefill_router.policy.weighing import Argmax, Lambda
+from prefill_router.policy.policies import Argmax, Lambda, Threshold, Tiered, Tolerance
 
 _OF_KIND: Mapping[str, type[Policy]] = {
     "lambda": Lambda,

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.policy.equation import PerCell
+from prefill_router.policy.path import PerCell
+from prefill_router.short_repr import short_repr
 
 _FIRST = np.array([0.0, 1.0, 0.0, 0.0])
 """Bias, logit, length, its square: the prediction as it is, which few labels hardly change."""
@@ -25,12 +25,12 @@ _SURE = 1e-6
 Row = Annotated[list[FiniteFloat], Field(min_length=6, max_length=6)]
 
 
-class _Saved(BaseModel):
+class _SavedScorer(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     targets: Annotated[dict[str, Row], Field(min_length=1)]
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class AnswerScorer:
@@ -102,7 +102,7 @@ class AnswerScorer:
             CorruptError: It is incomplete, or a number isn't finite.
         """
         try:
-            saved = _Saved.model_validate(value)
+            saved = _SavedScorer.model_validate(value)
         except ValidationError as error:
             raise CorruptError(f"not a cascade's scorer: {error}; fit the router anew") from None
         if any(row[1] <= 0 for row in saved.targets.values()):

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import FitError
-from prefill_router.policy.equation import PerCell
+from prefill_router.policy.path import PerCell
 
 Table = NDArray[np.float64]
 Place = tuple[int, ...]
@@ -52,7 +52,7 @@ class Stages:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Known:
+class _MeasuredQueries:
     """Queries on which everything is known, and the thresholds that are tried.
 
     `bins[:, k]` is the number of the highest of target k's thresholds that a score reaches.
@@ -68,7 +68,7 @@ class _Known:
         return len(self.thresholds)
 
 
-def search(
+def search_stages(
     scores: PerCell,
     correct: PerCell,
     cost: PerCell,
@@ -131,16 +131,18 @@ def _measured(known: NDArray[np.bool_]) -> list[int]:
     return among
 
 
-def _material(scores: PerCell, correct: PerCell, cost: PerCell, steps: int) -> _Known:
+def _material(scores: PerCell, correct: PerCell, cost: PerCell, steps: int) -> _MeasuredQueries:
     shares = np.arange(1, steps) / steps
     inner = np.quantile(scores, shares, axis=0)
     ends = np.zeros((1, scores.shape[1])), np.ones((1, scores.shape[1]))
     thresholds = np.concatenate([ends[0], inner, ends[1]])
     reached = (scores[:, None, :] >= thresholds[None]).sum(axis=1) - 1
-    return _Known(correct, cost, thresholds, reached.astype(np.int64))
+    return _MeasuredQueries(correct, cost, thresholds, reached.astype(np.int64))
 
 
-def _budgets(material: _Known, budget: float | None) -> Float[NDArray[np.float64], " budget"]:
+def _budgets(
+    material: _MeasuredQueries, budget: float | None
+) -> Float[NDArray[np.float64], " budget"]:
     means = material.cost.mean(axis=0)
     if budget is None:
         return np.linspace(means.min(), means.max(), _BUDGETS + 1)[1:]
@@ -153,7 +155,7 @@ def _budgets(material: _Known, budget: float | None) -> Float[NDArray[np.float64
 
 
 def _best_list(
-    material: _Known, depth: int, budgets: Float[NDArray[np.float64], " budget"]
+    material: _MeasuredQueries, depth: int, budgets: Float[NDArray[np.float64], " budget"]
 ) -> Place:
     """Longer lists are made of the best shorter ones, by one more target anywhere in them."""
     count = material.correct.shape[1]
@@ -176,14 +178,16 @@ def _best_list(
     return best[1]
 
 
-def _worth(material: _Known, order: Place, budgets: Float[NDArray[np.float64], " budget"]) -> float:
+def _worth(
+    material: _MeasuredQueries, order: Place, budgets: Float[NDArray[np.float64], " budget"]
+) -> float:
     """The accuracy that is reached within a budget, mean over the budgets; 0 where none is."""
     accuracy, cost = (table.ravel() for table in outcomes(material, order))
     within = cost[None] <= budgets[:, None] * (1 + 1e-12)
     return float(np.where(within, accuracy[None], 0).max(axis=1).mean())
 
 
-def outcomes(material: _Known, order: Sequence[int]) -> tuple[Table, Table]:
+def outcomes(material: _MeasuredQueries, order: Sequence[int]) -> tuple[Table, Table]:
     """Mean accuracy and cost of a list, for every combination of its stages' thresholds.
 
     Both tables have an axis for each stage but the last, which takes what it gets.
@@ -232,7 +236,7 @@ def _sums(
 
 
 def _knots(
-    material: _Known, order: Place, budget: float | None
+    material: _MeasuredQueries, order: Place, budget: float | None
 ) -> tuple[Knots, tuple[tuple[float, float], tuple[float, float]], float | None]:
     """From taking every first answer over the budget's best thresholds to the most accurate."""
     accuracy, cost = outcomes(material, order)

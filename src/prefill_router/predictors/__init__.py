@@ -1,7 +1,6 @@
 """From features to each target's probability of a correct answer."""
 
-from prefill_router.predictors.base import Predictor
-from prefill_router.predictors.fitted import Examples, PredictorConfig, PredictorFit
+from prefill_router.predictors.base import Examples, Predictor, PredictorConfig, PredictorFit
 from prefill_router.predictors.registry import load_predictor
 from prefill_router.predictors.trunk import (
     SharedTrunkNet,

@@ -1,14 +1,23 @@
-"""What every predictor is: from features to each target's probability of a correct answer."""
+"""What every predictor is: from features to each target's probability of a correct answer.
+
+What it learns from (`Examples`, and the rows of them that a method can learn from, in an order of
+their own), what its options are (`PredictorConfig`), what fitting gives (`PredictorFit`), and what
+saved predictors have in common: their kind, their targets and their width.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.progress import Progress
+from prefill_router.short_repr import short_repr
 
 Tensors = Mapping[str, NDArray[Any]]
 Features = Float32[NDArray[np.float32], "query feature"]
@@ -110,3 +119,235 @@ def take_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> lis
                 "copy or make the router again"
             )
     return [tensors[name] for name in shapes]
+
+
+Labels = Float64[NDArray[np.float64], "query target"]
+Vectors = Float64[NDArray[np.float64], "_ dimension"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Descriptions:
+    """Embedded texts about targets and groups.
+
+    Attributes:
+        targets: One row per target.
+        groups: One row of each group's text, by its name.
+    """
+
+    targets: Vectors
+    groups: Mapping[str, Float64[NDArray[np.float64], " dimension"]]
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Train rows, and nothing else.
+
+    Attributes:
+        features: One row per query, finite.
+        correct: Labels in [0, 1], NaN where missing; soft labels train as they are.
+        targets: The targets' names.
+        groups: The benchmark or domain of each query; empty where unknown.
+        costs: What the answers cost, US dollars, NaN where unknown; for predictors that learn from
+            costs.
+        descriptions: For predictors that read about targets and groups.
+
+    Raises:
+        FitError: The shapes differ, names repeat, a feature isn't finite, a label is outside
+            [0, 1], or no target has two different labels.
+    """
+
+    features: Features
+    correct: Labels
+    targets: tuple[str, ...]
+    groups: tuple[str, ...]
+    costs: Float64[NDArray[np.float64], "_ _"] | None = None
+    descriptions: Descriptions | None = None
+
+    def __post_init__(self) -> None:
+        if self.correct.shape != (len(self.features), len(self.targets)):
+            raise FitError(
+                f"the labels are {self.correct.shape} for {len(self.features)} rows of features "
+                f"and {len(self.targets)} targets; give one row per query, one column per target"
+            )
+        if len(set(self.targets)) < len(self.targets) or not self.targets:
+            raise FitError(f"the targets are {list(self.targets)}; name at least one, each once")
+        if len(self.groups) != len(self.features):
+            raise FitError(
+                f"{len(self.groups)} groups for {len(self.features)} queries; give one each"
+            )
+        if self.costs is not None and self.costs.shape != self.correct.shape:
+            raise FitError(
+                f"the costs are {self.costs.shape} and the labels {self.correct.shape}; give one "
+                "cost per label"
+            )
+        if not self.features.shape[1]:
+            raise FitError("the features have no columns; choose at least one family of features")
+        bad = np.flatnonzero(~np.isfinite(self.features).all(axis=1))
+        if len(bad):
+            raise FitError(
+                f"{len(bad)} rows of features aren't finite, the first is row {bad[0]}; "
+                "check the encoder's states of these queries"
+            )
+        self._check_labels()
+
+    def _check_labels(self) -> None:
+        outside = ~np.isnan(self.correct) & ~((self.correct >= 0) & (self.correct <= 1))
+        if outside.any():
+            row, column = np.argwhere(outside)[0]
+            raise FitError(
+                f"the label of {self.targets[column]!r} in row {row} is "
+                f"{self.correct[row, column]}; labels are in [0, 1], or NaN where missing"
+            )
+        if not self.learnable.any():
+            raise FitError(
+                "no target has two different labels, so there is nothing to learn; "
+                "add queries that a target answers correctly and queries that it doesn't"
+            )
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Which labels were measured, [query, target]."""
+        return ~np.isnan(self.correct)
+
+    @property
+    def learnable(self) -> NDArray[np.bool_]:
+        """Whether each target has at least two different labels."""
+        low = np.where(self.present, self.correct, np.inf).min(axis=0, initial=np.inf)
+        high = np.where(self.present, self.correct, -np.inf).max(axis=0, initial=-np.inf)
+        return np.asarray(low < high)
+
+    @property
+    def base_rates(self) -> NDArray[np.float64]:
+        """The share of right answers of each target by the rule of succession, (sum + 1) / (n + 2).
+
+        For a target without labels it is that of all labels together.
+        """
+        count = self.present.sum(axis=0)
+        total = np.nansum(self.correct, axis=0)
+        nothing = count == 0
+        count = np.where(nothing, count.sum(), count)
+        return np.asarray((np.where(nothing, total.sum(), total) + 1) / (count + 2))
+
+    def target_notes(self) -> tuple[str, ...]:
+        """Which targets can't be learned, and why; they get their base rates."""
+        notes = []
+        rates, counts = self.base_rates, self.present.sum(axis=0).tolist()
+        for i in np.flatnonzero(~self.learnable).tolist():
+            why = (
+                f"all its {counts[i]} training labels are the same"
+                if counts[i]
+                else "it has no labels"
+            )
+            notes.append(f"{self.targets[i]} can't be learned: {why}; it is given {rates[i]:.3f}")
+        return tuple(notes)
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class PredictorFit:
+    """A fitted predictor and how it came about.
+
+    Attributes:
+        predictor: It.
+        notes: What the reader should know, such as targets that couldn't be learned.
+        training: Curves and the like, as plain values for the record.
+    """
+
+    predictor: Predictor
+    notes: tuple[str, ...] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PredictorConfig(ABC):
+    """Options of a predictor; a frozen dataclass whose fields are what a recipe may say of it."""
+
+    @property
+    def describes_with(self) -> str | None:
+        """The encoder that is to read about targets and groups (`Examples.descriptions`)."""
+        return None
+
+    @abstractmethod
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Fit on train rows.
+
+        A target that can't be learned (`Examples.learnable`) is given its base rate.
+
+        Args:
+            examples: Train rows alone.
+            seed: Another number, other draws; the same number, the same predictor.
+            progress: Shows how far it is.
+
+        Raises:
+            FitError: There is nothing to learn from, or the fit doesn't converge.
+            ConfigError: The options don't suit the data.
+            MissingExtraError: A package isn't installed.
+        """
+
+    def lighter(self) -> "PredictorConfig":
+        """The options of fits that are only looked at, not kept: with fewer networks, if any."""
+        return self
+
+
+def usable_rows(examples: Examples) -> Examples:
+    """The rows that have a label of a learnable target, in the order of their content.
+
+    What is fitted to them depends neither on the order of the rows nor on rows without labels.
+    """
+    rows = np.flatnonzero((examples.present & examples.learnable).any(axis=1))
+    # Sums with 0 make one of the two zeros, which are equal and have different bytes.
+    features, correct = examples.features + np.float32(0), examples.correct + 0.0
+    content = [features[i].tobytes() + correct[i].tobytes() for i in rows]
+    order = rows[sorted(range(len(rows)), key=content.__getitem__)]
+    groups = tuple(examples.groups[i] for i in order)
+    return Examples(features[order], correct[order], examples.targets, groups)
+
+
+def left_out_note(examples: Examples, used: int) -> tuple[str, ...]:
+    """A note of how many rows had no usable label, if any.
+
+    Args:
+        examples: All train rows.
+        used: How many of them `usable_rows` has left.
+    """
+    left = len(examples.features) - used
+    return (f"{left} queries without a usable label were left out",) if left else ()
+
+
+class SavedPredictor(BaseModel):
+    """What is saved of a predictor beside its arrays; each kind adds its own."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    kind: str
+    targets: list[str]
+    width: PositiveInt
+
+
+Model = TypeVar("Model", bound=SavedPredictor)
+
+
+def read_saved(model: type[Model], config: Mapping[str, Any], *, kind: str) -> Model:
+    """Check what was saved of a predictor.
+
+    Raises:
+        CorruptError: It is of another kind, incomplete, or its targets aren't distinct.
+    """
+    try:
+        saved = model.model_validate(dict(config))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise CorruptError(
+            f"the {kind} predictor's {place}: {first['msg']}; copy or make the router again"
+        ) from None
+    if saved.kind != kind or not saved.targets or len(set(saved.targets)) < len(saved.targets):
+        raise CorruptError(
+            f"a {kind} predictor was expected, with distinct targets; this is a {saved.kind!r} of "
+            f"{saved.targets}; copy or make the router again"
+        )
+    return saved

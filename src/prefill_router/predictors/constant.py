@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 from prefill_router.errors import CorruptError
 from prefill_router.predictors.base import (
     Correctness,
+    Examples,
     Features,
     Predictor,
+    PredictorConfig,
+    PredictorFit,
+    SavedPredictor,
     Tensors,
     check_features,
+    read_saved,
     take_tensors,
 )
-from prefill_router.predictors.fitted import Examples, PredictorConfig, PredictorFit
-from prefill_router.predictors.registry import Entry
-from prefill_router.predictors.saving import Saved, read_saved
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 
@@ -73,7 +76,7 @@ class Constant(Predictor):
         Raises:
             CorruptError: They are incomplete or contradict each other.
         """
-        saved = read_saved(Saved, config, kind=cls.kind)
+        saved = read_saved(SavedPredictor, config, kind=cls.kind)
         [rates] = take_tensors(tensors, {"rates": (len(saved.targets),)})
         check_rates(rates)
         return cls(tuple(saved.targets), saved.width, rates)
@@ -107,6 +110,6 @@ def check_rates(rates: NDArray[np.float32]) -> None:
         )
 
 
-ENTRY = Entry(
+ENTRY = PredictorEntry(
     ConstantConfig, Constant, "Constant (base rates)", "the reference that others must beat"
 )

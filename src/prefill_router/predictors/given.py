@@ -17,15 +17,18 @@ from scipy.special import expit, logit
 from prefill_router.errors import ConfigError
 from prefill_router.predictors.base import (
     Correctness,
+    Examples,
     Features,
     Predictor,
+    PredictorConfig,
+    PredictorFit,
+    SavedPredictor,
     Tensors,
     check_features,
+    read_saved,
     take_tensors,
 )
-from prefill_router.predictors.fitted import Examples, PredictorConfig, PredictorFit
-from prefill_router.predictors.registry import Entry
-from prefill_router.predictors.saving import Saved, read_saved
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 Line = Float32[NDArray[np.float32], " target"]
@@ -33,7 +36,7 @@ Line = Float32[NDArray[np.float32], " target"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Given(Predictor):
+class GivenLogits(Predictor):
     """The sigmoid of each target's own column.
 
     Attributes:
@@ -73,23 +76,23 @@ class Given(Predictor):
         return {"slope": self.slope, "shift": self.shift}
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Given":
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "GivenLogits":
         """The predictor of `to_dict` and `tensors`, checked.
 
         Raises:
             CorruptError: They are incomplete or contradict each other.
         """
-        saved = read_saved(_Saved, config, kind=cls.kind)
+        saved = read_saved(_SavedGivenLogits, config, kind=cls.kind)
         shape = (len(saved.targets),)
         slope, shift = take_tensors(tensors, {"slope": shape, "shift": shape})
         return cls(tuple(saved.targets), slope, shift)
 
 
-class _Saved(Saved):
+class _SavedGivenLogits(SavedPredictor):
     """One feature per target."""
 
     @model_validator(mode="after")
-    def _square(self) -> "_Saved":
+    def _square(self) -> "_SavedGivenLogits":
         if self.width != len(self.targets):
             raise ValueError(f"{self.width} features for {len(self.targets)} targets")
         return self
@@ -117,8 +120,10 @@ class GivenConfig(PredictorConfig):
             )
         learned = examples.learnable
         shift = np.where(learned, 0, logit(examples.base_rates)).astype(np.float32)
-        predictor = Given(examples.targets, learned.astype(np.float32), shift)
+        predictor = GivenLogits(examples.targets, learned.astype(np.float32), shift)
         return PredictorFit(predictor, examples.target_notes())
 
 
-ENTRY = Entry(GivenConfig, Given, "Given logits", "the features' own network or judge")
+ENTRY = PredictorEntry(
+    GivenConfig, GivenLogits, "Given logits", "the features' own network or judge"
+)

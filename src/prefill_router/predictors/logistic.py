@@ -6,36 +6,201 @@ own spreads say how much they can be trusted; one each is right for features of 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final, get_args
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64, Int
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, CorruptError, FitError
 from prefill_router.predictors.base import (
     Correctness,
+    Examples,
     Features,
     Predictor,
+    PredictorConfig,
+    PredictorFit,
+    SavedPredictor,
     Tensors,
     check_features,
+    left_out_note,
+    read_saved,
     take_tensors,
+    usable_rows,
 )
-from prefill_router.predictors.fitted import Examples, PredictorConfig, PredictorFit
-from prefill_router.predictors.registry import Entry
-from prefill_router.predictors.rows import left_out_note, usable_rows
-from prefill_router.predictors.saving import Saved, read_saved
-from prefill_router.predictors.strength import (
-    Scaler,
-    Scaling,
-    Trial,
-    cross_validate,
-)
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.probes import Probes
-from prefill_router.progress import Progress
+from prefill_router.progress import Progress, SilentProgress
+
+Scaling = Literal["each", "common"]
+_CONSTANT = 1e-12
+"""A spread below this share of the mean is rounding: float32 features can't vary by so little."""
+_TOLERANCE = 1e-6
+"""Of a regression's loss per query; choosing doesn't see what lies below."""
+_FARTHEST = 1e9
+"""From the mean, in spreads; a fold's own may be nothing beside that of the rows held out."""
+_RISES = 2
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FeatureScaler:
+    """Features made comparable.
+
+    Attributes:
+        mean: The train rows' mean.
+        scale: What they are then divided by, positive.
+    """
+
+    mean: Float32[NDArray[np.float32], " feature"]
+    scale: Float32[NDArray[np.float32], " feature"]
+
+    @classmethod
+    def fit(cls, features: Features, scaling: Scaling) -> "FeatureScaler":
+        """To spread 1 each, or by one factor; constant features become 0 or stay nearly so."""
+        mean = features.mean(axis=0, dtype=np.float64)
+        spread = features.std(axis=0, dtype=np.float64)
+        least = float(np.finfo(np.float32).tiny)
+        varies = spread > np.maximum(_CONSTANT * np.abs(mean), least)
+        if scaling == "common" and varies.any():
+            spread = np.full_like(spread, np.sqrt((spread[varies] ** 2).mean()))
+        else:
+            spread = np.where(varies, spread, 1.0)
+        return cls(mean.astype(np.float32), spread.astype(np.float32))
+
+    def scaled(self, features: Features) -> Float64[NDArray[np.float64], "query feature"]:
+        """The features less the mean, divided by the scale."""
+        return np.asarray((features.astype(np.float64) - self.mean) / self.scale)
+
+    @classmethod
+    def saved(cls, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> "FeatureScaler":
+        """The scaler of these arrays.
+
+        Raises:
+            CorruptError: A scale isn't positive.
+        """
+        if not (scale > 0).all():
+            raise CorruptError(
+                f"the predictor's scales are from {scale.min()}; they must be positive; "
+                "copy or make the router again"
+            )
+        return cls(mean, scale)
+
+
+@final
+@dataclass(frozen=True)
+class RegularisationTrial:
+    """One choice and what it was worth.
+
+    Attributes:
+        scaling: Of the features.
+        c: The inverse of the regularisation's strength.
+        loss: The mean cross-entropy of the labels held out, in nats.
+    """
+
+    scaling: Scaling
+    c: float
+    loss: float
+
+
+def cross_validate(
+    rows: Examples,
+    *,
+    scalings: Sequence[Scaling],
+    grid: Sequence[float],
+    folds: int,
+    seed: int,
+    progress: Progress | None = None,
+) -> tuple[RegularisationTrial, ...]:
+    """Try every scaling with every strength, from the strongest on, until the loss keeps rising.
+
+    Args:
+        rows: The train rows.
+        scalings: To try.
+        grid: Values of c to try, rising.
+        folds: How many; fewer where there are fewer distinct rows.
+        seed: Another seed, other folds.
+        progress: Told of every strength.
+
+    Returns:
+        The trials; a strength at which a regression didn't converge has an infinite loss. Of
+        features that are all the same there is one, of the strongest.
+    """
+    fold_of = _folds(rows.features, folds, seed)
+    if not fold_of.any():
+        return (RegularisationTrial(scalings[0], grid[0], float("nan")),)
+    total = len(scalings) * len(grid)
+    trials: list[RegularisationTrial] = []
+    with (progress or SilentProgress()).task("cross-validation", total=total) as advance:
+        for scaling in scalings:
+            parts = [
+                _FoldProbes.of(rows, fold_of == fold, scaling) for fold in range(fold_of.max() + 1)
+            ]
+            losses: list[float] = []
+            for c in grid:
+                losses.append(_loss(parts, c))
+                advance()
+                if _keeps_rising(losses):
+                    break
+            trials += [
+                RegularisationTrial(scaling, c, loss) for c, loss in zip(grid, losses, strict=False)
+            ]
+            advance(len(grid) - len(losses))
+    return tuple(trials)
+
+
+def _folds(features: Features, folds: int, seed: int) -> Int[NDArray[np.int64], " row"]:
+    """The fold of each row; rows with equal features share one."""
+    numbers: dict[bytes, int] = {}
+    group = [numbers.setdefault(row.tobytes(), len(numbers)) for row in features]
+    count = min(folds, len(numbers))
+    return np.random.default_rng(seed).permutation(len(numbers))[group] % count
+
+
+def _keeps_rising(losses: list[float]) -> bool:
+    last = losses[-_RISES - 1 :]
+    return len(last) > _RISES and last == sorted(last) and last[0] < last[-1]
+
+
+@final
+@dataclass(eq=False)
+class _FoldProbes:
+    """One fold: what is fitted on, what is held out, and the last regressions, to start from."""
+
+    inputs: NDArray[np.float32]
+    correct: NDArray[np.float64]
+    held_inputs: NDArray[np.float32]
+    held: NDArray[np.float64]
+    probes: Probes | None = None
+
+    @classmethod
+    def of(cls, rows: Examples, held: NDArray[np.bool_], scaling: Scaling) -> "_FoldProbes":
+        scaler = FeatureScaler.fit(rows.features[~held], scaling)
+        scaled = np.clip(scaler.scaled(rows.features), -_FARTHEST, _FARTHEST).astype(np.float32)
+        return cls(scaled[~held], rows.correct[~held], scaled[held], rows.correct[held])
+
+    def loss(self, c: float) -> tuple[float, int]:
+        """The summed cross-entropy of the labels held out, and how many they are."""
+        self.probes = Probes.fit(
+            self.inputs, self.correct, c=c, tolerance=_TOLERANCE, start=self.probes, soft=True
+        )
+        logits = self.probes.scores(self.held_inputs).astype(np.float64)
+        known = ~np.isnan(self.held) & ~np.isnan(logits)
+        each = np.logaddexp(0, logits[known]) - self.held[known] * logits[known]
+        return float(each.sum()), int(known.sum())
+
+
+def _loss(parts: Sequence[_FoldProbes], c: float) -> float:
+    try:
+        found = [part.loss(c) for part in parts]
+    except FitError:
+        return float("inf")
+    count = sum(known for _, known in found)
+    return sum(loss for loss, _ in found) / count if count else float("inf")
+
 
 Choice = Literal["each", "common", "choose"]
 CHOICES: tuple[Choice, ...] = get_args(Choice)
@@ -56,7 +221,7 @@ class Logistic(Predictor):
 
     kind: ClassVar[str] = "logistic"
     names: tuple[str, ...]
-    scaler: Scaler
+    scaler: FeatureScaler
     weights: Float32[NDArray[np.float32], "feature target"]
     intercepts: Float32[NDArray[np.float32], " target"]
 
@@ -97,11 +262,11 @@ class Logistic(Predictor):
         Raises:
             CorruptError: They are incomplete or contradict each other.
         """
-        saved = read_saved(Saved, config, kind=cls.kind)
+        saved = read_saved(SavedPredictor, config, kind=cls.kind)
         width, count = saved.width, len(saved.targets)
         shapes = {"mean": (width,), "scale": (width,), "weights": (width, count)}
         mean, scale, weights, intercepts = take_tensors(tensors, shapes | {"intercepts": (count,)})
-        return cls(tuple(saved.targets), Scaler.saved(mean, scale), weights, intercepts)
+        return cls(tuple(saved.targets), FeatureScaler.saved(mean, scale), weights, intercepts)
 
 
 @final
@@ -142,7 +307,7 @@ class LogisticConfig(PredictorConfig):
             ("each", "common") if self.scaling == "choose" else (self.scaling,)
         )
         trials = (
-            (Trial(scalings[0], self.c, math.nan),)
+            (RegularisationTrial(scalings[0], self.c, math.nan),)
             if self.c is not None and len(scalings) == 1
             else cross_validate(
                 used,
@@ -159,8 +324,8 @@ class LogisticConfig(PredictorConfig):
         return PredictorFit(predictor, notes, _record(best, trials))
 
 
-def _fitted(examples: Examples, used: Examples, best: Trial) -> Logistic:
-    scaler = Scaler.fit(used.features, best.scaling)
+def _fitted(examples: Examples, used: Examples, best: RegularisationTrial) -> Logistic:
+    scaler = FeatureScaler.fit(used.features, best.scaling)
     correct = np.where(examples.learnable, used.correct, np.nan)
     probes = Probes.fit(scaler.scaled(used.features), correct, c=best.c, soft=True)
     learned = ~np.isnan(probes.intercepts)
@@ -173,7 +338,7 @@ def _fitted(examples: Examples, used: Examples, best: Trial) -> Logistic:
     )
 
 
-def _record(best: Trial, trials: tuple[Trial, ...]) -> dict[str, Any]:
+def _record(best: RegularisationTrial, trials: tuple[RegularisationTrial, ...]) -> dict[str, Any]:
     known = [
         {"scaling": trial.scaling, "c": trial.c, "loss": trial.loss}
         for trial in trials
@@ -182,6 +347,6 @@ def _record(best: Trial, trials: tuple[Trial, ...]) -> dict[str, Any]:
     return {"scaling": best.scaling, "c": best.c, "cross_validation": known}
 
 
-ENTRY = Entry(
+ENTRY = PredictorEntry(
     LogisticConfig, Logistic, "Logistic regression", "section 3.2 of the paper, per-model LR"
 )

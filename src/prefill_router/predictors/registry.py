@@ -1,6 +1,6 @@
 """The predictors by kind; each is imported when it is first asked for.
 
-The module of a kind has a constant `ENTRY`, an `Entry`.
+The module of a kind has a constant `ENTRY`, a `PredictorEntry`.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,13 @@ from importlib import import_module
 from typing import Any, final
 
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.predictors.base import Predictor, Tensors
-from prefill_router.predictors.fitted import PredictorConfig
+from prefill_router.predictors.base import Predictor, PredictorConfig, Tensors
 
 _HOME = {
     "shared_trunk": "trunk",
     "constant": "constant",
-    "knn_majority": "knn.majority",
-    "knn_score": "knn.score",
+    "knn_majority": "knn_majority",
+    "knn_score": "knn_score",
     "clusters": "clusters",
     "logistic": "logistic",
     "xgboost": "boosting",
@@ -34,7 +33,7 @@ KINDS: tuple[str, ...] = tuple(_HOME)
 
 @final
 @dataclass(frozen=True)
-class Entry:
+class PredictorEntry:
     """One kind.
 
     Attributes:
@@ -50,7 +49,7 @@ class Entry:
     source: str
 
 
-def find(kind: str) -> Entry:
+def find(kind: str) -> PredictorEntry:
     """The entry of a kind.
 
     Raises:
@@ -59,7 +58,7 @@ def find(kind: str) -> Entry:
     if kind not in _HOME:
         raise ConfigError(f"there is no predictor {kind!r}; known are {list(KINDS)}")
     entry = import_module(f"prefill_router.predictors.{_HOME[kind]}").ENTRY
-    if not isinstance(entry, Entry):
+    if not isinstance(entry, PredictorEntry):
         raise TypeError(f"the module of {kind} has no entry")
     return entry
 

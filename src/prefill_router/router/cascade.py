@@ -6,11 +6,11 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
-from prefill_router.brief import brief
 from prefill_router.errors import ConfigError
-from prefill_router.policy import Cascade, Run
-from prefill_router.router.request import Request
+from prefill_router.policy import Cascade, CascadeRun
+from prefill_router.router.decision import Request
 from prefill_router.router.router import Router
+from prefill_router.short_repr import short_repr
 
 Answer = TypeVar("Answer")
 
@@ -33,7 +33,7 @@ class CascadeStage:
     estimated_cost: float
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class CascadePlan:
@@ -67,7 +67,7 @@ class CascadePlan:
 
     def run(
         self, ask: Callable[[str], Answer], output_tokens: Callable[[Answer], int | None]
-    ) -> Run[Answer]:
+    ) -> CascadeRun[Answer]:
         """Ask one target after the other until an answer is good enough.
 
         Args:

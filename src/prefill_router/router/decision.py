@@ -1,4 +1,8 @@
-"""One decision, with everything that explains it."""
+"""From a request to a decision: what can be routed, what is expected of it, who answers, and why.
+
+A request is a text or a chat. A forecast is what a router expects of it, before anything is chosen.
+A decision has everything that explains it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,10 +12,68 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.brief import brief
 from prefill_router.cost import CostScale
-from prefill_router.errors import ConfigError
+from prefill_router.data import Message, Prompt
+from prefill_router.errors import ConfigError, DataError
 from prefill_router.policy import Cascade, Policy, score
+from prefill_router.short_repr import short_repr
+
+Request = Prompt | Sequence[Mapping[str, Any]]
+"""Text, messages, or chat messages as dictionaries with `role` and `content`."""
+
+
+def as_prompt(request: object) -> Prompt:
+    """A request as text or messages.
+
+    Raises:
+        DataError: It is neither.
+    """
+    if isinstance(request, str):
+        return request
+    if not isinstance(request, Sequence):
+        raise DataError("the request must be a text, or a list of messages with role and content")
+    turns = [turn if isinstance(turn, Message) else _message(turn) for turn in request]
+    if not turns:
+        raise DataError("the request has no messages; give at least one, or a text")
+    return tuple(turns)
+
+
+def _message(turn: object) -> Message:
+    role, content = (
+        (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
+    )
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise DataError("a chat message needs a role and a content, both texts")
+    return Message(role, content)
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """What a router expects of one request.
+
+    Attributes:
+        correctness: Every target's probability of a correct answer, in the order of the pool.
+        tokens: What the encoder read, in its own tokens, before truncation.
+        truncated: Whether the prompt was too long for the encoder and lost its middle.
+        novelty: The share of train rows that lie closer to the others than this request does: near
+            1 for what is unlike anything the router learned from. None where the router keeps no
+            reference of its train rows.
+        bins: For each feature that the reference watches, in which tenth of the train rows this
+            request lies, 0 to 9; empty without a reference.
+        output: What every target is expected to write, on average (`cost.Expected`); NaN where
+            nothing is known of it; None where Equation 1's medians stand.
+        output_high: What nine answers of ten don't exceed; None as `output`.
+    """
+
+    correctness: Float[NDArray[np.float64], " target"]
+    tokens: int
+    truncated: bool
+    novelty: float | None = None
+    bins: tuple[int, ...] = ()
+    output: Float[NDArray[np.float64], " target"] | None = None
+    output_high: Float[NDArray[np.float64], " target"] | None = None
 
 
 @final
@@ -24,7 +86,7 @@ class Segment:
     target: str
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class Decision:

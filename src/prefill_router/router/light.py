@@ -14,16 +14,16 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router import policy
-from prefill_router.brief import brief
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.policy import Policy
 from prefill_router.router.reference import outline
 from prefill_router.router.storage import fingerprint, read_checked, read_costs, read_json
+from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class LightRouter:

@@ -1,11 +1,17 @@
-"""What is known of how a router came to be: it decides nothing, and it explains everything."""
+"""What is known of how a router came to be, and the card that tells people.
 
+The record decides nothing, and it explains everything. The card is what a person should know before
+trusting a router, as Markdown.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prefill_router.brief import brief
 from prefill_router.evaluation import OperatingPoints
+from prefill_router.short_repr import short_repr
+from prefill_router.targets import Pool
 
 
 class Interval(BaseModel):
@@ -27,8 +33,8 @@ class TrainedOn(BaseModel):
     missing_labels: int = Field(description="(query, target) pairs that weren't measured")
 
 
-@brief
-class Record(BaseModel):
+@short_repr
+class RouterRecord(BaseModel):
     """Everything that a router's card tells, beside what the router decides with.
 
     Attributes:
@@ -53,3 +59,119 @@ class Record(BaseModel):
     metrics: dict[str, Interval] = {}
     training: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
+
+
+_TITLES = {
+    "chosen_accuracy": "accuracy at the lam chosen on train rows",
+    "chosen_gain": "of it beyond the best single target",
+    "savings": "saved at no less accuracy than the best single target",
+    "savings_gain": "accuracy gained meanwhile",
+    "argmax_accuracy": "accuracy at lam = 1",
+    "best_single_accuracy": "best single target",
+    "oracle_accuracy": "oracle",
+    "auc_mean": "mean AUC over targets",
+    "choice_auc": "choice AUC over pairs of targets",
+    "choice_auc_best": "choice AUC over pairs of the best six",
+    "brier_mean": "mean Brier score",
+    "mdp_auccc": "MDP-AUCCC",
+    "p_auccc": "P-AUCCC",
+    "oracle_distance": "oracle distance",
+    "max_lam_accuracy": "the paper's, picked on the same queries: highest accuracy over lam",
+    "headroom_captured": "likewise: headroom captured there",
+    "cost_savings": "likewise: saved there against the dearest target",
+}
+
+
+def card(
+    record: RouterRecord,
+    pool: Pool,
+    parts_read: Sequence[Sequence[str]],
+    encoders: Sequence[dict[str, Any]],
+    *,
+    version: int,
+) -> str:
+    """The README.md of a router's folder.
+
+    Args:
+        record: How the router came to be.
+        pool: Its targets and prices.
+        parts_read: Rows of what is read, and how.
+        encoders: What each encoder was.
+        version: Of the folder's format.
+    """
+    parts = [
+        "---\nlibrary_name: prefill-router\ntags:\n- llm-routing\n- prefill-router\n---\n",
+        f"# A router over {len(pool)} targets\n\n{_summary(record, pool, version)}\n",
+        "## Is it worth having?\n\n" + _verdict(record),
+        "## How to use it\n\n```python\nfrom prefill_router import Router\n\n"
+        'router = Router.load("this folder")\nrouter.route("your request", lam=0.5).target\n```\n',
+        "## How well it does, on queries it has not seen\n\n" + _metrics(record.metrics),
+        "## Targets and prices\n\n" + _prices(pool),
+        "## What it reads, and what it makes of it\n\n" + _table(("what", "how"), parts_read),
+        "## Encoders\n\n" + _encoders(encoders),
+        "## Notes\n\n" + ("".join(f"- {note}\n" for note in record.notes) or "None.\n"),
+    ]
+    return "\n".join(parts)
+
+
+def _summary(record: RouterRecord, pool: Pool, version: int) -> str:
+    sizes = ", ".join(f"{count:,} {part}" for part, count in record.trained_on.queries.items())
+    sources = ", ".join(
+        f"{name or 'unnamed'} ({count:,})" for name, count in record.trained_on.benchmarks.items()
+    )
+    return (
+        f"Fitted on {record.created} with prefill-router {record.package}; format {version}. "
+        f"Queries: {sizes}; from {sources}; {record.trained_on.missing_labels:,} labels were "
+        f"missing. The dataset's fingerprint is `{record.trained_on.fingerprint}`. Prices as of "
+        f"{pool.prices_date or 'an unknown day'}."
+    )
+
+
+def _verdict(record: RouterRecord) -> str:
+    if record.verdict is None:
+        return "Not judged: fit it again, or see `prefill-router doctor`.\n"
+    word, because = record.verdict["word"], record.verdict["because"]
+    return f"**{str(word).capitalize()}**, at lam = {record.verdict['lam']:.3g}: {because}.\n"
+
+
+def _metrics(metrics: dict[str, Interval]) -> str:
+    rows = [
+        (title, _number(metrics[key].value), _interval(metrics[key]))
+        for key, title in _TITLES.items()
+        if key in metrics
+    ]
+    return _table(("metric", "value", "95 % interval"), rows) if rows else "Not evaluated.\n"
+
+
+def _prices(pool: Pool) -> str:
+    rows = [
+        (t.name, "unknown", "unknown")
+        if t.input_price is None
+        else (t.name, f"{t.input_price:g}", f"{t.output_price:g}")
+        for t in pool
+    ]
+    return _table(("target", "$ per million tokens in", "out"), rows)
+
+
+def _encoders(encoders: Sequence[dict[str, Any]]) -> str:
+    return "".join(
+        f"- {facts['encoder']}: "
+        + ", ".join(f"{key} `{value}`" for key, value in facts.items() if key != "encoder")
+        + "\n"
+        for facts in encoders
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in r) + " |\n" for r in lines
+    )
+
+
+def _interval(metric: Interval) -> str:
+    return f"{_number(metric.lower)} to {_number(metric.upper)}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -1,9 +1,10 @@
 """What the train rows looked like: how unlike them a request is, and how far traffic drifts away.
 
-A request's distance is Mahalanobis's, by the covariance of the predictor's input over the train
-rows, shrunk as Ledoit and Wolf (2004) do. Its novelty is the share of train rows that lie closer,
-each of them measured by the statistics of the others. What that finds and what it doesn't was
-measured, see docs/decisions/0010-novelty.md.
+A request's distance is Mahalanobis's, by the covariance of the predictor's input (standardised
+columns) over the train rows, shrunk towards the identity by as much as Ledoit and Wolf find best
+(2004, "A well-conditioned estimator for large-dimensional covariance matrices"). Its novelty is the
+share of train rows that lie closer, each of them measured by the statistics of the others. What
+that finds and what it doesn't was measured, see docs/decisions/0010-novelty.md.
 """
 
 from collections.abc import Mapping
@@ -15,10 +16,9 @@ from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.features.base import Columns
-from prefill_router.router.distances import whitened, widest
+from prefill_router.short_repr import short_repr
 
 WIDEST = 500  # columns; their matrix is 1 MB
 WATCHED = 32
@@ -27,7 +27,7 @@ _QUANTILES = 1001
 _ARRAYS = ("mean", "whitening", "quantiles", "edges")
 
 
-class _Saved(BaseModel):
+class _SavedReference(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     width: int
     rows: PositiveInt
@@ -36,10 +36,10 @@ class _Saved(BaseModel):
     counts: list[list[int]]
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class Reference:
+class TrainReference:
     """Statistics of the predictor's input over the train rows. Frozen: made by `fit`.
 
     Attributes:
@@ -68,7 +68,7 @@ class Reference:
     @classmethod
     def fit(
         cls, features: Columns, correct: Float[NDArray[np.floating], "row target"]
-    ) -> "Reference":
+    ) -> "TrainReference":
         """Take the statistics of some rows: the train rows, and nothing else.
 
         Args:
@@ -171,7 +171,7 @@ class Reference:
     @classmethod
     def from_dict(
         cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "Reference":
+    ) -> "TrainReference":
         """The reference of `to_dict` and `tensors`.
 
         Raises:
@@ -193,7 +193,7 @@ class Reference:
 def outline(
     config: Mapping[str, Any], *, targets: int
 ) -> tuple[Float64[NDArray[np.float64], " target"], Float64[NDArray[np.float64], "watched bin"]]:
-    """The accuracy and the shares of `Reference.to_dict`, without its arrays.
+    """The accuracy and the shares of `TrainReference.to_dict`, without its arrays.
 
     Raises:
         CorruptError: They make no sense, or aren't of so many targets.
@@ -207,10 +207,12 @@ def outline(
 def _read(
     config: Mapping[str, Any],
 ) -> tuple[
-    _Saved, Float64[NDArray[np.float64], " target"], Int64[NDArray[np.int64], "watched bin"]
+    _SavedReference,
+    Float64[NDArray[np.float64], " target"],
+    Int64[NDArray[np.int64], "watched bin"],
 ]:
     try:
-        saved = _Saved.model_validate(dict(config))
+        saved = _SavedReference.model_validate(dict(config))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -284,3 +286,59 @@ def _known_mean(
     count = known.sum(axis=0)
     total = np.where(known, correct, 0).sum(axis=0, dtype=np.float64)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+_CONSTANT = 1e-6  # float32 rounds away a spread below this share of the mean
+_TINY = 1e-30  # what divides by less can leave the range of float32
+_LEAST_VARIANCE = 1e-6
+_LEAST_FREEDOM = 1e-3
+
+
+def widest(
+    features: Float64[NDArray[np.float64], "row column"], *, most: int
+) -> Int64[NDArray[np.int64], " kept"]:
+    """The columns that vary, by falling variance, so many of them at most."""
+    spread = features.std(axis=0)
+    order = np.argsort(-spread, kind="stable")
+    varies = spread > np.maximum(_CONSTANT * np.abs(features.mean(axis=0)), _TINY)
+    kept: Int64[NDArray[np.int64], " kept"] = order[varies[order]][:most]
+    return kept
+
+
+def whitened(
+    rows: Float64[NDArray[np.float64], "row column"],
+) -> tuple[Float64[NDArray[np.float64], "column column"], Float64[NDArray[np.float64], " row"]]:
+    """What whitens standardised rows, and each row's distance by the statistics of the others.
+
+    Leaving a row out changes the covariance by one outer product, so the formula of Sherman and
+    Morrison gives the distance without fitting again; shrinkage and spreads are left as they are.
+    """
+    import scipy.linalg
+
+    count, width = rows.shape
+    covariance = rows.T @ rows / count
+    shrinkage = _shrinkage(rows, covariance)
+    covariance *= 1 - shrinkage
+    covariance += shrinkage * np.eye(width)
+    variances, directions = scipy.linalg.eigh(covariance, overwrite_a=True) if width else _nothing()
+    rotation = directions / np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
+    squared = np.square(rows @ rotation).sum(axis=1)
+    others = max(count - 1, 1)
+    leverage = (1 - shrinkage) * count / others**2 * squared
+    freed = squared / np.maximum(1 - leverage, _LEAST_FREEDOM)
+    return rotation, np.sqrt(freed) * count / others
+
+
+def _shrinkage(
+    rows: Float64[NDArray[np.float64], "row column"],
+    covariance: Float64[NDArray[np.float64], "column column"],
+) -> float:
+    """The weight of the identity that Ledoit and Wolf (2004) find, in [0, 1]."""
+    size = np.square(covariance).sum()
+    away = size - len(covariance)  # from the identity, since every column has the variance 1
+    noise = (np.square(np.square(rows).sum(axis=1)).mean() - size) / len(rows)
+    return 1.0 if noise >= away else float(noise / away)
+
+
+def _nothing() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return np.zeros(0), np.zeros((0, 0))

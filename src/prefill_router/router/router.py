@@ -17,21 +17,30 @@ from prefill_router.data import Query, RoutingDataset, Split
 from prefill_router.encoders import Encoder, load_encoder_for
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Predictions
-from prefill_router.features import Reading
+from prefill_router.features import PromptStates
 from prefill_router.features.base import Columns
-from prefill_router.features.combined import FeatureSet
+from prefill_router.features.feature_set import FeatureSet
 from prefill_router.policy import Lambda, Policy, check_lam
 from prefill_router.predictors import Predictor
 from prefill_router.predictors.base import Correctness
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router.checks import check_parts
-from prefill_router.router.decision import Decision, decide, refuse_cascade
-from prefill_router.router.forecast import Forecast
-from prefill_router.router.record import Record
-from prefill_router.router.reference import Reference
-from prefill_router.router.request import Request, as_prompt
-from prefill_router.router.sources import EncoderSources
-from prefill_router.router.states import count_tokens, dataset_states, encoded_states
+from prefill_router.router.decision import (
+    Decision,
+    Forecast,
+    Request,
+    as_prompt,
+    decide,
+    refuse_cascade,
+)
+from prefill_router.router.record import RouterRecord
+from prefill_router.router.reference import TrainReference
+from prefill_router.router.states import (
+    EncoderSources,
+    count_tokens,
+    dataset_states,
+    encoded_states,
+)
 from prefill_router.targets import Pool
 
 _REPRICED = "prices were changed; the metrics are at those of"
@@ -60,11 +69,11 @@ class Router:
     predictor: Predictor
     costs: CostEstimator
     split: Split
-    record: Record
+    record: RouterRecord
     shrinkage: Shrinkage | None = None
     calibrator: Calibrator | None = None
     policy: Policy = field(default_factory=Lambda)
-    reference: Reference | None = None
+    reference: TrainReference | None = None
     output: OutputHead | None = None
     sources: EncoderSources = field(default_factory=EncoderSources)
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
@@ -151,7 +160,7 @@ class Router:
             Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)
         ]
         states = encoded_states(queries, self.features, load=self.encoder, progress=progress)
-        reading = Reading.of([query.prompt for query in queries], states)
+        reading = PromptStates.of([query.prompt for query in queries], states)
         features = self.features.read(reading)
         correctness = self._calibrated(features)
         tokens = count_tokens(self.features, reading)
@@ -220,7 +229,7 @@ class Router:
             load=self.encoder,
             progress=progress or SilentProgress(),
         )
-        reading = Reading.of_dataset(dataset, states)
+        reading = PromptStates.of_dataset(dataset, states)
         inputs = dataset.select(targets=self.pool.names).input_tokens
         features, tokens = self.features.read(reading), count_tokens(self.features, reading)
         expected = self._expected(features, tokens)
@@ -236,7 +245,7 @@ class Router:
             scale=self.costs.scale,
         )
 
-    def correctness(self, reading: Reading) -> Correctness:
+    def correctness(self, reading: PromptStates) -> Correctness:
         """Every target's probability of a correct answer, calibrated: [query, target]."""
         return self._calibrated(self.features.read(reading))
 
@@ -271,7 +280,7 @@ class Router:
         features = FeatureSet(tuple(f.located(sources.folders) for f in self.features.families))
         return replace(self, sources=sources, features=features)
 
-    def with_record(self, record: Record) -> "Router":
+    def with_record(self, record: RouterRecord) -> "Router":
         """The same router with another record of how it came to be."""
         return replace(self, record=record)
 
@@ -346,7 +355,7 @@ class Router:
 
 
 def _compared(
-    reference: Reference | None, features: Columns
+    reference: TrainReference | None, features: Columns
 ) -> tuple[Sequence[float | None], Sequence[tuple[int, ...]]]:
     """What a forecast says of each query's place among the train rows."""
     if reference is None:

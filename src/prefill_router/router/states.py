@@ -1,11 +1,16 @@
-"""Where the states of a dataset come from: a finished store, the cache, or the encoder, now."""
+"""Where a router's encoders are found, and where the states of a dataset come from.
+
+States come from a finished store, the cache, or the encoder, now.
+"""
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
 import numpy as np
 from jaxtyping import Int
@@ -13,11 +18,35 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Provenance, Rounding, Site
 from prefill_router.data import Query, RoutingDataset, prompt_text
-from prefill_router.encoders import Encoder, encode_dataset
-from prefill_router.features import Reading
+from prefill_router.encoders import Encoder, EncoderName, encode_dataset
+from prefill_router.features import PromptStates
 from prefill_router.features.base import find_store
-from prefill_router.features.combined import FeatureSet
+from prefill_router.features.feature_set import FeatureSet
 from prefill_router.progress import Progress, SilentProgress
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EncoderSources:
+    """Where a router finds its encoders.
+
+    Attributes:
+        loaded: Encoders that are loaded already; asked first.
+        folders: Folders of local encoders, by the name that the router's card gives them.
+        device: Where they run, such as `cpu` or `cuda:1`; by default a GPU where there is one.
+        trust_remote_code: Whether code that comes with the weights may run.
+    """
+
+    loaded: tuple[Encoder, ...] = ()
+    folders: Mapping[str, Path | str] = field(default_factory=dict)
+    device: str | None = None
+    trust_remote_code: bool = False
+
+    def place_of(self, name: str) -> Path | str | None:
+        """The folder of an encoder; that of `sentence:x` and `signals:x` may be given as x."""
+        place = EncoderName.parse(name).place
+        return self.folders.get(name, self.folders.get(place))
+
 
 Load = Callable[[Provenance], Encoder]
 """Gives the encoder that made some states."""
@@ -126,7 +155,7 @@ def _read_of(features: FeatureSet) -> Iterator[tuple[Provenance, Rounding, tuple
         yield source.provenance, source.rounding, features.sites_of(source.provenance)
 
 
-def count_tokens(features: FeatureSet, reading: Reading) -> Int[NDArray[np.int64], " query"]:
+def count_tokens(features: FeatureSet, reading: PromptStates) -> Int[NDArray[np.int64], " query"]:
     """How long each prompt is, in tokens of the first encoder; in words and signs without any.
 
     Each target's own count is this times a ratio that is learned (`cost.CostEstimator`).

@@ -24,13 +24,12 @@ from prefill_router.cost import CostEstimator, OutputHead
 from prefill_router.data import split_from_dict
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.features import FeatureExtractor
-from prefill_router.features.combined import FeatureSet
+from prefill_router.features.feature_set import FeatureSet
 from prefill_router.predictors import load_predictor
-from prefill_router.router.card import card
-from prefill_router.router.record import Record
-from prefill_router.router.reference import Reference
+from prefill_router.router.record import RouterRecord, card
+from prefill_router.router.reference import TrainReference
+from prefill_router.serialization import read_tensors
 from prefill_router.targets import pool_from_dict
-from prefill_router.tensors import read_tensors
 
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
@@ -108,13 +107,13 @@ def load_router(folder: Path) -> "Router":
             policy=policy.from_dict(model.policy),
             reference=None
             if model.reference is None
-            else Reference.from_dict(model.reference, _under(tensors, "reference")),
+            else TrainReference.from_dict(model.reference, _under(tensors, "reference")),
             output=None
             if model.output is None
             else OutputHead.from_dict(model.output, _under(tensors, "output")),
             costs=read_costs(model, folder),
             split=split_from_dict(read_json(folder / "split.json"), source=folder / "split.json"),
-            record=Record.model_validate(read_json(folder / "record.json")),
+            record=RouterRecord.model_validate(read_json(folder / "record.json")),
         )
     except (FormatError, ConfigError, ValidationError) as error:
         raise CorruptError(f"{folder} doesn't hold together: {error}") from None

@@ -1,17 +1,114 @@
-"""The command line of one run.
+"""The command line of one run, and what it is built from.
 
-Two forms, for root and for everybody else, since each was found to need its own. As root,
-bubblewrap changes the namespaces with root's own rights, and the program gets a user id that
-nobody else has and no capability; user namespaces are left out, because a root that is mapped to
-another id is root still where the kernel looks at ids (`/proc/sys` could be written to, and the
-limit on processes didn't hold). An ordinary user has user namespaces and nothing else.
+That is bubblewrap, two tools of util-linux, and a Python interpreter. The command line has two
+forms, for root and for everybody else, since each was found to need its own. As root, bubblewrap
+changes the namespaces with root's own rights, and the program gets a user id that nobody else has
+and no capability; user namespaces are left out, because a root that is mapped to another id is root
+still where the kernel looks at ids (`/proc/sys` could be written to, and the limit on processes
+didn't hold). An ordinary user has user namespaces and nothing else.
 """
 
+import os
 import posixpath
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
 
+from prefill_router.errors import SandboxError
 from prefill_router.sandbox.limits import MIB, Limits
-from prefill_router.sandbox.tools import Tools
+
+OLDEST_BUBBLEWRAP = (0, 8)
+OLDEST_PYTHON = (3, 11)
+NEEDED = "bubblewrap and util-linux (apt-get install bubblewrap util-linux)"
+_SYSTEM_PATH = "/usr/bin:/bin:/usr/local/bin"
+_ASK_PYTHON = "import sys; print(sys.base_prefix, *sys.version_info[:2], sep='\\n')"
+_ASK_SECONDS = 30
+
+
+@final
+@dataclass(frozen=True)
+class SandboxTools:
+    """Absolute paths.
+
+    Attributes:
+        bwrap: bubblewrap.
+        setpriv: Changes the user and drops capabilities; under /usr, which the sandbox sees.
+        prlimit: Sets limits; under /usr too.
+        python: The interpreter that runs the programs.
+        python_prefix: The folder that the interpreter and its library stand in.
+    """
+
+    bwrap: str
+    setpriv: str
+    prlimit: str
+    python: str
+    python_prefix: str
+
+
+def find_tools(*, python: Path | None) -> SandboxTools:
+    """Find everything; the interpreter is the one that runs this unless another is given.
+
+    Raises:
+        SandboxError: Something is missing or too old, with what to install.
+    """
+    bwrap, setpriv, prlimit = (_find(name) for name in ("bwrap", "setpriv", "prlimit"))
+    _check_bubblewrap(bwrap)
+    prefix, version = _ask(python) if python else (sys.base_prefix, sys.version_info[:2])
+    if version < OLDEST_PYTHON:
+        raise SandboxError(
+            f"{python} is Python {_dotted(version)}; the sandbox needs {_dotted(OLDEST_PYTHON)} "
+            "or newer"
+        )
+    executable = f"{prefix}/bin/python{_dotted(version)}"
+    if not os.access(executable, os.X_OK):
+        raise SandboxError(f"{executable} can't be run; name another interpreter for the programs")
+    return SandboxTools(bwrap, setpriv, prlimit, executable, prefix)
+
+
+def _find(name: str) -> str:
+    found = shutil.which(name, path=_SYSTEM_PATH)
+    if found is None:
+        raise SandboxError(
+            f"programs are run in a sandbox, and {name} is not there to make it; install {NEEDED}"
+        )
+    return found
+
+
+def _check_bubblewrap(bwrap: str) -> None:
+    told = _output(bwrap, "--version")
+    found = re.search(r"(\d+)\.(\d+)", told)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST_BUBBLEWRAP:
+        raise SandboxError(
+            f"{bwrap} is {told.strip() or 'of no known version'}; the sandbox needs bubblewrap "
+            f"{_dotted(OLDEST_BUBBLEWRAP)} or newer (apt-get install bubblewrap)"
+        )
+
+
+def _ask(python: Path) -> tuple[str, tuple[int, int]]:
+    lines = _output(str(python), "-I", "-c", _ASK_PYTHON).splitlines()
+    if len(lines) != 3:
+        raise SandboxError(f"{python} isn't a Python interpreter; name another")
+    return lines[0], (int(lines[1]), int(lines[2]))
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
 
 _NAMESPACES_AS_ROOT = (
     *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
@@ -61,7 +158,7 @@ machine has no memory left.
 
 
 def command(
-    tools: Tools,
+    tools: SandboxTools,
     limits: Limits,
     *,
     uid: int | None,
@@ -102,7 +199,7 @@ def command(
     )
 
 
-def prlimit(tools: Tools, limits: Limits) -> Sequence[str]:
+def prlimit(tools: SandboxTools, limits: Limits) -> Sequence[str]:
     """Sets the limits of a process, soft and hard, and runs what follows."""
     return (
         tools.prlimit,
@@ -115,7 +212,7 @@ def prlimit(tools: Tools, limits: Limits) -> Sequence[str]:
     )
 
 
-def _setpriv(tools: Tools, uid: int) -> Sequence[str]:
+def _setpriv(tools: SandboxTools, uid: int) -> Sequence[str]:
     return (
         *(tools.setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups"),
         *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--"),
@@ -133,7 +230,7 @@ def _folders(limits: Limits, *, content_bytes: int) -> Iterator[str]:
         yield from ("--perms", "1777", "--size", str(size), "--tmpfs", folder)
 
 
-def _interpreter(tools: Tools) -> Iterator[str]:
+def _interpreter(tools: SandboxTools) -> Iterator[str]:
     """The interpreter where it stands outside, since it may name its library by that path."""
     prefix = posixpath.normpath(tools.python_prefix)
     if prefix == "/usr" or prefix.startswith("/usr/"):

@@ -1,27 +1,37 @@
-"""Runs programs that nobody has read, so that they can harm nothing."""
+"""Runs programs that nobody has read, so that they can harm nothing.
 
+The sandbox is tried on this machine before anything is trusted to it. The contents that a run is
+given are files in memory: nothing is left on a disk. Where runs are started by root, each run that
+lives has a user id of its own.
+"""
+
+import itertools
+import json
 import os
 import platform
 import re
 import signal
+import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import Any, Protocol, final, runtime_checkable
 
 from prefill_router.errors import ConfigError, SandboxError
-from prefill_router.sandbox.child import Child, started
-from prefill_router.sandbox.command import PROGRAM_NAME, command
-from prefill_router.sandbox.contents import in_memory
+from prefill_router.sandbox.command import (
+    FOLDERS,
+    NEEDED,
+    PROGRAM_NAME,
+    SandboxTools,
+    command,
+    find_tools,
+)
 from prefill_router.sandbox.limits import Limits, Outcome, Status
-from prefill_router.sandbox.seccomp import filter_program
-from prefill_router.sandbox.syscalls import MACHINES
-from prefill_router.sandbox.tools import Tools, find_tools
-from prefill_router.sandbox.trial import check_holds
-from prefill_router.sandbox.uids import leased_uid
-from prefill_router.sandbox.watch import Watched
+from prefill_router.sandbox.process import ProcessOutput, SandboxProcess, sandbox_process
+from prefill_router.sandbox.seccomp import MACHINES, filter_program
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MOST_FILES = 50
@@ -47,7 +57,7 @@ class Sandbox:
     """
 
     limits: Limits
-    _tools: Tools = field(repr=False)
+    _tools: SandboxTools = field(repr=False)
     _filter: bytes = field(repr=False)
 
     @classmethod
@@ -94,10 +104,10 @@ class Sandbox:
             ) from None
 
     @contextmanager
-    def _started(self, contents: Mapping[str, bytes], stdin: bytes) -> Iterator[Child]:
+    def _started(self, contents: Mapping[str, bytes], stdin: bytes) -> Iterator[SandboxProcess]:
         lease = leased_uid() if os.geteuid() == 0 else nullcontext(None)
         everything = {**contents, _FILTER: self._filter, _INPUT: stdin}
-        with lease as uid, in_memory(everything) as descriptors:
+        with lease as uid, files_in_memory(everything) as descriptors:
 
             def command_telling(info: int) -> tuple[str, ...]:
                 return command(
@@ -111,7 +121,7 @@ class Sandbox:
                     content_bytes=sum(map(len, contents.values())),
                 )
 
-            with started(command_telling, passed=tuple(descriptors.values())) as child:
+            with sandbox_process(command_telling, passed=tuple(descriptors.values())) as child:
                 yield child
 
 
@@ -138,7 +148,7 @@ def _check_names(names: Mapping[str, bytes]) -> None:
             )
 
 
-def _outcome(watched: Watched, code: int, limits: Limits) -> Outcome:
+def _outcome(watched: ProcessOutput, code: int, limits: Limits) -> Outcome:
     code = code if code >= 0 else 128 - code
     return Outcome(
         status=watched.stopped or _status(watched, code, limits),
@@ -150,7 +160,7 @@ def _outcome(watched: Watched, code: int, limits: Limits) -> Outcome:
     )
 
 
-def _status(watched: Watched, code: int, limits: Limits) -> Status:
+def _status(watched: ProcessOutput, code: int, limits: Limits) -> Status:
     if code == 0:
         return "ok"
     if code == 128 + signal.SIGXCPU:
@@ -162,3 +172,173 @@ def _status(watched: Watched, code: int, limits: Limits) -> Status:
         return "killed"
     last = watched.stderr.rstrip().rpartition(b"\n")[2]
     return "memory" if last.startswith(b"MemoryError") else "error"
+
+
+_TRIAL_PROGRAM = r"""
+import ctypes, json, os, resource, socket, sys
+
+given = json.load(sys.stdin)
+libc = ctypes.CDLL(None, use_errno=True)
+
+def succeeds(attempt, *arguments):
+    try:
+        attempt(*arguments)
+    except OSError:
+        return False
+    return True
+
+def connect(family, address):
+    with socket.socket(family, socket.SOCK_STREAM) as client:
+        client.settimeout(2)
+        client.connect(address)
+
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), name)
+
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+
+def status(name):
+    with open("/proc/self/status") as file:
+        return next(line.split()[1] for line in file if line.startswith(name + ":"))
+
+def writable():
+    found = []
+    for folder, below, _ in os.walk("/"):
+        if folder in ("/usr", "/proc", sys.prefix):  # each is one mount
+            below.clear()
+        if succeeds(lambda: os.close(os.open(folder + "/trial", os.O_CREAT | os.O_WRONLY))):
+            found.append(folder)
+    return sorted(found)
+
+clone_new_user = 0x10000000
+out = {
+    "reads a file outside": succeeds(open, given["file"]),
+    "writes to /proc/sys": succeeds(open, "/proc/sys/kernel/core_pattern", "w"),
+    "reaches the first process": succeeds(open, "/proc/1/mem", "r+b"),
+    "connects over TCP": succeeds(connect, socket.AF_INET, ("127.0.0.1", given["port"])),
+    "connects to a socket outside": succeeds(connect, socket.AF_UNIX, "\0" + given["abstract"]),
+    "makes a process": succeeds(fork),
+    "makes a namespace": succeeds(call, "unshare", clone_new_user),
+    "sees other processes": len([n for n in os.listdir("/proc") if n.isdigit()]) > 2,
+    "has capabilities": any(int(status(n), 16) for n in ("CapPrm", "CapEff", "CapBnd", "CapAmb")),
+    "can gain privileges": status("NoNewPrivs") != "1",
+    "is filtered by nothing": status("Seccomp") != "2",
+    "sets attributes of a folder": succeeds(lambda: os.setxattr("/tmp", "user.trial", b"x")),
+    "watches files": succeeds(call, "inotify_init1", 0),
+    "is root": 0 in os.getresuid() or 0 in os.getresgid(),
+    "has no limit on processes": resource.getrlimit(resource.RLIMIT_NPROC)[1] != given["threads"],
+    "has no limit on memory": resource.getrlimit(resource.RLIMIT_AS)[1] != given["memory"],
+    "has open files": sorted(os.listdir("/proc/self/fd")) != ["0", "1", "2", "3"],
+    "writes where it may not": writable() != given["folders"],
+}
+print(json.dumps(out))
+"""
+
+
+@runtime_checkable
+class SandboxRunner(Protocol):
+    """Runs a program in the sandbox that is tried."""
+
+    def __call__(self, program: str, *, stdin: bytes) -> Outcome:
+        """What came of it."""
+
+
+def check_holds(run: SandboxRunner, *, limits: Limits) -> None:
+    """Check that a program in a sandbox can do nothing that it shouldn't.
+
+    Args:
+        run: Runs one in it.
+        limits: What it is said to be limited to.
+
+    Raises:
+        SandboxError: It can, or it can't be run.
+    """
+    with tempfile.NamedTemporaryFile() as file, socket.socket() as tcp, _unix() as abstract:
+        os.fchmod(file.fileno(), 0o644)
+        tcp.bind(("127.0.0.1", 0))
+        for listener in (tcp, abstract):
+            listener.listen()
+        given = {
+            "file": file.name,
+            "port": tcp.getsockname()[1],
+            "abstract": abstract.getsockname()[1:].decode(),
+            "threads": limits.threads,
+            "memory": limits.memory_bytes,
+            "folders": sorted(FOLDERS),
+        }
+        found = _leaks(run, given)
+    escapes = [what for what, happened in found.items() if happened]
+    if escapes:
+        raise SandboxError(
+            f"the sandbox doesn't hold on this machine: a program in it {', '.join(escapes)}; "
+            "no program is run, so grade on another machine"
+        )
+
+
+def _leaks(run: SandboxRunner, given: dict[str, Any]) -> dict[str, bool]:
+    try:
+        outcome = run(_TRIAL_PROGRAM, stdin=json.dumps(given).encode())
+    except SandboxError as error:
+        raise SandboxError(
+            f"{str(error).rstrip('.')}. The sandbox needs {NEEDED} and leave to make namespaces: "
+            "start a container so that its root has CAP_SYS_ADMIN; where the system refuses user "
+            "namespaces to ordinary users, allow them or grade as root"
+        ) from None
+    if outcome.status != "ok":
+        told = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SandboxError(f"a first program in the sandbox ended with {outcome.status}: {told}")
+    found: dict[str, bool] = json.loads(outcome.stdout)
+    return found
+
+
+def _unix() -> socket.socket:
+    """A socket with an abstract address that the kernel chooses."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind("")
+    return listener
+
+
+@contextmanager
+def files_in_memory(contents: Mapping[str, bytes]) -> Iterator[dict[str, int]]:
+    """Yield a descriptor for each content, at its beginning; all are closed afterwards."""
+    with ExitStack() as opened:
+        descriptors = {}
+        for name, content in contents.items():
+            file = opened.enter_context(os.fdopen(os.memfd_create("sandbox"), "w+b"))
+            file.write(content)
+            file.seek(0)
+            descriptors[name] = file.fileno()
+        yield descriptors
+
+
+FIRST_UID = 61184
+UIDS = 1024
+"""Beginning where systemd draws its passing users from; no account of Debian has one of these."""
+
+_starts = itertools.count()
+
+
+@contextmanager
+def leased_uid() -> Iterator[int]:
+    """Yield a user id that no other run has, neither of this process nor of another.
+
+    What holds it is an abstract Unix address: the kernel gives it to one holder and takes it back
+    when that process ends, however it ends.
+
+    Raises:
+        SandboxError: All are taken.
+    """
+    start = os.getpid() * 61 + next(_starts)
+    for step in range(UIDS):
+        uid = FIRST_UID + (start + step) % UIDS
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as holder:
+            try:
+                holder.bind(f"\0prefill-router/sandbox/{uid}")
+            except OSError:
+                continue
+            yield uid
+            return
+    raise SandboxError(f"all {UIDS} user ids of the sandbox are taken; run fewer programs at once")

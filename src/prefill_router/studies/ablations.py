@@ -1,8 +1,11 @@
-"""The layer-selection ablation over pools and encoders (the paper's appendix A)."""
+"""The layer-selection ablation over pools and encoders (the paper's appendix A), and its page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, final
+
+from matplotlib.figure import Figure
 
 from prefill_router.activations import Activations, Pooling
 from prefill_router.data import RoutingDataset
@@ -11,6 +14,9 @@ from prefill_router.evaluation.bootstrap import plain
 from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
 from prefill_router.layers.sweep import encoder_labels
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.reporting.figures import QUIET, legend_below, new_figure, stroke, style
+from prefill_router.reporting.pages import UNDERLINED, facts, paragraph, plain_cell, table, wide
+from prefill_router.reporting.study_report import StudyFigure, StudyReport
 
 FISHER, LIMIT = "Fisher J", "BestLR"
 _TIED = 5e-5
@@ -19,7 +25,7 @@ _TIED = 5e-5
 
 @final
 @dataclass(frozen=True)
-class Ablated:
+class EncoderAblation:
     """One pool read through one encoder.
 
     Attributes:
@@ -55,7 +61,7 @@ class Ablated:
 
 @final
 @dataclass(frozen=True)
-class Ablations:
+class AblationStudy:
     """All pools and encoders.
 
     Attributes:
@@ -66,7 +72,7 @@ class Ablations:
         seed: Of the folds.
     """
 
-    rows: tuple[Ablated, ...]
+    rows: tuple[EncoderAblation, ...]
     skipped: tuple[tuple[str, str], ...]
     dim: int
     poolings: tuple[Pooling, ...]
@@ -106,7 +112,7 @@ def ablation_study(
     all_layers: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Ablations:
+) -> AblationStudy:
     """Compare the ways to select a layer for every pool under every encoder.
 
     Args:
@@ -123,7 +129,7 @@ def ablation_study(
             be judged.
     """
     shown, labels = progress or SilentProgress(), encoder_labels(stores)
-    rows, skipped = list[Ablated](), list[tuple[str, str]]()
+    rows, skipped = list[EncoderAblation](), list[tuple[str, str]]()
     for pool, train in pools.items():
         for label, store in zip(labels, stores, strict=True):
             if store.missing(train.prompt_keys):
@@ -132,14 +138,98 @@ def ablation_study(
             sites = candidate_sites(store, poolings=poolings, all_layers=all_layers)
             found = survey(store, train, sites=sites, dim=dim, progress=shown)
             grid = search(store, train, sites=sites, dims=(dim,), seed=seed, progress=shown)
-            rows.append(Ablated(pool, label, ablation(found, grid, dim=dim, poolings=poolings)))
+            rows.append(
+                EncoderAblation(pool, label, ablation(found, grid, dim=dim, poolings=poolings))
+            )
     if not rows:
         raise ConfigError(
             f"none of {len(stores)} stores holds the states of all train queries of a pool of "
             f"{list(pools)}; encode them, or name other stores"
         )
-    return Ablations(tuple(rows), tuple(skipped), dim, tuple(poolings), seed)
+    return AblationStudy(tuple(rows), tuple(skipped), dim, tuple(poolings), seed)
 
 
 def _plain(value: Any) -> Any:
     return plain(value) if isinstance(value, float) else value
+
+
+_CAPTION = (
+    "How far each way to select a layer stays below probing every layer for every target, in mean "
+    "AUC; 0 is the limit that nothing can exceed, further left is worse."
+)
+_MEANINGS = {
+    "mean AUC": "Of five-fold linear probes on the train rows, over the targets; 0.5 is chance.",
+    "Random": "The expectation over the candidate layers.",
+    "Last": "The deepest layer.",
+    "d_eff": "The layer of most effective dimensions.",
+    "alpha": "The least anisotropic layer.",
+    FISHER: "Each target's layer of greatest class separability, which needs no probes.",
+    LIMIT: "Each target's best-probing layer: the limit, for reference alone.",
+}
+
+
+def sheet(study: AblationStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
+    """Everything that the study says, for `study_report.write`."""
+    rows = [row.row() for row in study.rows]
+    components = f"{study.dim} components, {' and '.join(study.poolings)} states"
+    return StudyReport(
+        name="layers",
+        title=title,
+        said=said(study),
+        known={**known, "probes": components},
+        sections=(
+            ("Mean AUC by way to select", (paragraph(UNDERLINED, soft=True), wide(numbers(study)))),
+            ("What the columns mean", (facts(_MEANINGS),)),
+        ),
+        numbers=study.to_dict(),
+        tables={"layers": rows},
+        figures={"layers": StudyFigure(draw(study), rows, _CAPTION)},
+    )
+
+
+def said(study: AblationStudy) -> list[str]:
+    """The result in a few sentences."""
+    count, behind = len(study.rows), max(row.behind for row in study.rows)
+    lines = [
+        "Fisher J is the best practical way to select a layer, or tied to four digits, in "
+        f"{study.best} of {count} combinations of pool and encoder"
+        + (f", and at most {behind:.4f} below the best elsewhere" if study.best < count else "")
+        + f". It stays within {max(row.short for row in study.rows):.4f} of probing every layer."
+    ]
+    lines += [
+        f"Left out: {pool} under {encoder}, whose store lacks some of its queries."
+        for pool, encoder in study.skipped
+    ]
+    return lines
+
+
+def numbers(study: AblationStudy) -> str:
+    """The paper's table; the best practical way of each row is underlined."""
+    names = [selector.name for selector in study.rows[0].ways.selectors]
+    rows = []
+    for row in study.rows:
+        top = max(row.practical.values())
+        cells = [
+            plain_cell(f"{row.ways[n].auc:.4f}", best=n != LIMIT and row.ways[n].auc == top)
+            for n in names
+        ]
+        rows.append([escape(f"{row.pool}, {row.encoder}"), *cells])
+    return table(["Pool, encoder", *names], rows)
+
+
+def draw(study: AblationStudy) -> Figure:
+    """Every way's distance from the limit, a line per pool and encoder."""
+    ordered = study.rows[::-1]
+    figure = new_figure(9.4, 1.8 + 0.34 * len(ordered))
+    axes = figure.add_subplot()
+    names = list(ordered[0].practical)
+    for place, name in enumerate(names):
+        colour, _, marker = stroke(place)
+        far = [row.ways[name].auc - row.ways[LIMIT].auc for row in ordered]
+        axes.plot(far, range(len(ordered)), marker, color=colour, ms=6, label=name)
+    axes.axvline(0, color=QUIET, lw=1, ls=":")
+    style(axes, title="Below the limit, by way to select", x="mean AUC less that of BestLR")
+    axes.set_yticks(range(len(ordered)), [f"{row.pool}, {row.encoder}" for row in ordered])
+    axes.set_ylim(-0.6, len(ordered) - 0.4)
+    legend_below(figure, columns=len(names))
+    return figure

@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation.bands import Band
-from prefill_router.evaluation.bootstrap import Estimate, chunks
+from prefill_router.evaluation.bootstrap import Band, Estimate, chunks, ones
 from prefill_router.evaluation.predictions import Predictions
-from prefill_router.evaluation.weighted import ones
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.studies.ratio_order import BAND, RATIOS, Order, Reading, known_only
+from prefill_router.studies.ratio_order import BAND, RATIOS, RatioOrder, RatioReading, known_only
 
 PAIR = ("apgr", "cpt_20", "cpt_50", "cpt_80")
 """RouteLLM's numbers, for two targets."""
@@ -43,7 +41,7 @@ class RatioCurve:
         accuracy: At each; NaN where nothing was measured.
         band_ratio: Where the band is known.
         lower: The band's lower end there; 95 % of the resamples' curves stay within the band from
-            end to end (`evaluation.bands`). NaN without resamples.
+            end to end (`evaluation.bootstrap.Band`). NaN without resamples.
         upper: Its upper end.
         at: The accuracy at each of `RATIOS`, with intervals.
         summary: `mean_accuracy` over all shares, and `lift`, by how much that is above forcing the
@@ -189,10 +187,10 @@ def routing_ratio(
     if np.isnan(data.correct).all():
         raise DataError("none of these queries has a label; give scored answers")
     orders = [
-        Order.of(one.select(first.query_ids, targets=first.targets), data.correct, strong)
+        RatioOrder.of(one.select(first.query_ids, targets=first.targets), data.correct, strong)
         for one in systems.values()
     ]
-    tables: list[list[Reading]] = [[] for _ in orders]
+    tables: list[list[RatioReading]] = [[] for _ in orders]
     with (progress or SilentProgress()).task("resamples", total=float(resamples)) as advance:
         for weights in chunks(len(data), count=resamples, seed=seed, width=4 * len(data)):
             for found, order in zip(tables, orders, strict=True):
@@ -200,7 +198,9 @@ def routing_ratio(
             advance(len(weights))
     curves: list[RatioCurve] = []
     point = [order.read(ones(len(data))) for order in orders]
-    drawn = [Reading.together(parts) for parts in tables] if resamples else [None] * len(orders)
+    drawn = (
+        [RatioReading.together(parts) for parts in tables] if resamples else [None] * len(orders)
+    )
     for i, name in enumerate(systems):
         against = None if not i else (point[0], drawn[0])
         curves.append(_curve(name, orders[i], point[i], drawn[i], against))
@@ -210,10 +210,10 @@ def routing_ratio(
 
 def _curve(
     name: str,
-    order: Order,
-    point: Reading,
-    drawn: Reading | None,
-    against: tuple[Reading, Reading | None] | None,
+    order: RatioOrder,
+    point: RatioReading,
+    drawn: RatioReading | None,
+    against: tuple[RatioReading, RatioReading | None] | None,
 ) -> RatioCurve:
     share, right, known = order.points(ones(len(order.order)))
     none = np.full((0, BAND + 1), np.nan)

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
+from prefill_router.evaluation.bootstrap import PerResample, Weights, divide
 from prefill_router.evaluation.predictions import Predictions
-from prefill_router.evaluation.weighted import PerResample, Weights, divide
 
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 """The shares that tables show."""
@@ -22,7 +22,7 @@ Table = Float[NDArray[np.float64], "resample _point"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Reading:
+class RatioReading:
     """One router in some resamples.
 
     Attributes:
@@ -36,7 +36,7 @@ class Reading:
     summary: Mapping[str, PerResample]
 
     @classmethod
-    def together(cls, parts: Sequence["Reading"]) -> "Reading":
+    def together(cls, parts: Sequence["RatioReading"]) -> "RatioReading":
         """The resamples of all parts."""
         summary = {n: np.concatenate([p.summary[n] for p in parts]) for n in parts[0].summary}
         band, at = (np.concatenate([getattr(p, n) for p in parts]) for n in ("band", "at"))
@@ -45,7 +45,7 @@ class Reading:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Order:
+class RatioOrder:
     """A router's order of the queries, the most probable for the strong target first.
 
     Attributes:
@@ -61,7 +61,9 @@ class Order:
     targets: int
 
     @classmethod
-    def of(cls, predictions: Predictions, correct: NDArray[np.float64], strong: str) -> "Order":
+    def of(
+        cls, predictions: Predictions, correct: NDArray[np.float64], strong: str
+    ) -> "RatioOrder":
         """The order of a router's predictions.
 
         Args:
@@ -93,7 +95,7 @@ class Order:
         )
         return share, right, known
 
-    def read(self, weights: Weights) -> Reading:
+    def read(self, weights: Weights) -> RatioReading:
         """What is reported, in each resample."""
         share, right, known = self.points(weights)
         grid = np.concatenate([np.linspace(0, 1, BAND + 1), RATIOS])
@@ -110,7 +112,7 @@ class Order:
         }
         if self.targets == 2:
             summary |= _pair(share, accuracy)
-        return Reading(table[:, : BAND + 1], table[:, BAND + 1 :], summary)
+        return RatioReading(table[:, : BAND + 1], table[:, BAND + 1 :], summary)
 
 
 def _running(values: Table) -> Table:

@@ -6,19 +6,10 @@ from html import escape
 import numpy as np
 from matplotlib.figure import Figure
 
-from prefill_router.evaluation.document import (
-    BOLD,
-    estimate_cell,
-    facts,
-    paragraph,
-    sure,
-    table,
-    wide,
-)
-from prefill_router.evaluation.rendering import INK
-from prefill_router.evaluation.wording import interval, worded
-from prefill_router.studies.drawing import QUIET, legend_below, new_figure, stroke, style
-from prefill_router.studies.output import Drawn, Sheet
+from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.reporting.figures import INK, QUIET, legend_below, new_figure, stroke, style
+from prefill_router.reporting.pages import BOLD, estimate_cell, facts, paragraph, sure, table, wide
+from prefill_router.reporting.study_report import StudyFigure, StudyReport
 from prefill_router.studies.ratio import PAIR, RatioCurve, RatioStudy
 from prefill_router.studies.ratio_order import RATIOS
 
@@ -46,11 +37,11 @@ _PAIR_MEANING = {
 }
 
 
-def sheet(study: RatioStudy, *, title: str, known: Mapping[str, str]) -> Sheet:
-    """Everything that the study says, for `output.write`."""
+def sheet(study: RatioStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
+    """Everything that the study says, for `study_report.write`."""
     pair = PAIR[0] in study.curves[0].summary
     meanings = {**_MEANINGS, **(_PAIR_MEANING if pair else {})}
-    return Sheet(
+    return StudyReport(
         name="ratio",
         title=title,
         said=said(study),
@@ -63,7 +54,7 @@ def sheet(study: RatioStudy, *, title: str, known: Mapping[str, str]) -> Sheet:
         ),
         numbers=study.to_dict(),
         tables={"ratio": _table(study)},
-        figures={"ratio": Drawn(draw(study), study.rows(), _caption(study))},
+        figures={"ratio": StudyFigure(draw(study), study.rows(), _caption(study))},
     )
 
 

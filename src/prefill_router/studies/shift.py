@@ -21,8 +21,8 @@ from prefill_router.evaluation.evaluation import Estimates
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import Router
-from prefill_router.studies.fitted import Failed, fit_all
-from prefill_router.studies.shift_plan import Arm, Arms, Shift, arms
+from prefill_router.studies.recipe_fits import RecipeFailure, fit_all
+from prefill_router.studies.shift_arms import Arm, Shift, ShiftArms, arms
 
 ARMS: tuple[Arm, ...] = get_args(Arm)
 Number = Literal["argmax_accuracy", "auc_mean", "brier_mean", "max_lam_accuracy"]
@@ -32,7 +32,7 @@ NUMBERS: tuple[Number, ...] = get_args(Number)
 
 @final
 @dataclass(frozen=True)
-class Shifted:
+class ShiftResult:
     """One recipe in the three arms, on the same test queries.
 
     Attributes:
@@ -71,9 +71,9 @@ class ShiftStudy:
     """
 
     shift: Shift
-    arms: Arms
-    routers: tuple[Shifted, ...]
-    failed: tuple[Failed, ...]
+    arms: ShiftArms
+    routers: tuple[ShiftResult, ...]
+    failed: tuple[RecipeFailure, ...]
     resamples: int
     seed: int
 
@@ -149,7 +149,7 @@ def shift_study(
     if not recipes:
         raise ConfigError("there is no router; name at least one")
     shown, parts = progress or SilentProgress(), arms(dataset, drawn, shift, seed=seed)
-    found, failed = list[Shifted](), list[Failed]()
+    found, failed = list[ShiftResult](), list[RecipeFailure]()
     fitted: dict[Arm, dict[str, Router]] = {arm: {} for arm in ARMS}
     for arm in ARMS:
         routers, lost = fit_all(
@@ -162,7 +162,7 @@ def shift_study(
             progress=shown,
         )
         fitted[arm] = {one.name: one.router for one in routers}
-        failed += [Failed(one.name, f"{arm}: {one.why}") for one in lost]
+        failed += [RecipeFailure(one.name, f"{arm}: {one.why}") for one in lost]
     test = dataset.select(parts.splits["reference"]["test"])
     for name in recipes:
         if all(name in fitted[arm] for arm in ARMS):
@@ -179,7 +179,7 @@ def _judged(
     resamples: int,
     seed: int,
     progress: Progress,
-) -> Shifted:
+) -> ShiftResult:
     systems = {
         str(arm): (router.predict(test, stores=states), router.policy)
         for arm, router in routers.items()
@@ -187,7 +187,7 @@ def _judged(
     both = paired(
         systems, test, reference="shifted", resamples=resamples, seed=seed, progress=progress
     )
-    return Shifted(
+    return ShiftResult(
         name,
         {arm: _kept(both.headline[arm]) for arm in ARMS},
         {number: _negated(both.difference["reference"][number]) for number in NUMBERS},

@@ -8,20 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.document import (
-    BOLD,
-    estimate_cell,
-    facts,
-    paragraph,
-    sure,
-    table,
-    wide,
-)
-from prefill_router.evaluation.wording import interval, worded
-from prefill_router.studies.drawing import QUIET, STROKES, legend_below, new_figure, style
-from prefill_router.studies.output import Drawn, Sheet
-from prefill_router.studies.shift import ARMS, Number, Shifted, ShiftStudy
-from prefill_router.studies.shift_plan import Arm
+from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.reporting.figures import QUIET, STROKES, legend_below, new_figure, style
+from prefill_router.reporting.pages import BOLD, estimate_cell, facts, paragraph, sure, table, wide
+from prefill_router.reporting.study_report import StudyFigure, StudyReport
+from prefill_router.studies.shift import ARMS, Number, ShiftResult, ShiftStudy
+from prefill_router.studies.shift_arms import Arm
 
 NAMES: Mapping[Arm, str] = {
     "reference": "trained on all",
@@ -48,9 +40,9 @@ _DRAWN: tuple[Number, ...] = ("argmax_accuracy", "auc_mean")
 _ORDER: tuple[Arm, ...] = ("reference", "equal", "shifted")
 
 
-def sheet(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> Sheet:
-    """Everything that the study says, for `output.write`."""
-    return Sheet(
+def sheet(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
+    """Everything that the study says, for `study_report.write`."""
+    return StudyReport(
         name="shift",
         title=title,
         said=said(study),
@@ -64,7 +56,9 @@ def sheet(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> Sheet:
         ),
         numbers=study.to_dict(),
         tables={"shift": study.rows(), "paper": paper_rows(study)},
-        figures={"shift": Drawn(draw(study), study.rows(), _CAPTION)} if study.routers else {},
+        figures={"shift": StudyFigure(draw(study), study.rows(), _CAPTION)}
+        if study.routers
+        else {},
     )
 
 
@@ -153,7 +147,7 @@ def draw(study: ShiftStudy) -> Figure:
 
 
 def _draw_row(
-    axes: Axes, row: int, one: Shifted, number: Number, *, scale: float, named: bool
+    axes: Axes, row: int, one: ShiftResult, number: Number, *, scale: float, named: bool
 ) -> None:
     for place, arm in enumerate(_ORDER):
         colour, _, marker = STROKES[place]
@@ -172,7 +166,7 @@ def _of(study: ShiftStudy, number: Number) -> Sequence[str]:
     )
 
 
-def _lost(one: Shifted) -> str:
+def _lost(one: ShiftResult) -> str:
     loss = one.loss["argmax_accuracy"]
     spread = interval(loss, "points")
     if not np.isfinite(loss.value):

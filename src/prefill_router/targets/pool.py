@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import date as day
 from typing import Any, TypeVar, final
 
-from prefill_router.brief import brief
 from prefill_router.errors import ConfigError, nearest
-from prefill_router.targets.ability import Endpoint
-from prefill_router.targets.provider import SERVED, Provider, public_address
+from prefill_router.short_repr import short_repr
+from prefill_router.targets.provider import SERVED, Endpoint, Provider, public_address
 from prefill_router.targets.target import Target
 
 
-@brief
+@short_repr
 @final
 @dataclass(frozen=True)
 class Pool:

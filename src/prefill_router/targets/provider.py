@@ -1,4 +1,8 @@
-"""Providers: who serves targets, in which dialect, and how hard they may be asked."""
+"""Providers: who serves targets, in which dialect, and how hard they may be asked.
+
+Beside them the words for what a target can do: its abilities beyond answering texts, and the
+endpoints that it may be called by.
+"""
 
 import math
 import re
@@ -7,7 +11,19 @@ from typing import Literal, final, get_args
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from prefill_router.errors import ConfigError
-from prefill_router.targets.ability import Endpoint
+
+Ability = Literal["tools", "images", "audio", "files", "json_schema"]
+"""What a request may need of its target.
+
+- `tools`: calling functions; `json_schema`: answers that follow a schema;
+- `images`, `audio`, `files`: content parts of these kinds.
+"""
+ABILITIES: tuple[Ability, ...] = get_args(Ability)
+
+Endpoint = Literal["chat", "completions", "responses", "embeddings", "messages"]
+"""The calls that a target may serve: OpenAI's, and `messages`, which is Anthropic's."""
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
+
 
 Dialect = Literal[
     "openai", "anthropic", "vllm", "sglang", "openrouter", "deepseek", "qwen", "nemotron"

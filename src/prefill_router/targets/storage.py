@@ -36,15 +36,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from prefill_router import files
 from prefill_router.errors import ConfigError, FormatError
-from prefill_router.targets.ability import Ability, Endpoint
 from prefill_router.targets.pool import Pool
-from prefill_router.targets.provider import Dialect, Provider
-from prefill_router.targets.request import RequestOptions
-from prefill_router.targets.target import Target
+from prefill_router.targets.provider import Ability, Dialect, Endpoint, Provider
+from prefill_router.targets.target import RequestOptions, Target
 from prefill_router.yaml_files import DistinctLoader, NotYamlError, Number, WholeNumber, parse_yaml
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
 
 _Row = TypeVar("_Row")
 _Made = TypeVar("_Made")
@@ -52,11 +51,11 @@ _Made = TypeVar("_Made")
 _PRICE_COLUMNS = ("target", "usd_per_million_input_tokens", "usd_per_million_output_tokens")
 
 
-class _Strict(BaseModel):
+class _PoolFileModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _RequestModel(_Strict):
+class _RequestModel(_PoolFileModel):
     max_tokens: WholeNumber | None = None
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
@@ -67,7 +66,7 @@ class _RequestModel(_Strict):
     extra_body: dict[str, Any] | None = None
 
 
-class _TargetModel(_Strict):
+class _TargetModel(_PoolFileModel):
     name: str
     input_price: Number | None = None
     output_price: Number | None = None
@@ -83,7 +82,7 @@ class _TargetModel(_Strict):
     serves: tuple[Endpoint, ...] | None = None
 
 
-class _ProviderModel(_Strict):
+class _ProviderModel(_PoolFileModel):
     name: str
     base_url: str
     dialect: Dialect | None = None
@@ -97,7 +96,7 @@ class _ProviderModel(_Strict):
     silence_seconds: Number | None = None
 
 
-class _PoolModel(_Strict):
+class _PoolModel(_PoolFileModel):
     prices_date: str | None = None
     providers: list[_ProviderModel] = Field(default_factory=list)
     targets: list[_TargetModel] = Field(min_length=1)
@@ -118,7 +117,7 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
     try:
         model = _PoolModel.model_validate(value)
     except ValidationError as error:
-        raise FormatError(*map(_told, error.errors()), file=source) from None
+        raise FormatError(*map(_field_error, error.errors()), file=source) from None
     wrong: list[str] = []
     providers = tuple(_each(_provider, model.providers, wrong))
     targets = tuple(_each(_target, model.targets, wrong))
@@ -142,12 +141,12 @@ def _each(make: Callable[[_Row], _Made], rows: Iterable[_Row], wrong: list[str])
             wrong += error.told
 
 
-def _told(error: "ErrorDetails") -> str:
+def _field_error(error: "ErrorDetails") -> str:
     place = ".".join(map(str, error["loc"]))
-    return f"{place}: {_words(error)}"
+    return f"{place}: {_field_message(error)}"
 
 
-def _words(error: "ErrorDetails") -> str:
+def _field_message(error: "ErrorDetails") -> str:
     """What is wrong with a field, and what would do; without its value, which may be a key."""
     if error["type"] != "extra_forbidden":
         return error["msg"]

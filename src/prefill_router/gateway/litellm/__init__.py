@@ -3,7 +3,14 @@
 LiteLLM itself is never imported: what is followed are its file and interface.
 """
 
-from prefill_router.gateway.litellm.importing import Imported, LeftOut, import_config
-from prefill_router.gateway.litellm.strategy import PrefillRouterStrategy, SpentError
+from prefill_router.gateway.litellm.config import ImportedConfig, OmittedSetting, import_config
+from prefill_router.gateway.litellm.gateway_client import SpentError
+from prefill_router.gateway.litellm.strategy import PrefillRouterStrategy
 
-__all__ = ["Imported", "LeftOut", "PrefillRouterStrategy", "SpentError", "import_config"]
+__all__ = [
+    "ImportedConfig",
+    "OmittedSetting",
+    "PrefillRouterStrategy",
+    "SpentError",
+    "import_config",
+]

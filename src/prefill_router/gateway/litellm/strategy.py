@@ -2,7 +2,8 @@
 
 LiteLLM's `set_custom_routing_strategy`, or `register_plugin` since 1.109, puts a strategy's two
 methods in the place of its own; each is given a request, and returns one entry of the Router's
-`model_list` (https://docs.litellm.ai/docs/routing, "Custom Routing Strategy").
+`model_list` (https://docs.litellm.ai/docs/routing, "Custom Routing Strategy"). Which of LiteLLM's
+model groups are asked for a deployment, one after the other, follows from the router's order.
 """
 
 import logging
@@ -14,9 +15,14 @@ from pathlib import Path
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.litellm.asking import AskedGateway, NoDecisionError, SpentError
-from prefill_router.gateway.litellm.groups import candidates
-from prefill_router.gateway.litellm.request import Asked, failed_before, read_asked
+from prefill_router.gateway.litellm.gateway_client import (
+    GatewayClient,
+    LiteLLMRequest,
+    NoDecisionError,
+    SpentError,
+    failed_before,
+    read_request,
+)
 from prefill_router.policy import check_lam
 
 __all__ = ["PrefillRouterStrategy", "SpentError"]
@@ -88,8 +94,8 @@ class PrefillRouterStrategy:
         timeout: float,
     ) -> Any:
         if gateway is not None:
-            return AskedGateway(gateway, lam=lam, api_key_env=api_key_env, seconds=timeout)
-        from prefill_router.gateway.litellm.local import LocalRouter
+            return GatewayClient(gateway, lam=lam, api_key_env=api_key_env, seconds=timeout)
+        from prefill_router.gateway.litellm.local_router import LocalRouter
 
         return LocalRouter(Path(router or ""), lam=0.5 if lam is None else lam, seconds=timeout)
 
@@ -139,12 +145,12 @@ class PrefillRouterStrategy:
         self,
         model: str,
         given: Mapping[str, Any],
-        decide: Callable[[Asked], Any],
+        decide: Callable[[LiteLLMRequest], Any],
         pick: Callable[..., Any],
     ) -> Any:
         """The deployment; waits only where `decide` and `pick` are awaited."""
         order = await self._order(model, given, decide)
-        names = candidates(
+        names = group_names(
             _model_list(self._router),
             order=order,
             model=model,
@@ -163,12 +169,12 @@ class PrefillRouterStrategy:
         raise ConfigError("LiteLLM's Router has no deployment for the request; give it one")
 
     async def _order(
-        self, model: str, given: Mapping[str, Any], decide: Callable[[Asked], Any]
+        self, model: str, given: Mapping[str, Any], decide: Callable[[LiteLLMRequest], Any]
     ) -> tuple[str, ...]:
         """The decision's order of targets; empty where the request isn't routed, or none is had."""
         if model != self._group or given["specific_deployment"] or _picking.get():
             return ()
-        asked = read_asked(given["messages"], given["input"], given["request_kwargs"])
+        asked = read_request(given["messages"], given["input"], given["request_kwargs"])
         if asked is None:
             return ()
         try:
@@ -251,3 +257,61 @@ def _theirs() -> tuple[type[Exception], ...]:
     import openai
 
     return (ValueError, openai.OpenAIError)
+
+
+def group_names(
+    model_list: Sequence[Any],
+    *,
+    order: Sequence[str],
+    model: str,
+    routed: bool,
+    failed: Mapping[str, int],
+) -> tuple[str, ...]:
+    """Names that LiteLLM is to pick a deployment by, in turn; empty where it has none.
+
+    A target that has no group of its name is looked for among the deployments' models, with and
+    without the provider's name, which LiteLLM knows as names too.
+
+    Args:
+        model_list: The Router's deployments.
+        order: Targets, the chosen one first; empty without a decision.
+        model: What the request asks for.
+        routed: Whether that is the group whose requests are routed; where it has no deployments
+            either, the Router's first group is the last resort.
+        failed: How often each deployment failed at this request, by its id: targets that failed
+            as often as they have deployments are asked after the others.
+    """
+    every = [row for row in model_list if isinstance(row, Mapping)]
+    groups = [row["model_name"] for row in every if isinstance(row.get("model_name"), str)]
+    rounds: dict[str, int] = {}
+    names: list[str] = []
+    for target in order:
+        name = target if target in groups else _model_of(target, every)
+        if name is not None and name not in names:
+            names.append(name)
+            rows = [row for row in every if name in _names(row)]
+            rounds[name] = sum(failed.get(_id(row), 0) for row in rows) // len(rows)
+    names.sort(key=rounds.__getitem__)
+    last = model if not routed or model in groups else next(iter(groups), None)
+    if last is not None and last not in names:
+        names.append(last)
+    return tuple(names)
+
+
+def _names(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What LiteLLM knows a deployment by."""
+    params = row.get("litellm_params")
+    return (row.get("model_name"), params.get("model") if isinstance(params, Mapping) else None)
+
+
+def _model_of(target: str, every: Sequence[Mapping[str, Any]]) -> str | None:
+    for row in every:
+        model = _names(row)[1]
+        if isinstance(model, str) and target in (model, model.partition("/")[2]):
+            return model
+    return None
+
+
+def _id(row: Mapping[str, Any]) -> str:
+    info = row.get("model_info")
+    return str(info.get("id")) if isinstance(info, Mapping) else ""

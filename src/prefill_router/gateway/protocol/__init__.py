@@ -1,24 +1,36 @@
-"""Reading requests: their bytes, what they ask for, and what answering them needs."""
+"""Requests as they come: their bytes, what they ask for, and what answering them needs.
 
-from prefill_router.gateway.protocol.envelope import Envelope, read_envelope
-from prefill_router.gateway.protocol.names import ROUTING_NAMES, Asked, parse_model
-from prefill_router.gateway.protocol.passing import Header, Passing, to_client
-from prefill_router.gateway.protocol.scored import scored_prompt
-from prefill_router.gateway.protocol.splicing import Splicer
-from prefill_router.gateway.protocol.wishes import NO_WISHES, Wishes, read_wishes
+envelope          a request's body, read once: checked, and what the encoder reads of it
+json_splice       a JSON object with the place of each value; the same bytes for another model
+turns             a request's turns as text, its conversation, and what a target must be able to do
+routing_options   what the model's name and the request's own headers ask of its decision
+headers           which headers go on, to the target and back to the client
+"""
+
+from prefill_router.gateway.protocol.envelope import Envelope, read_envelope, scored_prompt
+from prefill_router.gateway.protocol.headers import Header, HeaderFilter, to_client
+from prefill_router.gateway.protocol.json_splice import Splicer
+from prefill_router.gateway.protocol.routing_options import (
+    NO_PREFERENCES,
+    ROUTING_NAMES,
+    RequestedModel,
+    RoutingPreferences,
+    parse_model,
+    read_preferences,
+)
 
 __all__ = [
-    "NO_WISHES",
+    "NO_PREFERENCES",
     "ROUTING_NAMES",
-    "Asked",
     "Envelope",
     "Header",
-    "Passing",
+    "HeaderFilter",
+    "RequestedModel",
+    "RoutingPreferences",
     "Splicer",
-    "Wishes",
     "parse_model",
     "read_envelope",
-    "read_wishes",
+    "read_preferences",
     "scored_prompt",
     "to_client",
 ]

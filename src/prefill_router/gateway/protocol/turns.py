@@ -1,15 +1,18 @@
-"""The turns of a request as text, whatever its endpoint calls them.
+"""The turns of a request, whatever its endpoint calls them: their text, and what follows from them.
 
 Roles become those of `Message`: `developer` is `system`, `function` is `tool`, and whoever else
-speaks counts as the user.
+speaks counts as the user. The text of a content is read in any of the shapes that the protocols
+know. From the turns follow the conversation that a request belongs to, the tool loop that it ends,
+and what a target must be able to do to answer it.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prefill_router.data import Message
-from prefill_router.gateway.protocol.content import call_text, calls_text, content_text
-from prefill_router.targets import Endpoint
+from prefill_router.targets import Ability, Endpoint
 
 _ROLES = {
     "user": "user",
@@ -118,3 +121,231 @@ def _plain(given: object) -> Iterator[Message]:
         for part in given:
             if isinstance(part, str):
                 yield Message("user", part)
+
+
+MOST_DEEP = 4
+"""Contents that may stand in each other: a tool's result, a document in it, and its parts."""
+
+
+def content_text(content: object, deep: int = 0) -> str:
+    """The text of a content: itself, or that of its parts, a line apart; images and such have none.
+
+    Args:
+        content: A text, a list of parts, or nothing.
+        deep: How many contents this one stands in.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or deep >= MOST_DEEP:
+        return ""
+    if len(content) == 1:
+        return part_text(content[0], deep)
+    return "\n".join(filter(None, (part_text(part, deep) for part in content)))
+
+
+def part_text(part: object, deep: int = 0) -> str:
+    """The text of one part; a call of a tool has its name and arguments."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        return ""
+    for name in ("text", "refusal"):
+        text = part.get(name)
+        if isinstance(text, str):
+            return text
+    if part.get("type") in ("tool_use", "server_tool_use", "mcp_tool_use"):
+        return call_text(part.get("name"), part.get("input"))
+    source = part.get("source")
+    if isinstance(source, dict):  # a document, whose other kinds are files
+        return _source_text(source, deep)
+    return content_text(part.get("content"), deep + 1)
+
+
+def call_text(name: object, arguments: object) -> str:
+    """The text of a call of a tool: its name, and its arguments as they were written."""
+    told = arguments if isinstance(arguments, str) else _written(arguments)
+    return " ".join(filter(None, (name if isinstance(name, str) else "", told)))
+
+
+def calls_text(turn: Mapping[str, Any]) -> str:
+    """The texts of the calls in a message of Chat Completions, a line apart."""
+    calls = turn.get("tool_calls")
+    found = [_call(call) for call in calls] if isinstance(calls, list) else []
+    single = turn.get("function_call")
+    if isinstance(single, dict):
+        found.append(call_text(single.get("name"), single.get("arguments")))
+    return "\n".join(filter(None, found))
+
+
+def _call(call: object) -> str:
+    if not isinstance(call, dict):
+        return ""
+    for kind, what in (("function", "arguments"), ("custom", "input")):
+        called = call.get(kind)
+        if isinstance(called, dict):
+            return call_text(called.get("name"), called.get(what))
+    return ""
+
+
+def _source_text(source: Mapping[str, Any], deep: int) -> str:
+    if source.get("type") == "text" and isinstance(source.get("data"), str):
+        return str(source["data"])
+    return content_text(source.get("content"), deep + 1)
+
+
+def _written(arguments: object) -> str:
+    if arguments is None:
+        return ""
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except RecursionError:  # read at a shallower place; the target may still read it
+        return ""
+
+
+_session_in = re.compile(r"""session(?:_?id)?["']?[\s:=_-]+["']?([0-9A-Za-z-]{8,128})""").search
+
+
+def read_session_hint(endpoint: Endpoint, value: Mapping[str, Any]) -> str | None:
+    """What the client itself calls the conversation; None where it doesn't.
+
+    In this order: `metadata.session_id`; the `conversation` of the Responses API; the session that
+    Anthropic's `metadata.user_id` holds, as some coding agents write it; `prompt_cache_key`, which
+    names what shares a prompt cache, and so what a switch would throw away. `user`,
+    `safety_identifier` and a `user_id` without a session name a person, who may hold many
+    conversations at once, and are not taken.
+    """
+    metadata = value.get("metadata")
+    told = metadata if isinstance(metadata, dict) else {}
+    conversation = value.get("conversation") if endpoint == "responses" else None
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
+    user = told.get("user_id") if endpoint == "messages" else None
+    found = _session_in(user) if isinstance(user, str) else None
+    hints = (told.get("session_id"), conversation, found and found[1])
+    for hint in (*hints, value.get("prompt_cache_key")):
+        if isinstance(hint, str) and hint.strip():
+            return hint
+    return None
+
+
+def read_loop(endpoint: Endpoint, value: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The ids of the tool calls whose results end the request; None where no results end it."""
+    if endpoint == "messages":
+        return _of_message(value["messages"])
+    if endpoint == "chat":
+        return _of_last(value["messages"], "tool_call_id", responses=False)
+    items = value.get("input")
+    if endpoint == "responses" and isinstance(items, list):
+        return _of_last(items, "call_id", responses=True)
+    return None
+
+
+def _of_last(turns: list[dict[str, Any]], name: str, *, responses: bool) -> tuple[str, ...] | None:
+    ids: list[str] = []
+    results = 0
+    for turn in reversed(turns):
+        if not (is_result(turn) if responses else turn["role"] in ("tool", "function")):
+            break
+        results += 1
+        if isinstance(turn.get(name), str):
+            ids.append(turn[name])
+    return tuple(reversed(ids)) if results else None
+
+
+def _of_message(turns: list[dict[str, Any]]) -> tuple[str, ...] | None:
+    results = results_of(turns[-1].get("content")) if turns else []
+    ids = [result.get("tool_use_id") for result in results]
+    return tuple(name for name in ids if isinstance(name, str)) if results else None
+
+
+NOTHING: frozenset[Ability] = frozenset()
+_PARTS: dict[str, Ability] = {
+    "image_url": "images",
+    "input_image": "images",
+    "image": "images",
+    "image_embeds": "images",
+    "computer_screenshot": "images",
+    "video_url": "images",  # the nearest there is: who can't see pictures sees no film
+    "input_video": "images",
+    "video": "images",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "audio": "audio",
+    "file": "files",
+    "input_file": "files",
+    "document": "files",
+    "container_upload": "files",
+    "tool_use": "tools",
+    "tool_result": "tools",
+}
+
+
+def read_needs(endpoint: Endpoint, value: Mapping[str, Any]) -> frozenset[Ability]:
+    """What the answer to this request takes, beside text.
+
+    A document whose source is text counts as a file all the same: it is sent as one.
+    """
+    if endpoint in ("completions", "embeddings"):
+        return NOTHING
+    needs: set[Ability] = set()
+    given = value.get("tools") or value.get("functions")
+    if given or _is_forced(value.get("tool_choice")) or _is_forced(value.get("function_call")):
+        needs.add("tools")
+    if _has_schema(value):
+        needs.add("json_schema")
+    modalities = value.get("modalities")
+    if isinstance(modalities, list) and "audio" in modalities:
+        needs.add("audio")
+    turns = value.get("input" if endpoint == "responses" else "messages")
+    if isinstance(turns, list):
+        for turn in turns:
+            _add_of_turn(turn, needs)
+    return frozenset(needs) if needs else NOTHING
+
+
+def _is_forced(choice: object) -> bool:
+    return choice is not None and choice != "none"
+
+
+def _has_schema(value: Mapping[str, Any]) -> bool:
+    for name in ("response_format", "output_format"):
+        if _is_schema(value.get(name)):
+            return True
+    for name in ("text", "output_config"):
+        part = value.get(name)
+        if isinstance(part, dict) and _is_schema(part.get("format")):
+            return True
+    return False
+
+
+def _is_schema(told: object) -> bool:
+    return isinstance(told, dict) and told.get("type") == "json_schema"
+
+
+def _add_of_turn(turn: Mapping[str, Any], needs: set[Ability]) -> None:
+    content, role = turn.get("content"), turn.get("role")
+    if role in ("tool", "function") or turn.get("tool_calls") or turn.get("function_call"):
+        needs.add("tools")
+    if isinstance(content, list):
+        _add_of_parts(content, needs, 0)
+    if role is None:  # an item of the Responses API
+        kind, output = turn.get("type"), turn.get("output")
+        if is_result(turn) or (isinstance(kind, str) and kind.endswith("_call")):
+            needs.add("tools")
+        _add_of_parts(output if isinstance(output, list) else [output], needs, 0)
+
+
+def _add_of_parts(parts: list[Any], needs: set[Ability], deep: int) -> None:
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text" or not isinstance(kind, str):
+            continue
+        if kind in _PARTS:
+            needs.add(_PARTS[kind])
+        for inner in (part.get("content"), _inside(part.get("source"))):
+            if isinstance(inner, list) and deep < MOST_DEEP:
+                _add_of_parts(inner, needs, deep + 1)
+
+
+def _inside(source: object) -> object:
+    return source.get("content") if isinstance(source, dict) else None

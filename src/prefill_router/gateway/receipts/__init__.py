@@ -1,13 +1,19 @@
 """Receipts: one row for each request, in SQLite or PostgreSQL."""
 
-from prefill_router.gateway.receipts.explain import Explanation, TargetLine, decide_again, explain
-from prefill_router.gateway.receipts.export import Export, export
-from prefill_router.gateway.receipts.feedback import Feedback
-from prefill_router.gateway.receipts.kept import as_kept, prompt_of
-from prefill_router.gateway.receipts.opening import open_store
-from prefill_router.gateway.receipts.reading import (
-    Spending,
-    Turn,
+from prefill_router.gateway.receipts.dataset_export import DatasetExport, export
+from prefill_router.gateway.receipts.explanation import (
+    AffinityRule,
+    Explanation,
+    TargetLine,
+    affinity_rule_details,
+    affinity_rule_of,
+    decide_again,
+    explain,
+    scale_details,
+)
+from prefill_router.gateway.receipts.reader import (
+    RequestSpend,
+    SessionTurn,
     is_recorded,
     latest_feedback,
     read_receipts,
@@ -16,56 +22,53 @@ from prefill_router.gateway.receipts.reading import (
     sessions_since,
     spend_since,
 )
-from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.receipts.recorded import ExpectedCurve, Point, Recorded
 from prefill_router.gateway.receipts.replay import (
     Replay,
-    Setting,
+    ReplaySetting,
     at_prices,
     by_router,
     check_any,
     replay,
-    setting,
+    replay_setting,
 )
-from prefill_router.gateway.receipts.scaled import (
-    Keeping,
-    keeping_details,
-    keeping_of,
-    scale_details,
-)
-from prefill_router.gateway.receipts.store import DownError, RowError, Store
+from prefill_router.gateway.receipts.replay_table import ExpectedCurve, Recorded, ReplayPoint
+from prefill_router.gateway.receipts.rows import Feedback, as_kept, prompt_of
+from prefill_router.gateway.receipts.store import DownError, RowError, Store, open_store
 from prefill_router.gateway.receipts.summary import (
-    Instead,
     KeyTotals,
     ReceiptsSummary,
+    SingleTargetCosts,
     TargetTotals,
     summary,
 )
-from prefill_router.gateway.receipts.writer import Writer, WriterStats
+from prefill_router.gateway.receipts.writer import ReceiptWriter, WriterStats
+from prefill_router.gateway.records import Receipt
 
 __all__ = [
+    "AffinityRule",
+    "DatasetExport",
     "DownError",
     "ExpectedCurve",
     "Explanation",
-    "Export",
     "Feedback",
-    "Instead",
-    "Keeping",
     "KeyTotals",
-    "Point",
     "Receipt",
+    "ReceiptWriter",
     "ReceiptsSummary",
     "Recorded",
     "Replay",
+    "ReplayPoint",
+    "ReplaySetting",
+    "RequestSpend",
     "RowError",
-    "Setting",
-    "Spending",
+    "SessionTurn",
+    "SingleTargetCosts",
     "Store",
     "TargetLine",
     "TargetTotals",
-    "Turn",
-    "Writer",
     "WriterStats",
+    "affinity_rule_details",
+    "affinity_rule_of",
     "as_kept",
     "at_prices",
     "by_router",
@@ -74,18 +77,16 @@ __all__ = [
     "explain",
     "export",
     "is_recorded",
-    "keeping_details",
-    "keeping_of",
     "latest_feedback",
     "open_store",
     "prompt_of",
     "read_receipts",
     "recent",
     "replay",
+    "replay_setting",
     "scale_details",
     "scored_receipts",
     "sessions_since",
-    "setting",
     "spend_since",
     "summary",
 ]

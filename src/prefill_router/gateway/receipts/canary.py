@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from prefill_router.errors import DataError
-from prefill_router.gateway.receipts.feedback import Feedback
-from prefill_router.gateway.receipts.receipt import Receipt
+from prefill_router.gateway.receipts.rows import Feedback
+from prefill_router.gateway.records import Receipt
 
 Scored = tuple[Receipt, Sequence[Feedback]]
 _ROUTED = ("policy", "session", "fallback")

@@ -11,21 +11,22 @@ from numpy.typing import NDArray
 from prefill_router.cost import CostScale
 from prefill_router.data import Prompt, prompt_key
 from prefill_router.errors import DataError
-from prefill_router.gateway.receipts.kept import prompt_of
-from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.receipts.recorded import PerCell, PerRequest, Recorded, Who
+from prefill_router.gateway.receipts.replay_table import PerCell, PerRequest, Recorded, Who
+from prefill_router.gateway.receipts.rows import prompt_of
+from prefill_router.gateway.records import Receipt
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool
 
 if TYPE_CHECKING:
     from prefill_router.router import Router
 
+
 _MILLION = 1e6
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ReplaySetting:
     """What one setting would have done.
 
     Attributes:
@@ -70,7 +71,7 @@ class Replay:
     """
 
     recorded: Recorded
-    settings: tuple[Setting, ...]
+    settings: tuple[ReplaySetting, ...]
     notes: tuple[str, ...] = ()
     sessions: bool = False
 
@@ -90,9 +91,9 @@ def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = 
     check_any(recorded)
     own = recorded.at_own_lam()
     settings = [
-        setting(recorded, "as it was", recorded.chosen),
-        setting(recorded, "at its own lam", own),
-        *(setting(recorded, f"lam = {lam:g}", recorded.at(lam)) for lam in lams),
+        replay_setting(recorded, "as it was", recorded.chosen),
+        replay_setting(recorded, "at its own lam", own),
+        *(replay_setting(recorded, f"lam = {lam:g}", recorded.at(lam)) for lam in lams),
     ]
     return Replay(recorded, tuple(settings), tuple(notes))
 
@@ -111,7 +112,9 @@ def check_any(recorded: Recorded) -> None:
         )
 
 
-def setting(recorded: Recorded, name: str, who: Who, *, cost: PerRequest | None = None) -> Setting:
+def replay_setting(
+    recorded: Recorded, name: str, who: Who, *, cost: PerRequest | None = None
+) -> ReplaySetting:
     """What a choice of targets would have given.
 
     Args:
@@ -125,7 +128,7 @@ def setting(recorded: Recorded, name: str, who: Who, *, cost: PerRequest | None 
     if cost is not None and recorded.priced.all():
         estimated = float(cost.sum())
     same = (who == recorded.chosen) & ~np.isnan(recorded.observed)
-    return Setting(
+    return ReplaySetting(
         name=name,
         requests=len(recorded),
         changed=int((who != recorded.chosen).sum()),

@@ -1,19 +1,20 @@
-"""A receipt as one flat row of plain values, and back.
+"""A receipt, and feedback on an answer, as one flat row of plain values, and back.
 
 What is asked for in queries has a column of its own; the rest is JSON in text columns, in ASCII, so
-that no text of a client's can be refused by a database.
+that no text of a client's can be refused by a database. Feedback is how good somebody found an
+answer.
 """
 
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, final
 
-from prefill_router.errors import CorruptError
-from prefill_router.gateway.choice import Choice
-from prefill_router.gateway.outcome import Attempt, Outcome
-from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.upstream import Usage
+from prefill_router.client import Usage
+from prefill_router.data import Message, Prompt
+from prefill_router.errors import CorruptError, DataError
+from prefill_router.gateway.records import Receipt, RequestOutcome, RoutingDecision, TargetAttempt
 
 Kind = Literal["text", "real", "integer"]
 Value = str | int | float | None
@@ -193,7 +194,7 @@ def _corrupt(identity: str) -> CorruptError:
     )
 
 
-def _answer(outcome: Outcome) -> dict[str, Any]:
+def _answer(outcome: RequestOutcome) -> dict[str, Any]:
     """What else is known of an answer; `usage` is null where nothing is, else as reported."""
     return {
         "usage": None if outcome.usage is None else dict(outcome.usage.reported),
@@ -203,14 +204,14 @@ def _answer(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _of_session(choice: Choice) -> dict[str, Any]:
+def _of_session(choice: RoutingDecision) -> dict[str, Any]:
     """What else is known of a request's conversation; it stands among the details."""
     cached = {"cached": dict(choice.cached)} if choice.cached else {}
     return {**cached, "opening": True} if choice.opening else cached
 
 
-def _choice(value: dict[str, Any], *, opening: bool, cached: dict[str, float]) -> Choice:
-    return Choice(
+def _choice(value: dict[str, Any], *, opening: bool, cached: dict[str, float]) -> RoutingDecision:
+    return RoutingDecision(
         id=value["id"],
         order=tuple(json.loads(value["ranking"])),
         reason=value["reason"],
@@ -230,15 +231,15 @@ def _choice(value: dict[str, Any], *, opening: bool, cached: dict[str, float]) -
     )
 
 
-def _outcome(value: dict[str, Any], answer: dict[str, Any]) -> Outcome:
+def _outcome(value: dict[str, Any], answer: dict[str, Any]) -> RequestOutcome:
     counts = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
     reported = answer["usage"]
-    return Outcome(
+    return RequestOutcome(
         kind=value["outcome"],
         target=value["answered_by"],
         status=value["status"],
         attempts=tuple(
-            Attempt(target=target, end=end, status=status, seconds=seconds)
+            TargetAttempt(target=target, end=end, status=status, seconds=seconds)
             for target, end, status, seconds in json.loads(value["attempts"])
         ),
         usage=None
@@ -267,3 +268,58 @@ def _real(value: float | None) -> float | None:
 def _whole(value: int | None) -> int | None:
     """A count, as a provider gave it, which may be absurd."""
     return None if value is None or abs(value) > _MOST_INTEGER else int(value)
+
+
+FEEDBACK_COLUMNS: tuple[Column, ...] = (
+    Column("id", "text"),
+    Column("source", "text"),
+    Column("at", "real"),
+    Column("score", "real"),
+)
+_LONGEST = 200
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Feedback:
+    """How good somebody found one answer; of each source, the latest score counts.
+
+    Attributes:
+        id: The decision's.
+        score: From 0, wrong, to 1, right.
+        at: When, seconds since 1970.
+        source: Who says so, such as `user` or `judge`.
+
+    Raises:
+        DataError: The score isn't in [0, 1], or an id or a source is empty, long or no plain text.
+    """
+
+    id: str
+    score: float
+    at: float
+    source: str = "user"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.score <= 1:
+            raise DataError(f"the score is {self.score}; it must be in [0, 1]: 0 wrong, 1 right")
+        if not math.isfinite(self.at):
+            raise DataError(f"the time is {self.at}; it must be seconds since 1970")
+        for name, value in (("id", self.id), ("source", self.source)):
+            if not 0 < len(value) <= _LONGEST or not value.isprintable():
+                raise DataError(f"the {name} must be printable, of 1 to {_LONGEST} characters")
+
+    def row(self) -> Row:
+        """In the order of `FEEDBACK_COLUMNS`."""
+        return (self.id, self.source, float(self.at), float(self.score))
+
+
+def prompt_of(kept: str | list[dict[str, str]]) -> Prompt:
+    """The prompt that was kept."""
+    return kept if isinstance(kept, str) else tuple(Message(t["role"], t["content"]) for t in kept)
+
+
+def as_kept(prompt: Prompt) -> str | list[dict[str, str]]:
+    """A prompt as a receipt keeps it."""
+    if isinstance(prompt, str):
+        return prompt
+    return [{"role": turn.role, "content": turn.content} for turn in prompt]

@@ -6,10 +6,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from prefill_router.gateway.receipts.opening import open_store
-from prefill_router.gateway.receipts.reading import pages
+from prefill_router.gateway.receipts.reader import pages
 from prefill_router.gateway.receipts.rows import named_values
-from prefill_router.gateway.receipts.store import RECEIPTS, Store
+from prefill_router.gateway.receipts.store import RECEIPTS, Store, open_store
 
 _UNKNOWN = "sum(CASE WHEN cost IS NULL AND answered_by IS NOT NULL THEN 1 ELSE 0 END)"
 _SUMS = ("cost", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -59,7 +58,7 @@ class KeyTotals:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Instead:
+class SingleTargetCosts:
     """What answered requests would have cost at one target alone: an estimate.
 
     A request that the target did answer counts at its observed cost; of the others, what was
@@ -108,7 +107,7 @@ class ReceiptsSummary:
     unknown: int
     by_target: Mapping[str, TargetTotals]
     by_key: Mapping[str | None, KeyTotals]
-    instead: Instead
+    instead: SingleTargetCosts
 
 
 def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
@@ -185,7 +184,7 @@ def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
     )
 
 
-def _instead(store: Store, since: float, most: int) -> Instead:
+def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
     columns = ("at", "id", "answered_by", "cost", "correctness", "estimated_costs")
     given: list[tuple[str, list[Any]]] = [
         ("at >= ?", [since]),
@@ -209,7 +208,7 @@ def _instead(store: Store, since: float, most: int) -> Instead:
         for name, probability in named_values(row[4], row[1]).items():
             right.setdefault(name, []).append(probability)
     accuracy = {name: math.fsum(p) / len(p) for name, p in right.items() if name in at}
-    return Instead(requests=count, spent=spent, at=at if count else {}, accuracy=accuracy)
+    return SingleTargetCosts(requests=count, spent=spent, at=at if count else {}, accuracy=accuracy)
 
 
 def _elsewhere(paid: float, here: float, there: float) -> float:

@@ -1,7 +1,11 @@
-"""Keeps receipts from an event loop: one thread writes whatever has gathered in one transaction."""
+"""Keeps receipts from an event loop: one thread writes whatever has gathered in one transaction.
+
+Receipts that are older than is wanted go, a few at a time, so that no write waits for long.
+"""
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -9,13 +13,11 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import NamedTuple, final
 
+from prefill_router.client.keys import Redaction
 from prefill_router.errors import StoreError
-from prefill_router.gateway.receipts.feedback import Feedback
-from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.receipts.retention import Retention
-from prefill_router.gateway.receipts.rows import Row, to_row
-from prefill_router.gateway.receipts.store import DownError, RowError, Store
-from prefill_router.upstream.redaction import Redaction
+from prefill_router.gateway.receipts.rows import Feedback, Row, to_row
+from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, DownError, RowError, Store
+from prefill_router.gateway.records import Receipt
 
 _log = logging.getLogger(__name__)
 _TOGETHER = 512
@@ -52,7 +54,7 @@ class WriterStats:
     last_error_kind: str
 
 
-class _Item(NamedTuple):
+class _QueuedRow(NamedTuple):
     kept: Kept
     prompt: int  # characters
     told: asyncio.Future[bool]
@@ -60,7 +62,7 @@ class _Item(NamedTuple):
 
 
 @final
-class Writer:
+class ReceiptWriter:
     """Writes receipts to a store, of which it has the only use from now on.
 
     Args:
@@ -85,7 +87,7 @@ class Writer:
         self.redaction = Redaction()
         self._retention = Retention(store, keep_days)
         self._awaited: set[asyncio.Future[bool]] = set()
-        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._queue: SimpleQueue[_QueuedRow | None] = SimpleQueue()
         self._stop = Event()
         # Each of these counts is changed by one thread alone.
         self._put = self._refused = self._left = 0
@@ -112,7 +114,7 @@ class Writer:
         kept, size = self._fitting(kept)
         self._put += 1
         self._prompts_put += size
-        self._queue.put(_Item(kept, size, told, loop))
+        self._queue.put(_QueuedRow(kept, size, told, loop))
         if self._away:
             return False
         timer = loop.call_later(self._wait, _tell, [(told, False)])
@@ -171,12 +173,12 @@ class Writer:
                 self._tidy()
         self._store.close()
 
-    def _gathered(self) -> tuple[list[_Item], bool]:
+    def _gathered(self) -> tuple[list[_QueuedRow], bool]:
         """What has come since, and whether nothing more will; waits for the first of it.
 
         Nothing, where old receipts are to be looked for.
         """
-        batch: list[_Item] = []
+        batch: list[_QueuedRow] = []
         try:
             item = self._queue.get(timeout=self._retention.wait())
             while item is not None:
@@ -198,7 +200,7 @@ class Writer:
         self._failures += 1
         self._last_error_kind = error.kind if isinstance(error, DownError) else "unusable"
 
-    def _write(self, batch: Sequence[_Item]) -> None:
+    def _write(self, batch: Sequence[_QueuedRow]) -> None:
         """Write a batch, however long the database is down."""
         rows = [_row(item.kept, self.redaction) for item in batch]
         pause = _FIRST_PAUSE
@@ -220,7 +222,7 @@ class Writer:
                 _wake(batch, written)
                 return
 
-    def _tell(self, *, away: bool, batch: Sequence[_Item]) -> None:
+    def _tell(self, *, away: bool, batch: Sequence[_QueuedRow]) -> None:
         """Note whether the database is away; where that is new, log it, and let nobody wait."""
         before, self._away = self._away, away
         if away and not before:
@@ -234,7 +236,7 @@ class Writer:
     def _let_go(self) -> None:
         _tell([(told, False) for told in self._awaited])
 
-    def _insert(self, batch: Sequence[_Item], rows: Sequence[Row | None]) -> list[bool]:
+    def _insert(self, batch: Sequence[_QueuedRow], rows: Sequence[Row | None]) -> list[bool]:
         """Write all at once, or, if the database refuses one of them, one by one."""
         good = [(item.kept, row) for item, row in zip(batch, rows, strict=True) if row is not None]
         try:
@@ -273,7 +275,7 @@ def _row(kept: Kept, redaction: Redaction) -> Row | None:
         return None
 
 
-def _wake(batch: Sequence[_Item], written: Sequence[bool]) -> None:
+def _wake(batch: Sequence[_QueuedRow], written: Sequence[bool]) -> None:
     """Tell those who wait, with one call of each loop."""
     ends: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[bool], bool]]] = {}
     for item, ok in zip(batch, written, strict=True):
@@ -291,3 +293,81 @@ def _tell(ends: Sequence[tuple[asyncio.Future[bool], bool]]) -> None:
     for future, kept in ends:
         if not future.done():
             future.set_result(kept)
+
+
+_DAY = 86_400
+_AT_ONCE = 256
+"""So many rows at most go in one transaction."""
+_NEXT, _PAUSE = 60.0, 0.05
+"""Seconds between looks, and between transactions while there is more: others write then."""
+_retention_log = logging.getLogger(__name__)
+
+
+@final
+class Retention:
+    """Deletes old receipts and their feedback, each receipt with its feedback or not at all.
+
+    Args:
+        store: Where they are.
+        keep_days: For how many days receipts are kept; None for ever.
+        clock: Seconds since 1970.
+
+    Attributes:
+        deleted: How many receipts went so far.
+    """
+
+    def __init__(
+        self, store: Store, keep_days: int | None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store, self._days, self._clock = store, keep_days, clock
+        self._due = time.monotonic()
+        self._told = 0
+        self.deleted = 0
+
+    def wait(self) -> float | None:
+        """Seconds until `work` has something to look at; None for never."""
+        return None if self._days is None else max(0.0, self._due - time.monotonic())
+
+    def work(self) -> bool:
+        """Delete some that are old, if it is time for that.
+
+        Returns:
+            Whether more may be left, for the next time.
+
+        Raises:
+            StoreError: That isn't possible now; it is tried again at the next look.
+        """
+        if self._days is None or time.monotonic() < self._due:
+            return False
+        self._due = time.monotonic() + _NEXT
+        before = self._clock() - self._days * _DAY
+        more = self._receipts(before) == _AT_ONCE or self._feedback(before) == _AT_ONCE
+        if more:
+            self._due = time.monotonic() + _PAUSE
+        elif self.deleted > self._told:
+            gone, self._told = self.deleted - self._told, self.deleted
+            _retention_log.info("%d receipts older than %d days were deleted", gone, self._days)
+        return more
+
+    def _receipts(self, before: float) -> int:
+        """Delete some receipts with their feedback; gives how many were found."""
+        query = f"SELECT id FROM {RECEIPTS} WHERE at < ? ORDER BY at, id LIMIT {_AT_ONCE}"
+        ids = [name for (name,) in self._store.select(query, [before])]
+        if ids:
+            these = f"WHERE id IN ({', '.join('?' * len(ids))})"
+            gone = self._store.change(
+                [(f"DELETE FROM {table} {these}", ids) for table in (FEEDBACK, RECEIPTS)]
+            )
+            self.deleted += gone[1]
+        return len(ids)
+
+    def _feedback(self, before: float) -> int:
+        """Delete old scores of receipts that are gone; gives how many these were.
+
+        A score is never older than its receipt, so one that is too old itself has none any more.
+        """
+        some = f"SELECT id, source, at FROM {FEEDBACK} WHERE at < ? ORDER BY at LIMIT {_AT_ONCE}"
+        (gone,) = self._store.change(
+            [(f"DELETE FROM {FEEDBACK} WHERE (id, source, at) IN ({some})", [before])]
+        )
+        return gone

@@ -4,33 +4,37 @@ A variable is `PREFILL_ROUTER_` and the path of the setting, its parts joined by
 `PREFILL_ROUTER_ROUTING__LAM=0.7`. Keys of targets are never here: the pool names their variables.
 """
 
-from prefill_router.gateway.settings.parts import (
-    Budget,
-    Failures,
-    Limits,
-    Listen,
-    Logs,
-    Receipts,
-    Routing,
-    Sessions,
-    Streams,
-    Traffic,
+from prefill_router.gateway.settings.sections import (
+    BudgetSettings,
+    FailureSettings,
+    LimitSettings,
+    ListenSettings,
+    LogSettings,
+    ReceiptSettings,
+    RoutingSettings,
+    SessionSettings,
+    StreamSettings,
+    TrafficSettings,
 )
-from prefill_router.gateway.settings.whole import Settings, read_settings, stray_variables
-from prefill_router.gateway.settings.wrong import nearest
+from prefill_router.gateway.settings.sources import (
+    GatewaySettings,
+    nearest,
+    read_settings,
+    stray_variables,
+)
 
 __all__ = [
-    "Budget",
-    "Failures",
-    "Limits",
-    "Listen",
-    "Logs",
-    "Receipts",
-    "Routing",
-    "Sessions",
-    "Settings",
-    "Streams",
-    "Traffic",
+    "BudgetSettings",
+    "FailureSettings",
+    "GatewaySettings",
+    "LimitSettings",
+    "ListenSettings",
+    "LogSettings",
+    "ReceiptSettings",
+    "RoutingSettings",
+    "SessionSettings",
+    "StreamSettings",
+    "TrafficSettings",
     "nearest",
     "read_settings",
     "stray_variables",

@@ -1,15 +1,21 @@
-"""Whether the gateway is alive, and whether it is ready: the truth, in plain values."""
+"""Whether the gateway is alive, and whether it is ready: the truth, in plain values.
+
+Among the checks are the lag of the event loop, and the share of the latest decisions that had no
+forecast.
+"""
 
 import asyncio
+import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from prefill_router.gateway.types import FallbackReason
 from prefill_router.targets import Pool
 
-Verdict = Literal["ok", "degraded", "failed"]
+HealthVerdict = Literal["ok", "degraded", "failed"]
 _BEAT = 0.5  # seconds
 _LOOKED_AT = 60.0  # seconds of beats
 _MOST_LATE = 5.0  # seconds
@@ -17,7 +23,7 @@ _MOST_LATE = 5.0  # seconds
 
 @final
 @dataclass(frozen=True)
-class Finding:
+class HealthFinding:
     """What one check found.
 
     Attributes:
@@ -26,16 +32,16 @@ class Finding:
             variable.
     """
 
-    verdict: Verdict
+    verdict: HealthVerdict
     note: str = ""
 
 
-Check = Callable[[], Finding]
+HealthCheck = Callable[[], HealthFinding]
 
 
 @final
 @dataclass(frozen=True)
-class Report:
+class HealthReport:
     """What all checks found.
 
     Attributes:
@@ -56,19 +62,21 @@ class Health:
         ready: What must hold for requests to be answered.
     """
 
-    def __init__(self, *, alive: Mapping[str, Check], ready: Mapping[str, Check]) -> None:
+    def __init__(
+        self, *, alive: Mapping[str, HealthCheck], ready: Mapping[str, HealthCheck]
+    ) -> None:
         self._alive, self._ready = dict(alive), dict(ready)
 
-    def alive(self) -> Report:
+    def alive(self) -> HealthReport:
         """Whether the process works: `alive`, `degraded` or `failing`."""
         return _report(self._alive, good="alive", bad="failing")
 
-    def ready(self) -> Report:
+    def ready(self) -> HealthReport:
         """Whether requests are answered: `ready`, `degraded` or `not_ready`."""
         return _report(self._ready, good="ready", bad="not_ready")
 
 
-def _report(checks: Mapping[str, Check], *, good: str, bad: str) -> Report:
+def _report(checks: Mapping[str, HealthCheck], *, good: str, bad: str) -> HealthReport:
     found = {name: check() for name, check in checks.items()}
     verdicts = {finding.verdict for finding in found.values()}
     failed = "failed" in verdicts
@@ -77,11 +85,11 @@ def _report(checks: Mapping[str, Check], *, good: str, bad: str) -> Report:
         name: {"state": f.verdict, **({"note": f.note} if f.note else {})}
         for name, f in found.items()
     }
-    return Report(503 if failed else 200, {"state": state, "checks": told})
+    return HealthReport(503 if failed else 200, {"state": state, "checks": told})
 
 
 @final
-class Pulse:
+class EventLoopLag:
     """Notices when the event loop is held up.
 
     Args:
@@ -114,23 +122,25 @@ class Pulse:
         overdue = 0.0 if self._due is None else self._clock() - self._due
         return max(0.0, overdue, *(late for _, late in self._late))
 
-    def check(self) -> Finding:
+    def check(self) -> HealthFinding:
         """Degraded where the loop was held up for long in the last minute; failed while it is."""
         if self._due is None:
-            return Finding("failed", "the event loop isn't watched")
+            return HealthFinding("failed", "the event loop isn't watched")
         if self._clock() - self._due > _MOST_LATE:
-            return Finding("failed", f"the event loop was last free {_MOST_LATE:g} s ago or more")
+            return HealthFinding(
+                "failed", f"the event loop was last free {_MOST_LATE:g} s ago or more"
+            )
         if self.latest > _MOST_LATE:
-            return Finding("degraded", f"the event loop was held up for {self.latest:.1f} s")
-        return Finding("ok")
+            return HealthFinding("degraded", f"the event loop was held up for {self.latest:.1f} s")
+        return HealthFinding("ok")
 
 
-def check_process(*, ending: bool) -> Finding:
+def check_process(*, ending: bool) -> HealthFinding:
     """Of the process: one that ends answers what has come, and is to be sent no more."""
-    return Finding("failed", "the gateway is ending") if ending else Finding("ok")
+    return HealthFinding("failed", "the gateway is ending") if ending else HealthFinding("ok")
 
 
-def check_encoder(state: str, *, fallback: str) -> Finding:
+def check_encoder(state: str, *, fallback: str) -> HealthFinding:
     """Of the encoder's process: without it a fallback decides, which is worse, and no failure.
 
     Args:
@@ -138,34 +148,131 @@ def check_encoder(state: str, *, fallback: str) -> Finding:
         fallback: What decides without it.
     """
     if state == "ready":
-        return Finding("ok")
-    return Finding("degraded", f"the encoder is {state}; the fallback {fallback!r} decides")
+        return HealthFinding("ok")
+    return HealthFinding("degraded", f"the encoder is {state}; the fallback {fallback!r} decides")
 
 
-def check_targets(breakers: Mapping[str, str]) -> Finding:
+def check_targets(breakers: Mapping[str, str]) -> HealthFinding:
     """Of the targets' breakers: all open is a failure, some open is worse than none."""
     held = sum(state == "open" for state in breakers.values())
     if not breakers or held == len(breakers):
-        return Finding("failed", f"all {len(breakers)} targets have failed")
+        return HealthFinding("failed", f"all {len(breakers)} targets have failed")
     if held:
-        return Finding("degraded", f"{held} of {len(breakers)} targets have failed")
-    return Finding("ok")
+        return HealthFinding("degraded", f"{held} of {len(breakers)} targets have failed")
+    return HealthFinding("ok")
 
 
-def check_receipts(*, healthy: bool, lost: int) -> Finding:
+def check_receipts(*, healthy: bool, lost: int) -> HealthFinding:
     """Of the receipts: requests are answered without them, so nothing of them is a failure."""
     if not healthy:
-        return Finding("degraded", "receipts can't be kept now; they wait in memory")
-    return Finding("degraded", f"{lost} receipts were lost") if lost else Finding("ok")
+        return HealthFinding("degraded", "receipts can't be kept now; they wait in memory")
+    return HealthFinding("degraded", f"{lost} receipts were lost") if lost else HealthFinding("ok")
 
 
-def check_keys(pool: Pool, environment: Mapping[str, str]) -> Finding:
+def check_keys(pool: Pool, environment: Mapping[str, str]) -> HealthFinding:
     """Of the keys of targets: whether the variables that the pool names are set."""
     named = {name: pool.provider_of(name).api_key_env for name in pool.names}
     without = sum(
         variable is not None and not environment.get(variable) for variable in named.values()
     )
     if not without:
-        return Finding("ok")
-    verdict: Verdict = "failed" if without == len(named) else "degraded"
-    return Finding(verdict, f"{without} of {len(named)} targets have no key in the environment")
+        return HealthFinding("ok")
+    verdict: HealthVerdict = "failed" if without == len(named) else "degraded"
+    return HealthFinding(
+        verdict, f"{without} of {len(named)} targets have no key in the environment"
+    )
+
+
+_log = logging.getLogger(__name__)
+_SECONDS = 60
+_MUCH = 0.05
+_LEAST = 20
+_WORDS: Mapping[FallbackReason, str] = {
+    "deadline": "too late",
+    "queue_full": "too many requests",
+    "encoder_down": "the encoder is down",
+    "unreadable": "it can't read them",
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FallbackShare:
+    """Of the last minute's decisions that needed a forecast.
+
+    Attributes:
+        decisions: How many there were.
+        lacking: How many of them had none, by reason.
+    """
+
+    decisions: int
+    lacking: Mapping[FallbackReason, int]
+
+    @property
+    def share(self) -> float:
+        """Of those without a forecast, from 0 to 1."""
+        return sum(self.lacking.values()) / self.decisions if self.decisions else 0.0
+
+    @property
+    def is_much(self) -> bool:
+        """Whether somebody should be told: more than one in twenty, and not of a few requests."""
+        return self.decisions >= _LEAST and self.share > _MUCH
+
+    def __str__(self) -> str:
+        why = ", ".join(
+            f"{count / self.decisions:.0%} {_WORDS[lack]}" for lack, count in self.lacking.items()
+        )
+        of = f"of the last minute's {self.decisions} decisions"
+        return f"{self.share:.0%} {of} had no forecast: {why}"
+
+
+@final
+class FallbackWatch:
+    """Counts the last minute's decisions with and without a forecast, and logs when many lack it.
+
+    Args:
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds: deque[tuple[int, Counter[FallbackReason | None]]] = deque()
+        self._told = False
+
+    def add(self, lack: FallbackReason | None) -> None:
+        """Count a decision that needed a forecast; one of a request without text is none.
+
+        Args:
+            lack: Why it had none; None where it had one.
+        """
+        if lack == "no_text":
+            return
+        second = int(self._clock())
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._tell()
+            self._seconds.append((second, Counter()))
+        self._seconds[-1][1][lack] += 1
+
+    def report(self) -> FallbackShare:
+        """Of the last minute."""
+        first = int(self._clock()) - _SECONDS
+        while self._seconds and self._seconds[0][0] <= first:
+            self._seconds.popleft()
+        total: Counter[FallbackReason | None] = Counter()
+        for _, counts in self._seconds:
+            total.update(counts)
+        lacking = {lack: total[lack] for lack in _WORDS if total[lack]}
+        return FallbackShare(decisions=total.total(), lacking=lacking)
+
+    def check(self) -> HealthFinding:
+        """For `/ready`: degraded where many decisions lack a forecast, for a fallback decides."""
+        found = self.report()
+        return HealthFinding("degraded", f"{found}") if found.is_much else HealthFinding("ok")
+
+    def _tell(self) -> None:
+        found = self.report()
+        if found.is_much and not self._told:
+            _log.warning("%s; the fallback decides on these", found)
+        elif self._told and not found.is_much:
+            _log.info("decisions have their forecasts again")
+        self._told = found.is_much

@@ -1,19 +1,136 @@
-"""The log: lines on standard error, written by a thread of its own so that nothing waits for it."""
+"""The log: lines on standard error, written by a thread of its own so that nothing waits for it.
 
+A line is JSON for programs, or text for people.
+"""
+
+import json
 import logging
 import queue
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from io import TextIOBase
 from logging.handlers import QueueHandler
 from typing import Any, final
 
-from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.settings import Logs
-from prefill_router.gateway.telemetry.lines import FIELDS, JsonLines, TextLines
-from prefill_router.upstream.redaction import Redaction
+from prefill_router.client.keys import Redaction
+from prefill_router.errors import PrefillRouterError
+from prefill_router.gateway.records import Receipt
+from prefill_router.gateway.settings import LogSettings
+
+FIELDS = "prefill_router_fields"
+"""The attribute of a log record that holds further fields: plain values, or a `Receipt`."""
+_TOLD = (PrefillRouterError, OSError)  # their texts hold no prompt; of others nobody knows
+
+
+@final
+class JsonLines(logging.Formatter):
+    """One JSON object a line.
+
+    Args:
+        redaction: What takes secrets out.
+    """
+
+    def __init__(self, redaction: Redaction) -> None:
+        super().__init__()
+        self._redact = redaction
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        value = {
+            "time": _moment(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+            **_error(record),
+        }
+        return self._redact(json.dumps(value, default=str))
+
+
+@final
+class TextLines(logging.Formatter):
+    """Text for people; what would begin a new line is escaped.
+
+    Args:
+        redaction: What takes secrets out.
+    """
+
+    def __init__(self, redaction: Redaction) -> None:
+        super().__init__()
+        self._redact = redaction
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        told = {**_fields(record), **_error(record)}
+        parts = [
+            _moment(record).strftime("%Y-%m-%d %H:%M:%S"),
+            record.levelname.lower(),
+            record.getMessage(),
+            *(f"{name}={_short(value)}" for name, value in told.items()),
+        ]
+        return self._redact(" ".join(parts).replace("\r", "\\r").replace("\n", "\\n"))
+
+
+def fields_of(receipt: Receipt) -> dict[str, Any]:
+    """What the log tells of a request; what is unknown is left out."""
+    choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage
+    fields = {
+        "id": choice.id,
+        "endpoint": receipt.endpoint,
+        "target": outcome.target,
+        "reason": choice.reason,
+        "fallback": choice.fallback,
+        "lam": choice.lam,
+        "outcome": outcome.kind,
+        "status": outcome.status,
+        "stream": receipt.stream,
+        "attempts": len(outcome.attempts),
+        "seconds": _rounded(outcome.total_seconds),
+        "first_byte_seconds": _rounded(outcome.first_byte_seconds),
+        "decision_seconds": _rounded(receipt.decision_seconds),
+        "input_tokens": None if usage is None else usage.input_tokens,
+        "output_tokens": None if usage is None else usage.output_tokens,
+        "cost": receipt.cost,
+        "key": receipt.key,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    given = getattr(record, FIELDS, None)
+    if isinstance(given, Receipt):
+        return fields_of(given)
+    return dict(given) if isinstance(given, dict) else {}
+
+
+def _error(record: logging.LogRecord) -> dict[str, Any]:
+    """What is told of an exception: its text only where it can't hold a prompt."""
+    if record.exc_info is None or record.exc_info[1] is None:
+        return {}
+    error = record.exc_info[1]
+    frames = traceback.extract_tb(error.__traceback__)
+    told: dict[str, Any] = {
+        "error": type(error).__name__,
+        "where": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
+    }
+    return {**told, "error_text": str(error)} if isinstance(error, _TOLD) else told
+
+
+def _moment(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
 
 _MOST_WAITING = 10_000  # lines; what comes then is lost, and counted
 _PATIENCE = 5.0  # seconds, for what still waits at the end
@@ -30,10 +147,10 @@ REQUESTS = logging.getLogger("prefill_router.gateway.requests")
 
 
 @final
-class Log:
+class LogWriter:
     """A log that is being written."""
 
-    def __init__(self, handler: "_Handler", writer: "_Writer", form: str) -> None:
+    def __init__(self, handler: "_Handler", writer: "_LineWriter", form: str) -> None:
         self._handler, self._writer, self._form = handler, writer, form
 
     def hide(self, secrets: Iterable[str]) -> None:
@@ -48,8 +165,8 @@ class Log:
 
 @contextmanager
 def logging_to(
-    settings: Logs, *, secrets: Iterable[str] = (), stream: TextIOBase | None = None
-) -> Iterator[Log]:
+    settings: LogSettings, *, secrets: Iterable[str] = (), stream: TextIOBase | None = None
+) -> Iterator[LogWriter]:
     """Write all that is logged, uvicorn's lines too, until the block ends.
 
     Args:
@@ -62,9 +179,9 @@ def logging_to(
     form = settings.form
     if form == "auto":
         form = "text" if target.isatty() else "json"
-    writer = _Writer(target)
+    writer = _LineWriter(target)
     handler = _Handler(waiting)
-    log = Log(handler, writer, form)
+    log = LogWriter(handler, writer, form)
     log.hide(secrets)
     root = logging.getLogger()
     before = {name: _state(logging.getLogger(name)) for name in (*_OURS, _MUTED)}
@@ -96,7 +213,7 @@ def with_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {FIELDS: fields}
 
 
-class _Writer(logging.StreamHandler[Any]):
+class _LineWriter(logging.StreamHandler[Any]):
     """Writes lines; one that can't be written is counted, and not shown as it was before."""
 
     def __init__(self, stream: Any) -> None:
@@ -138,10 +255,10 @@ def _end(waiting: "queue.Queue[Any]", thread: threading.Thread) -> None:
     thread.join(_PATIENCE)
 
 
-_State = tuple[int, bool, list[logging.Handler]]
+_LoggerState = tuple[int, bool, list[logging.Handler]]
 
 
-def _state(logger: logging.Logger) -> _State:
+def _state(logger: logging.Logger) -> _LoggerState:
     return logger.level, logger.propagate, list(logger.handlers)
 
 
@@ -151,7 +268,7 @@ def _take_over(logger: logging.Logger, level: str) -> None:
     logger.handlers.clear()
 
 
-def _restore(logger: logging.Logger, state: _State) -> None:
+def _restore(logger: logging.Logger, state: _LoggerState) -> None:
     logger.setLevel(state[0])
     logger.propagate = state[1]
     logger.handlers[:] = state[2]

@@ -1,16 +1,88 @@
-"""Metrics for Prometheus, counted once for each request."""
+"""Metrics for Prometheus: some are counted once for each request, gauges are read when asked."""
 
-from collections.abc import Callable, Iterable, Iterator
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import final
+from typing import Literal, final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
-from prefill_router.gateway.outcome import Outcome
-from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.telemetry.gauges import PREFIX, Gauges
-from prefill_router.gateway.telemetry.readings import Readings
+from prefill_router import __version__
+from prefill_router.gateway.records import Receipt, RequestOutcome
+from prefill_router.gateway.telemetry.drift import Drift
+
+BreakerState = Literal["closed", "half_open", "open"]
+Numbers = Mapping[str, float]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BudgetLeft:
+    """What is left of a budget.
+
+    Attributes:
+        key: Whose; empty for the whole gateway's.
+        per: In each hour or day.
+        dollars: How many it has.
+        left: How many are left, not below 0.
+    """
+
+    key: str
+    per: Literal["hour", "day"]
+    dollars: float
+    left: float
+
+
+def _nothing() -> Numbers:
+    return {}
+
+
+def _none() -> None:
+    return None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GaugeReadings:
+    """Where the numbers are read that nobody counts request by request.
+
+    Each is called when metrics are asked for, on the event loop, and must be quick. Names become
+    label values, so they must be few and never a client's.
+
+    Attributes:
+        in_flight: Requests under way.
+        streams: Streams open.
+        held_bytes: Bytes of requests' bodies that are held.
+        queue: Requests that wait for a forecast.
+        fallback_share: Of the last minute's decisions, those without a forecast.
+        lam: The lam in force where a request names none, after budgets; None for none.
+        breakers: The state of each target's breaker.
+        forecasts: Counters of forecasting by name, such as `batches`, `cache_hits`, `restarts`.
+        receipts: Counters of receipts by name, such as `kept`, `lost`.
+        receipts_waiting: Receipts that wait to be kept.
+        budgets: What is left of each budget.
+        drift: How far requests have drifted; None while that can't be told.
+        router: What is told of the router: `fingerprint`, `policy`, `encoder`, ...
+    """
+
+    in_flight: Callable[[], int] = lambda: 0
+    streams: Callable[[], int] = lambda: 0
+    held_bytes: Callable[[], int] = lambda: 0
+    queue: Callable[[], int] = lambda: 0
+    fallback_share: Callable[[], float] = lambda: 0.0
+    lam: Callable[[], float | None] = _none
+    breakers: Callable[[], Mapping[str, BreakerState]] = lambda: {}
+    forecasts: Callable[[], Numbers] = _nothing
+    receipts: Callable[[], Numbers] = _nothing
+    receipts_waiting: Callable[[], int] = lambda: 0
+    budgets: Callable[[], Sequence[BudgetLeft]] = lambda: ()
+    drift: Callable[[], Drift | None] = _none
+    router: Callable[[], Mapping[str, str]] = lambda: {}
+
 
 OTHER = "other"
 """What a target is called that the pool doesn't have, or no longer."""
@@ -47,10 +119,10 @@ class Metrics:
         readings: Where the numbers are read that nobody counts request by request.
     """
 
-    def __init__(self, targets: Iterable[str], *, readings: Readings | None = None) -> None:
+    def __init__(self, targets: Iterable[str], *, readings: GaugeReadings | None = None) -> None:
         self._registry = _Registry()
         self._targets = frozenset(targets)
-        self._registry.register(Gauges(readings or Readings()))
+        self._registry.register(Gauges(readings or GaugeReadings()))
         count = self._counter
         self._requests = count(
             "requests", "Requests that ended.", "endpoint", "target", "outcome", "reason"
@@ -79,7 +151,7 @@ class Metrics:
         """Count a request that was refused before a target was chosen."""
         self._refusals(str(status)).inc()
 
-    def passed(self, call: str, outcome: Outcome) -> None:
+    def passed(self, call: str, outcome: RequestOutcome) -> None:
         """Count a plain call that ended; it decided nothing and cost nothing."""
         self._passed(call, self._name(outcome.target), outcome.kind).inc()
 
@@ -151,3 +223,106 @@ class Metrics:
         labels = ("stage", "target")
         made = Histogram(f"{PREFIX}{name}", told, labels, registry=self._registry, buckets=_SECONDS)
         return cache(made.labels)
+
+
+PREFIX = "prefill_router_"
+_STATES = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
+_Rows = Iterable[tuple[tuple[str, ...], float]]
+
+
+@final
+class Gauges(Collector):
+    """Turns `GaugeReadings` into metrics.
+
+    Args:
+        readings: Where the numbers are read.
+    """
+
+    def __init__(self, readings: GaugeReadings) -> None:
+        self._read = readings
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now."""
+        read = self._read
+        yield _gauge("requests_in_flight", "Requests under way.", rows=[((), read.in_flight())])
+        yield _gauge("streams_open", "Streams that are open.", rows=[((), read.streams())])
+        yield _gauge("held_bytes", "Bytes of bodies that are held.", rows=[((), read.held_bytes())])
+        yield _gauge(
+            "forecast_queue", "Requests waiting for a forecast.", rows=[((), read.queue())]
+        )
+        yield _gauge(
+            "fallback_share",
+            "Of the last minute's decisions, those without a forecast.",
+            rows=[((), read.fallback_share())],
+        )
+        lam = read.lam()
+        yield _gauge(
+            "lam",
+            "The trade-off in force where a request names none, after budgets.",
+            rows=[] if lam is None else [((), lam)],
+        )
+        yield _gauge(
+            "breaker_state",
+            "A target's breaker: 0 closed, 1 half open, 2 open.",
+            labels=("target",),
+            rows=[((name,), _STATES[state]) for name, state in read.breakers().items()],
+        )
+        yield _events("forecast_events", "What forecasting did, by kind.", read.forecasts())
+        yield _events("receipt_events", "What became of receipts, by kind.", read.receipts())
+        yield _gauge(
+            "receipts_waiting", "Receipts waiting to be kept.", rows=[((), read.receipts_waiting())]
+        )
+        yield from self._budgets()
+        yield from self._drift()
+        yield from self._told()
+
+    def _budgets(self) -> Iterator[Metric]:
+        budgets = list(self._read.budgets())
+        labels = ("key", "per")
+        yield _gauge(
+            "budget_dollars",
+            "US dollars of a budget; an empty key is the whole gateway.",
+            labels=labels,
+            rows=[((b.key, b.per), b.dollars) for b in budgets],
+        )
+        yield _gauge(
+            "budget_left_dollars",
+            "US dollars that are left of it in this hour or day.",
+            labels=labels,
+            rows=[((b.key, b.per), b.left) for b in budgets],
+        )
+
+    def _drift(self) -> Iterator[Metric]:
+        drift = self._read.drift()
+        if drift is None:
+            return
+        yield _gauge(
+            "drift",
+            "Population stability index of a feature of the latest requests.",
+            labels=("feature",),
+            rows=[((name,), value) for name, value in drift.by_feature.items()],
+        )
+        yield _gauge("drift_mean", "The mean of them.", rows=[((), drift.mean)])
+        yield _gauge("drift_largest", "The largest of them.", rows=[((), drift.largest)])
+        yield _gauge("drift_requests", "Of so many requests.", rows=[((), drift.requests)])
+
+    def _told(self) -> Iterator[Metric]:
+        build = {"version": __version__, "python": platform.python_version()}
+        yield InfoMetricFamily(f"{PREFIX}build", "What is running.", value=build)
+        router = dict(self._read.router())
+        if router:
+            yield InfoMetricFamily(f"{PREFIX}router", "The router in use.", value=router)
+
+
+def _gauge(name: str, told: str, *, labels: tuple[str, ...] = (), rows: _Rows) -> Metric:
+    found = GaugeMetricFamily(f"{PREFIX}{name}", told, labels=labels)
+    for values, value in rows:
+        found.add_metric(values, value)
+    return found
+
+
+def _events(name: str, told: str, numbers: Numbers) -> Metric:
+    found = CounterMetricFamily(f"{PREFIX}{name}", told, labels=("kind",))
+    for kind, value in numbers.items():
+        found.add_metric((kind,), value)
+    return found

@@ -2,7 +2,12 @@
 
 Spans are made of what the receipt says, once the request has ended; only the first is begun before,
 since the target is told its id. So a request waits for nothing, and a call's begin is known as well
-as its receipt says: what waits between two calls stands before the last of them.
+as its receipt says: what waits between two calls stands before the last of them. While the
+collector doesn't answer spans are lost, and the log says so once.
+
+Names are those of OpenTelemetry's conventions for generative AI, and the gateway's own. The
+conventions still change; they are written here and nowhere else. Source: semantic conventions for
+generative AI, https://opentelemetry.io/docs/specs/semconv/gen-ai/.
 """
 
 import logging
@@ -12,14 +17,54 @@ from typing import TYPE_CHECKING, Any, cast, final
 from urllib.parse import urlsplit
 
 from prefill_router.errors import ConfigError, MissingExtraError
-from prefill_router.gateway.outcome import Outcome
-from prefill_router.gateway.receipts.receipt import Receipt
-from prefill_router.gateway.telemetry import names
-from prefill_router.gateway.telemetry.sending import Sending
+from prefill_router.gateway.records import Receipt, RequestOutcome
+from prefill_router.targets import Endpoint
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.trace import Span, Tracer
+
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+REQUEST_STREAM = "gen_ai.request.stream"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_ID = "gen_ai.response.id"
+FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+CONVERSATION = "gen_ai.conversation.id"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
+STATUS = "http.response.status_code"
+ERROR = "error.type"
+
+OPERATIONS: dict[Endpoint, str] = {
+    "chat": "chat",
+    "completions": "text_completion",
+    "responses": "chat",
+    "embeddings": "embeddings",
+    "messages": "chat",
+}
+"""What the conventions call each endpoint's work."""
+
+DECISION = "prefill_router.decision"
+REASON = "prefill_router.reason"
+FALLBACK = "prefill_router.fallback"
+LAM = "prefill_router.lam"
+CORRECTNESS = "prefill_router.correctness"
+ESTIMATED_COST = "prefill_router.estimated_cost_usd"
+COST = "prefill_router.cost_usd"
+OUTCOME = "prefill_router.outcome"
+CALL = "prefill_router.call"
+END = "prefill_router.attempt.end"
+ROUTER = "prefill_router.router"
+
+ROUTE, FORECAST, DECIDE, ATTEMPT = "route", "forecast", "decide", "attempt"
+"""What spans are called."""
+
 
 _log = logging.getLogger(__name__)
 _CARRIED = ("traceparent", "tracestate")
@@ -51,7 +96,7 @@ class Traces:
             ) from None
         resource = Resource.create({"service.name": "prefill-router"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._exporter = exporter or cast("SpanExporter", Sending(_exporter(endpoint)))
+        self._exporter = exporter or cast("SpanExporter", SpanSender(_exporter(endpoint)))
         self._provider.add_span_processor(
             BatchSpanProcessor(self._exporter)
             if exporter is None
@@ -76,7 +121,7 @@ class Traces:
         }
         context = TraceContextTextMapPropagator().extract(carried) if carried else None
         span = self._tracer.start_span(
-            names.ROUTE, context=context, kind=SpanKind.SERVER, start_time=_nanoseconds(at)
+            ROUTE, context=context, kind=SpanKind.SERVER, start_time=_nanoseconds(at)
         )
         return Trace(self._tracer, span)
 
@@ -117,10 +162,10 @@ class Trace:
 
     def end_refused(self, status: int, *, at: float) -> None:
         """End the span of a request that was refused before a decision."""
-        self._span.set_attribute(names.STATUS, status)
+        self._span.set_attribute(STATUS, status)
         self._span.end(_nanoseconds(at))
 
-    def end_passed(self, call: str, outcome: Outcome, *, at: float) -> None:
+    def end_passed(self, call: str, outcome: RequestOutcome, *, at: float) -> None:
         """End the span of a plain call, of which there is no receipt.
 
         Args:
@@ -129,19 +174,19 @@ class Trace:
             at: When, seconds since 1970.
         """
         told = {
-            names.CALL: call,
-            names.STATUS: outcome.status,
-            names.OUTCOME: outcome.kind,
-            names.RESPONSE_MODEL: outcome.target,
+            CALL: call,
+            STATUS: outcome.status,
+            OUTCOME: outcome.kind,
+            RESPONSE_MODEL: outcome.target,
         }
         self._span.set_attributes(_known(told))
         self._end(outcome, at)
 
-    def _end(self, outcome: Outcome, at: float) -> None:
+    def _end(self, outcome: RequestOutcome, at: float) -> None:
         from opentelemetry.trace import Status, StatusCode
 
         if outcome.kind in _FAILED:
-            self._span.set_attribute(names.ERROR, outcome.kind)
+            self._span.set_attribute(ERROR, outcome.kind)
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end(_nanoseconds(at))
 
@@ -149,8 +194,8 @@ class Trace:
         decided = receipt.at + receipt.decision_seconds
         if receipt.forecast_seconds is not None:
             begun = decided - receipt.forecast_seconds
-            self._child(names.FORECAST, begun, receipt.forecast_seconds, {})
-        self._child(names.DECIDE, receipt.at, receipt.decision_seconds, _of_decision(receipt))
+            self._child(FORECAST, begun, receipt.forecast_seconds, {})
+        self._child(DECIDE, receipt.at, receipt.decision_seconds, _of_decision(receipt))
         begun = decided
         attempts = receipt.outcome.attempts
         for number, attempt in enumerate(attempts):
@@ -158,12 +203,12 @@ class Trace:
                 ended = receipt.at + receipt.outcome.total_seconds
                 begun = max(begun, ended - attempt.seconds)
             attributes = {
-                names.REQUEST_MODEL: attempt.target,
-                names.END: attempt.end,
-                names.STATUS: attempt.status,
-                names.ERROR: None if attempt.end in ("answered", "refused") else attempt.end,
+                REQUEST_MODEL: attempt.target,
+                END: attempt.end,
+                STATUS: attempt.status,
+                ERROR: None if attempt.end in ("answered", "refused") else attempt.end,
             }
-            self._child(names.ATTEMPT, begun, attempt.seconds, attributes, calls=True)
+            self._child(ATTEMPT, begun, attempt.seconds, attributes, calls=True)
             begun += attempt.seconds
 
     def _child(
@@ -191,22 +236,22 @@ def _of_request(receipt: Receipt) -> dict[str, Any]:
     choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage
     return _known(
         {
-            names.OPERATION: names.OPERATIONS[receipt.endpoint],
-            names.PROVIDER: "prefill_router",
-            names.REQUEST_STREAM: receipt.stream,
-            names.RESPONSE_MODEL: outcome.target,
-            names.RESPONSE_ID: outcome.response_id,
-            names.FIRST_CHUNK: outcome.first_byte_seconds,
-            names.CONVERSATION: choice.session,
-            names.INPUT_TOKENS: usage and usage.input_tokens,
-            names.OUTPUT_TOKENS: usage and usage.output_tokens,
-            names.CACHED_TOKENS: usage and usage.cached_tokens,
-            names.REASONING_TOKENS: usage and usage.reasoning_tokens,
-            names.STATUS: outcome.status,
-            names.DECISION: choice.id,
-            names.OUTCOME: outcome.kind,
-            names.COST: receipt.cost,
-            names.ROUTER: receipt.router or None,
+            OPERATION: OPERATIONS[receipt.endpoint],
+            PROVIDER: "prefill_router",
+            REQUEST_STREAM: receipt.stream,
+            RESPONSE_MODEL: outcome.target,
+            RESPONSE_ID: outcome.response_id,
+            FIRST_CHUNK: outcome.first_byte_seconds,
+            CONVERSATION: choice.session,
+            INPUT_TOKENS: usage and usage.input_tokens,
+            OUTPUT_TOKENS: usage and usage.output_tokens,
+            CACHED_TOKENS: usage and usage.cached_tokens,
+            REASONING_TOKENS: usage and usage.reasoning_tokens,
+            STATUS: outcome.status,
+            DECISION: choice.id,
+            OUTCOME: outcome.kind,
+            COST: receipt.cost,
+            ROUTER: receipt.router or None,
         }
     )
 
@@ -214,12 +259,12 @@ def _of_request(receipt: Receipt) -> dict[str, Any]:
 def _of_decision(receipt: Receipt) -> dict[str, Any]:
     choice = receipt.choice
     return {
-        names.REQUEST_MODEL: choice.target,
-        names.REASON: choice.reason,
-        names.FALLBACK: choice.fallback,
-        names.LAM: choice.lam,
-        names.CORRECTNESS: choice.correctness.get(choice.target),
-        names.ESTIMATED_COST: choice.estimated_cost.get(choice.target),
+        REQUEST_MODEL: choice.target,
+        REASON: choice.reason,
+        FALLBACK: choice.fallback,
+        LAM: choice.lam,
+        CORRECTNESS: choice.correctness.get(choice.target),
+        ESTIMATED_COST: choice.estimated_cost.get(choice.target),
     }
 
 
@@ -245,3 +290,40 @@ def _exporter(endpoint: str) -> "SpanExporter":
 
 def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
+
+
+_sender_log = logging.getLogger(__name__)
+
+
+@final
+class SpanSender:
+    """Sends by another exporter, and notices whether it can; called by one thread.
+
+    Args:
+        exporter: The other one; it tries again for some seconds before it gives spans up.
+    """
+
+    def __init__(self, exporter: "SpanExporter") -> None:
+        self._exporter = exporter
+        self._works = True
+
+    def export(self, spans: "Sequence[ReadableSpan]") -> "SpanExportResult":
+        """Send spans; whether they were."""
+        found = self._exporter.export(spans)
+        works = found.name == "SUCCESS"
+        if self._works and not works:
+            _sender_log.warning(
+                "traces can't be sent: the collector doesn't take them; they are dropped"
+            )
+        elif works and not self._works:
+            _sender_log.warning("traces are sent again")
+        self._works = works
+        return found
+
+    def shutdown(self) -> None:
+        """Give up what is being tried, and send no more."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing waits here."""
+        return self._exporter.force_flush(timeout_millis)

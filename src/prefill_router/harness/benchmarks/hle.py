@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prefill_router.data import Query
-from prefill_router.harness.benchmarks.base import LoadReport, Placed
-from prefill_router.harness.benchmarks.copies import Copy
-from prefill_router.harness.benchmarks.rows import rows
-from prefill_router.harness.task import Task
+from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
+from prefill_router.harness.records import Task
 from prefill_router.importers import values
-from prefill_router.importers.base import Collector
+from prefill_router.importers.builder import DatasetBuilder
 from prefill_router.importers.tables import Record
 
 REPOSITORY: Final = "cais/hle"
@@ -31,7 +29,9 @@ _ASKED = (
 )
 
 
-def read(copy: Copy, options: Mapping[str, str], report: LoadReport) -> Iterator[Placed]:
+def read(
+    copy: BenchmarkCopy, options: Mapping[str, str], report: LoadReport
+) -> Iterator[PlacedTask]:
     """The questions without an image.
 
     Raises:
@@ -41,18 +41,18 @@ def read(copy: Copy, options: Mapping[str, str], report: LoadReport) -> Iterator
     return _read(copy, report)
 
 
-def _read(copy: Copy, report: LoadReport) -> Iterator[Placed]:
+def _read(copy: BenchmarkCopy, report: LoadReport) -> Iterator[PlacedTask]:
     one = copy.one_file()
     paths = copy.need(_TEST) if one is None else [one]
     report.source = copy.name
-    strict = Collector(strict=True)
+    strict = DatasetBuilder(strict=True)
     for path in paths:
         for place, record in rows(path, needs=_NEEDS, wants=_WANTS):
             if _has_image(record.get("image")):
                 report.skipped[IMAGE] += 1
                 continue
             with strict.row(place):
-                yield Placed(place, _task(record))
+                yield PlacedTask(place, _task(record))
 
 
 def _has_image(image: object) -> bool:

@@ -4,24 +4,29 @@ The repository has one file for each release, which holds the problems that were
 default all are read. As with the benchmark's own tags, `release=release_v5` is everything up to the
 fifth, `release=v5` the fifth alone, `release=v2_v4` these three. `from=2024-08-01` and
 `to=2025-01-01` keep the problems of contests in that time, both days included.
+
+Private tests are JSON, or JSON that was pickled, compressed and written in base64. Loading a pickle
+runs whatever code it holds. So it isn't loaded: its instructions are walked through, and only those
+that push one text are let pass.
 """
 
+import base64
+import binascii
 import json
+import pickletools
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.harness.benchmarks.base import LoadReport, Placed
-from prefill_router.harness.benchmarks.copies import Copy
-from prefill_router.harness.benchmarks.hidden_tests import decoded
-from prefill_router.harness.benchmarks.rows import rows
-from prefill_router.harness.task import Task
+from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
+from prefill_router.harness.records import Task
 from prefill_router.importers import values
-from prefill_router.importers.base import Collector
+from prefill_router.importers.builder import DatasetBuilder
 from prefill_router.importers.tables import Record
 
 REPOSITORY: Final = "livecodebench/code_generation_lite"
@@ -49,14 +54,16 @@ _BY_FUNCTION = (
 
 
 @final
-class _Window(NamedTuple):
+class _ContestDays(NamedTuple):
     """The days of the first and the last contest."""
 
     first: date
     last: date
 
 
-def read(copy: Copy, options: Mapping[str, str], report: LoadReport) -> Iterator[Placed]:
+def read(
+    copy: BenchmarkCopy, options: Mapping[str, str], report: LoadReport
+) -> Iterator[PlacedTask]:
     """The problems of the releases and days asked for, each decoded when it is taken.
 
     Raises:
@@ -65,7 +72,7 @@ def read(copy: Copy, options: Mapping[str, str], report: LoadReport) -> Iterator
     """
     release = options.get("release")
     names = FILES if release is None else _files(release)
-    window = _Window(
+    window = _ContestDays(
         _day_asked(options.get("from", "0001-01-01"), "from"),
         _day_asked(options.get("to", "9999-12-31"), "to"),
     )
@@ -79,21 +86,26 @@ def read(copy: Copy, options: Mapping[str, str], report: LoadReport) -> Iterator
 
 
 def _read(
-    copy: Copy, names: tuple[str, ...], window: _Window, report: LoadReport, *, needs_all: bool
-) -> Iterator[Placed]:
-    strict = Collector(strict=True)
+    copy: BenchmarkCopy,
+    names: tuple[str, ...],
+    window: _ContestDays,
+    report: LoadReport,
+    *,
+    needs_all: bool,
+) -> Iterator[PlacedTask]:
+    strict = DatasetBuilder(strict=True)
     for path in _paths(copy, names, needs_all=needs_all):
         report.source = copy.name
         for place, record in rows(path, needs=_NEEDS, wants=_WANTS):
             with strict.row(place):
                 day = _day(record["contest_date"])
                 if window.first <= day <= window.last:
-                    yield Placed(place, _task(record, day))
+                    yield PlacedTask(place, _task(record, day))
                 else:
                     report.skipped[OUTSIDE] += 1
 
 
-def _paths(copy: Copy, names: tuple[str, ...], *, needs_all: bool) -> Iterator[Path]:
+def _paths(copy: BenchmarkCopy, names: tuple[str, ...], *, needs_all: bool) -> Iterator[Path]:
     """The files, each fetched when the one before has been read."""
     one = copy.one_file()
     if one is not None:
@@ -145,8 +157,8 @@ def _day(value: object) -> date:
 def _task(record: Record, day: date) -> Task:
     starter = values.label_text(record["starter_code"], "starter_code")
     tests = [
-        *decoded(record["public_test_cases"], "public_test_cases"),
-        *decoded(record["private_test_cases"], "private_test_cases"),
+        *decode_tests(record["public_test_cases"], "public_test_cases"),
+        *decode_tests(record["private_test_cases"], "private_test_cases"),
     ]
     query = Query(
         f"livecodebench-{values.identifier(record['question_id'], 'question_id')}",
@@ -192,3 +204,91 @@ def _function(record: Record, tests: list[dict[str, str]]) -> str | None:
         raise DataError("metadata isn't JSON") from None
     name = found.get("func_name") if isinstance(found, dict) else None
     return values.filled_text(name, "metadata: func_name")
+
+
+MAX_DECODED: Final = 2**29
+"""Bytes of one problem's tests, decompressed."""
+_FIELDS = ("input", "output", "testtype")
+_TEXT = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
+_HARMLESS = frozenset({"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT"})
+
+
+def decode_tests(cell: object, name: str, *, limit: int = MAX_DECODED) -> list[dict[str, str]]:
+    """The tests of a cell: `input`, `output`, and `type`, which is stdin or functional.
+
+    Args:
+        cell: A list, the JSON of one, or that encoded as above.
+        name: The cell's name, for messages.
+        limit: The most bytes that it may decompress to.
+
+    Raises:
+        DataError: It isn't such a cell.
+    """
+    found = cell
+    if isinstance(cell, str) and not cell[:64].lstrip().startswith("["):
+        found = _pickled_text(_decompressed(cell, name, limit), name)
+    if isinstance(found, str):
+        try:
+            found = json.loads(found)
+        except (ValueError, RecursionError):
+            raise DataError(f"{name} isn't JSON") from None
+    if not isinstance(found, list):
+        raise DataError(f"{name} is of the type {type(found).__name__}; it must be a list of tests")
+    return [_decoded_test(item, name) for item in found]
+
+
+def _decoded_test(item: Any, name: str) -> dict[str, str]:
+    if not isinstance(item, dict):
+        raise DataError(f"{name}: a test is a {type(item).__name__}; it must be an object")
+    given, expected, kind = (values.text(item.get(f), f"{name}: {f}") for f in _FIELDS)
+    if kind not in ("stdin", "functional"):
+        raise DataError(f"{name}: a test's testtype must be stdin or functional")
+    return {"input": given, "output": expected, "type": kind}
+
+
+def _decompressed(cell: str, name: str, limit: int) -> bytes:
+    try:
+        packed = base64.b64decode(cell.encode("ascii"), validate=True)
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(packed, limit)
+    except (UnicodeEncodeError, binascii.Error, zlib.error):
+        raise DataError(f"{name} is neither JSON nor compressed base64") from None
+    if unpacker.unconsumed_tail:
+        raise DataError(f"{name} unpacks to more than {limit:,} bytes")
+    if not unpacker.eof:
+        raise DataError(f"{name} is cut off; fetch the file again")
+    return data
+
+
+@final
+class _PickledText:
+    """Takes a pickle's instructions in order, and the one text that they push."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+
+    def takes(self, instruction: str, argument: object) -> bool:
+        """Whether the instruction may stand here."""
+        if instruction in _TEXT and self.text is None and isinstance(argument, str):
+            self.text = argument
+            return True
+        return instruction in _HARMLESS
+
+
+def _pickled_text(data: bytes, name: str) -> str:
+    """The text that a pickle holds, found without loading it."""
+    found = _PickledText()
+    try:
+        for opcode, argument, position in pickletools.genops(data):
+            if opcode.name == "STOP":
+                if found.text is None or position is None or position + 1 != len(data):
+                    break
+                return found.text
+            if not found.takes(opcode.name, argument):
+                raise DataError(
+                    f"{name} is a pickle with the instruction {opcode.name}; one that holds a text "
+                    "alone has none, so it isn't read: it could run code"
+                )
+    except (ValueError, UnicodeDecodeError, OverflowError):
+        raise DataError(f"{name} is a broken pickle") from None
+    raise DataError(f"{name} is a pickle of something else than one text")

@@ -11,12 +11,10 @@ from typing import Final
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.harness.benchmarks.base import LoadReport, Placed
-from prefill_router.harness.benchmarks.copies import Copy
-from prefill_router.harness.benchmarks.rows import rows
-from prefill_router.harness.task import Task
+from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
+from prefill_router.harness.records import Task
 from prefill_router.importers import values
-from prefill_router.importers.base import Collector
+from prefill_router.importers.builder import DatasetBuilder
 from prefill_router.importers.tables import Record
 
 REPOSITORY: Final = "TIGER-Lab/MMLU-Pro"
@@ -38,7 +36,9 @@ _ASKED_WITH_SHOTS = (
 )
 
 
-def read(copy: Copy, options: Mapping[str, str], report: LoadReport) -> Iterator[Placed]:
+def read(
+    copy: BenchmarkCopy, options: Mapping[str, str], report: LoadReport
+) -> Iterator[PlacedTask]:
     """The questions of the test part.
 
     Raises:
@@ -51,22 +51,22 @@ def read(copy: Copy, options: Mapping[str, str], report: LoadReport) -> Iterator
     return _read(copy, int(asked), report)
 
 
-def _read(copy: Copy, shots: int, report: LoadReport) -> Iterator[Placed]:
+def _read(copy: BenchmarkCopy, shots: int, report: LoadReport) -> Iterator[PlacedTask]:
     one = copy.one_file()
     paths = copy.need(_TEST) if one is None else [one]
     report.source = copy.name
     examples = _solved(copy) if shots else {}
-    strict = Collector(strict=True)
+    strict = DatasetBuilder(strict=True)
     for path in paths:
         for place, record in rows(path, needs=_NEEDS, wants=_WANTS):
             with strict.row(place):
-                yield Placed(place, _task(record, examples, shots))
+                yield PlacedTask(place, _task(record, examples, shots))
 
 
-def _solved(copy: Copy) -> dict[str, list[str]]:
+def _solved(copy: BenchmarkCopy) -> dict[str, list[str]]:
     """The solved questions as text, by subject."""
     found: dict[str, list[str]] = {}
-    strict = Collector(strict=True)
+    strict = DatasetBuilder(strict=True)
     for path in copy.need(_SOLVED):
         for place, record in rows(path, needs=(*_NEEDS, "cot_content"), wants=_WANTS):
             with strict.row(place):

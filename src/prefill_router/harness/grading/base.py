@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from prefill_router.errors import ConfigError
-from prefill_router.harness.task import Task
+from prefill_router.harness.records import Task
 
 SHOWN = 500
 """Characters of an extracted answer, or of a detail, that are kept."""
@@ -40,7 +40,7 @@ class Grade:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class About:
+class GraderTraits:
     """A grader, as the job of grading needs to know it.
 
     Attributes:
@@ -63,7 +63,7 @@ class Grader(ABC):
 
     @property
     @abstractmethod
-    def about(self) -> About:
+    def about(self) -> GraderTraits:
         """Its name, its version, and how it is to be used."""
 
     @abstractmethod

@@ -1,22 +1,27 @@
-"""The grader `code`: programs against tests, in the sandbox; pass@1 of LiveCodeBench."""
+"""The grader `code`: programs against tests, in the sandbox; pass@1 of LiveCodeBench.
 
+What runs in the sandbox is an answer's code, and what surrounds it. An answer's code can read and
+change everything in its process, these programs included. So they decide nothing: they hand over a
+test's input and hand back what came out; whether that is what the test expects is decided outside,
+where the expected outputs are.
+"""
+
+import json
 import threading
 from dataclasses import dataclass, replace
+from decimal import Decimal, DecimalException
 from typing import Any, final
 
 from prefill_router.harness.grading.base import (
-    About,
     Grade,
     Grader,
+    GraderTraits,
     graded,
     shortened,
     unfit,
     ungraded,
 )
-from prefill_router.harness.grading.blocks import last_block
-from prefill_router.harness.grading.comparing import read_json, same_output, same_result
-from prefill_router.harness.grading.drivers import ANSWER, STDIN, call_program
-from prefill_router.harness.task import Task
+from prefill_router.harness.records import Task
 from prefill_router.sandbox import Sandbox
 
 _KINDS = ("stdin", "functional")
@@ -24,7 +29,7 @@ _KINDS = ("stdin", "functional")
 
 @final
 @dataclass(frozen=True)
-class Case:
+class ProgramTest:
     """One test of a problem.
 
     Attributes:
@@ -53,14 +58,14 @@ class CodeGrader(Grader):
 
     def __init__(self, sandbox: Sandbox, *, jobs: int = 1, interpreter: str = "") -> None:
         self._sandbox = sandbox
-        self._read: tuple[Task, list[Case]] | None = None
+        self._read: tuple[Task, list[ProgramTest]] | None = None
         self._stopping = threading.Event()
         facts = [f"{name} {value}" for name, value in vars(sandbox.limits).items()]
         setting = ", ".join([*facts, *([interpreter] if interpreter else [])])
-        self._about = About(name="code", version=2, setting=setting, kept=True, at_once=jobs)
+        self._about = GraderTraits(name="code", version=2, setting=setting, kept=True, at_once=jobs)
 
     @property
-    def about(self) -> About:
+    def about(self) -> GraderTraits:
         """Its name, its version, and the sandbox's limits."""
         return self._about
 
@@ -71,10 +76,10 @@ class CodeGrader(Grader):
             tests = self._tests(task, named=isinstance(function, str))
         except ValueError as error:
             return unfit(str(error))
-        code = last_block(text)
+        code = last_code_block(text)
         if code is None:
             return graded(False, detail="no block of code")
-        programs = {False: STDIN, True: call_program(str(function))}
+        programs = {False: STDIN_PROGRAM, True: call_program(str(function))}
         for number, test in enumerate(tests, 1):
             if self._stopping.is_set():
                 return ungraded("interrupted")
@@ -88,18 +93,18 @@ class CodeGrader(Grader):
         """Run no further tests; the one that runs ends by itself or by its limits."""
         self._stopping.set()
 
-    def _tests(self, task: Task, *, named: bool) -> list[Case]:
+    def _tests(self, task: Task, *, named: bool) -> list[ProgramTest]:
         """The task's tests; answers come task by task, so the last ones are kept at hand."""
         known = self._read
         if known is None or known[0] is not task:
             known = self._read = (task, read_tests(task.options.get("tests"), named=named))
         return known[1]
 
-    def _failed(self, test: Case, program: str, code: str) -> str:
+    def _failed(self, test: ProgramTest, program: str, code: str) -> str:
         """How an answer fails a test; empty where it passes."""
         source = code.encode("utf-8", "replace")
         stdin = test.input.encode("utf-8", "replace")
-        outcome = self._roomy(test).run(program, stdin=stdin, files={ANSWER: source})
+        outcome = self._roomy(test).run(program, stdin=stdin, files={ANSWER_FILE: source})
         if outcome.status != "ok":
             return f"{outcome.status} {_complaint(outcome.stderr)}".strip()
         found = outcome.stdout.decode("utf-8", "replace")
@@ -110,14 +115,14 @@ class CodeGrader(Grader):
             return "error: no result"
         return "" if equal else "wrong result"
 
-    def _roomy(self, test: Case) -> Sandbox:
+    def _roomy(self, test: ProgramTest) -> Sandbox:
         """The sandbox; where a test expects much output, with room for twice as much."""
         limits = self._sandbox.limits
         most = max(limits.output_bytes, 2 * len(test.output.encode("utf-8", "replace")))
         return replace(self._sandbox, limits=replace(limits, output_bytes=most))
 
 
-def read_tests(value: Any, *, named: bool) -> list[Case]:
+def read_tests(value: Any, *, named: bool) -> list[ProgramTest]:
     """The tests in a task's options.
 
     Args:
@@ -132,7 +137,7 @@ def read_tests(value: Any, *, named: bool) -> list[Case]:
     return [_read_test(number, test, named) for number, test in enumerate(value, 1)]
 
 
-def _read_test(number: int, test: Any, named: bool) -> Case:
+def _read_test(number: int, test: Any, named: bool) -> ProgramTest:
     whole = isinstance(test, dict) and all(
         isinstance(test.get(key), str) for key in ("input", "output")
     )
@@ -146,10 +151,147 @@ def _read_test(number: int, test: Any, named: bool) -> Case:
             read_json(test["output"])
         except ValueError:
             raise ValueError(f"test {number}: the output of a function must be JSON") from None
-    return Case(test["input"], test["output"], kind == "functional")
+    return ProgramTest(test["input"], test["output"], kind == "functional")
 
 
 def _complaint(stderr: bytes) -> str:
     """The last line of a complaint, which names the exception."""
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
     return f"({shortened(lines[-1])[:200]})" if lines else ""
+
+
+ANSWER_FILE = "answer.py"
+"""The file beside the program that holds the answer's code."""
+
+_MODULES = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools "
+    "operator io sys json typing"
+)
+_NAMES = f"""
+import builtins, sys
+sys.setrecursionlimit(50000)
+if hasattr(sys, "set_int_max_str_digits"):
+    sys.set_int_max_str_digits(0)
+names = {{"__name__": NAME, "__builtins__": builtins, "__file__": "{ANSWER_FILE}"}}
+for star in {_MODULES.split()!r}:
+    module = __import__(star)
+    public = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
+    names.update((n, getattr(module, n)) for n in public)
+names.update((n, v) for n, v in vars(builtins).items() if n[0] != "_")
+names.update((n, __import__(n)) for n in {_MODULES.split()!r})
+with open("{ANSWER_FILE}", encoding="utf-8") as file:
+    code = compile(file.read(), "{ANSWER_FILE}", "exec")
+"""
+"""The names that the benchmark gives every answer: many of its answers import nothing."""
+
+STDIN_PROGRAM = (
+    _NAMES.replace("NAME", '"__main__"')
+    + """
+try:
+    exec(code, names)
+except SystemExit:
+    pass
+"""
+)
+"""Runs a whole program: a test's input is its standard input, and it prints the output.
+
+Leaving early by `sys.exit`, with whatever status, is no error, as in the benchmark.
+"""
+
+_CALL_PROGRAM = (
+    _NAMES.replace("NAME", '"answer"')
+    + """
+import json, os
+
+def plain(value):
+    if hasattr(value, "item"):  # numpy's numbers
+        return value.item()
+    raise TypeError(f"a result of the type {type(value).__name__}")
+
+said = os.dup(1)
+os.dup2(2, 1)  # what the answer prints is not its result
+lines = sys.stdin.buffer.read().decode().split("\\n")
+arguments = [json.loads(line) for line in lines if line.strip()]
+exec(code, names)
+holder = names["Solution"]() if "Solution" in names else None
+function = getattr(holder, FUNCTION, None) or names[FUNCTION]
+result = function(*arguments)
+with os.fdopen(said, "w", encoding="utf-8") as out:
+    json.dump(result, out, default=plain)
+"""
+)
+
+
+def call_program(function: str) -> str:
+    """The program that calls a function with a test's arguments, one JSON value a line.
+
+    The function is a method of a class `Solution` where the answer has one, as at LeetCode, or else
+    one of the answer itself. Its result is printed as one JSON document; tuples become lists.
+    """
+    return _CALL_PROGRAM.replace("FUNCTION", repr(function))
+
+
+def same_output(found: str, expected: str) -> bool:
+    """Whether a program printed what a test expects, as LiveCodeBench compares.
+
+    White space around the whole and around each line doesn't count, but the number of lines does.
+    A line is the same where it is letter for letter, or where both are decimal numbers throughout
+    and these are equal exactly: 1.0 is 1.00, and 0.1 is not 0.1000001.
+    """
+    ours, theirs = _lines(found), _lines(expected)
+    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+
+
+def same_result(found: str, expected: str) -> bool | None:
+    """Whether a function's result equals what a test expects, both as JSON.
+
+    Returns:
+        None where what was found is no JSON document, or more than one.
+
+    Raises:
+        ValueError: What is expected is none.
+    """
+    right = read_json(expected)
+    try:
+        return bool(read_json(found) == right)
+    except ValueError:
+        return None
+
+
+def read_json(text: str) -> Any:
+    """The value of a JSON document.
+
+    Raises:
+        ValueError: It is none, or can't be read: numbers too long, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _same_line(found: str, expected: str) -> bool:
+    if found == expected:
+        return True
+    try:
+        return [Decimal(word) for word in found.split()] == [Decimal(w) for w in expected.split()]
+    except (DecimalException, ValueError):  # no number; or one that can't be compared
+        return False
+
+
+def last_code_block(text: str) -> str | None:
+    """What stands in an answer's last fenced block; None where there is none.
+
+    As LiveCodeBench reads answers: between the last two lines that hold three backticks, whatever
+    else these lines hold. In an answer that was cut off within a block, that is what stands between
+    the blocks before it.
+    """
+    lines = text.split("\n")
+    fences = [at for at, line in enumerate(lines) if "```" in line]
+    if len(fences) < 2:
+        return None
+    return "\n".join(lines[fences[-2] + 1 : fences[-1]])

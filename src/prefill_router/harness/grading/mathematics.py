@@ -1,13 +1,24 @@
-"""The grader of mathematics: equality of LaTeX and of expressions, by `math-verify`."""
+"""The grader of mathematics: equality of LaTeX and of expressions, by `math-verify`.
+
+It asks processes that answer one line of JSON with another, and are ended where they take too long
+(see `harness.grading.equality_worker`, which runs as a program of its own).
+"""
 
 import importlib.metadata
 import importlib.util
-from typing import final
+import json
+import os
+import queue
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import Any, final
 
-from prefill_router.errors import MissingExtraError
-from prefill_router.harness.grading.base import About, Grade, Grader, graded, unfit, ungraded
-from prefill_router.harness.grading.workers import WorkerGoneError, WorkerPool
-from prefill_router.harness.task import Task
+from prefill_router.errors import MissingExtraError, PrefillRouterError
+from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, graded, unfit, ungraded
+from prefill_router.harness.records import Task
 
 SECONDS = 10.0
 _WORKER = "prefill_router.harness.grading.equality_worker"
@@ -37,11 +48,11 @@ class MathGrader(Grader):
         if importlib.util.find_spec("math_verify") is None:
             raise MissingExtraError("math-verify", extra="math", needed_for="the grader math")
         library = f"math-verify {importlib.metadata.version('math-verify')}"
-        self._about = About(name="math", version=3, setting=library, kept=True, at_once=jobs)
-        self._pool = WorkerPool(_WORKER, count=jobs, seconds=seconds)
+        self._about = GraderTraits(name="math", version=3, setting=library, kept=True, at_once=jobs)
+        self._pool = MathWorkerPool(_WORKER, count=jobs, seconds=seconds)
 
     @property
-    def about(self) -> About:
+    def about(self) -> GraderTraits:
         """Its name, its version and the library's, and how many processes it has."""
         return self._about
 
@@ -54,7 +65,7 @@ class MathGrader(Grader):
         request = {"right": list(task.answer), "found": "" if same else text[-_READ:]}
         try:
             said = self._pool.ask(request)
-        except WorkerGoneError as gone:
+        except MathWorkerGoneError as gone:
             return ungraded("timeout" if gone.overrun else "undecided", str(gone))
         if said["unread"]:
             return unfit("math-verify can't read the task's answer, or one of them")
@@ -67,3 +78,144 @@ class MathGrader(Grader):
     def close(self) -> None:
         """End the processes."""
         self._pool.close()
+
+
+_START_SECONDS = 120.0
+_SENT = 2**16
+
+
+@final
+class MathWorkerGoneError(PrefillRouterError):
+    """A worker gave no answer.
+
+    Attributes:
+        overrun: Whether it took too long; else it ended by itself.
+    """
+
+    def __init__(self, message: str, *, overrun: bool) -> None:
+        super().__init__(message)
+        self.overrun = overrun
+
+
+@final
+class MathWorkerPool:
+    """Some processes that run a module of this package; threads share them.
+
+    Args:
+        module: The module's name; it reads lines of JSON, and says first that it is ready.
+        count: How many processes there are at most; each is started when it is first needed.
+        seconds: An answer that takes longer ends its process; the next one starts afresh.
+    """
+
+    def __init__(self, module: str, *, count: int, seconds: float) -> None:
+        self._module = module
+        self._seconds = seconds
+        self._closed = False
+        self._all: list[_MathWorker | None] = [None] * count
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for place in range(count):
+            self._free.put(place)
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer of a worker that is free; waits until one is.
+
+        Raises:
+            MathWorkerGoneError: It took too long, or it died.
+        """
+        place = self._free.get()
+        try:
+            self._check_open()
+            worker = self._all[place] or _MathWorker(self._module)
+            self._all[place] = worker
+            self._check_open()  # starting takes a while
+            try:
+                return worker.ask(request, seconds=self._seconds)
+            except MathWorkerGoneError:
+                self._all[place] = None
+                worker.end()
+                raise
+        finally:
+            self._free.put(place)
+
+    def close(self) -> None:
+        """End every process; what is being asked fails, and its thread lets go of it first."""
+        self._closed = True
+        for worker in self._all:
+            if worker is not None:
+                worker.kill()
+        for place in [self._free.get() for _ in self._all]:
+            worker, self._all[place] = self._all[place], None
+            if worker is not None:
+                worker.end()
+            self._free.put(place)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MathWorkerGoneError("the worker processes were ended", overrun=False)
+
+
+class _MathWorker:
+    """One process, for one thread at a time."""
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # an interruption of the terminal is for the parent alone
+        )
+        self._left = b""
+        try:
+            self._read(_START_SECONDS)
+        except MathWorkerGoneError:
+            self.end()
+            raise
+
+    def ask(self, request: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+        """Its answer."""
+        stdin = self._process.stdin
+        line = json.dumps(request).encode() + b"\n"
+        try:
+            if stdin is not None:
+                stdin.write(line)
+                stdin.flush()
+        except (BrokenPipeError, ValueError):
+            raise MathWorkerGoneError(
+                "a worker process has ended by itself", overrun=False
+            ) from None
+        answer: dict[str, Any] = json.loads(self._read(seconds))
+        return answer
+
+    def kill(self) -> None:
+        """Kill it, whatever it does; who reads from it is told by the end of its output."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """Kill it and close its pipes; nobody may be reading from it."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                _close_quietly(pipe)
+
+    def _read(self, seconds: float) -> bytes:
+        """The next line; a thread of its own isn't needed since the pipe says when it has more."""
+        stdout, until = self._process.stdout, time.monotonic() + seconds
+        while b"\n" not in self._left:
+            left = until - time.monotonic()
+            if stdout is None or stdout.closed:
+                raise MathWorkerGoneError("a worker process was ended", overrun=False)
+            if left <= 0 or not select.select([stdout], [], [], left)[0]:
+                raise MathWorkerGoneError(f"no answer within {seconds:g} s", overrun=True)
+            piece = os.read(stdout.fileno(), _SENT)
+            if not piece:
+                raise MathWorkerGoneError("a worker process has ended by itself", overrun=False)
+            self._left += piece
+        line, self._left = self._left.split(b"\n", 1)
+        return line
+
+
+def _close_quietly(pipe: Any) -> None:
+    with suppress(BrokenPipeError):
+        pipe.close()

@@ -1,26 +1,71 @@
-"""The graders, defined here and nowhere else, and what opens those that a run needs."""
+"""The graders, defined here and nowhere else, the settings of grading, and what opens graders."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router.harness.grading.asking import JudgeLine, only_target
 from prefill_router.harness.grading.base import Grader
-from prefill_router.harness.grading.bill import Bill
+from prefill_router.harness.grading.caches import JudgeBill, Judgments
 from prefill_router.harness.grading.code import CodeGrader
-from prefill_router.harness.grading.functions import FunctionGrader
-from prefill_router.harness.grading.judge import JUDGES, JudgeGrader
-from prefill_router.harness.grading.judgments import Judgments
-from prefill_router.harness.grading.letters import LetterGrader
-from prefill_router.harness.grading.matching import TextGrader, normalised, stripped
+from prefill_router.harness.grading.judge import JUDGES, JudgeGrader, Kind
+from prefill_router.harness.grading.judge_client import JudgeClient, only_target
 from prefill_router.harness.grading.mathematics import MathGrader
-from prefill_router.harness.grading.numbers import NumberGrader
-from prefill_router.harness.grading.prompts import Kind
-from prefill_router.harness.grading.settings import Settings
+from prefill_router.harness.grading.python_function import FunctionGrader
+from prefill_router.harness.grading.text import (
+    LetterGrader,
+    NumberGrader,
+    TextGrader,
+    Unextracted,
+    normalised,
+    stripped,
+)
 from prefill_router.sandbox import Sandbox
 from prefill_router.targets import Pool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a run is to be graded.
+
+    Attributes:
+        judge: The pool of the one target that judges; None where nothing needs one.
+        soft: Take a judge's score from 0 to 1, rather than its yes or no.
+        judge_samples: Replies asked of the judge for each answer; the score is their mean.
+        judge_limit: US dollars that judging may cost, over all gradings of the run.
+        judge_again: Ask a judge once more where none of its replies can be read.
+        jobs: Programs and calculations at once.
+        skip: Graders whose answers are left ungraded.
+        fresh: Run programs and calculations again, rather than take kept verdicts. Judges are not
+            asked again.
+        unextracted: What an MMLU-Pro answer without a letter is.
+        interpreter: Of the programs that are graded; None for the one that runs this.
+        function: The grader `python`'s function, for all tasks; None where tasks name their own.
+    """
+
+    judge: Pool | None = None
+    soft: bool = False
+    judge_samples: int = 1
+    judge_limit: float | None = None
+    judge_again: bool = False
+    jobs: int = 1
+    skip: frozenset[str] = field(default_factory=frozenset)
+    fresh: bool = False
+    unextracted: Unextracted = "wrong"
+    interpreter: Path | None = None
+    function: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ConfigError(f"--jobs is {self.jobs}; at least 1 is needed")
+        if self.judge_samples < 1:
+            raise ConfigError(f"--judge-samples is {self.judge_samples}; at least 1 is needed")
+        limit = self.judge_limit
+        if limit is not None and not (math.isfinite(limit) and limit >= 0):
+            raise ConfigError(f"--judge-max-cost is {limit}; it is a number of dollars")
 
 
 @final
@@ -36,7 +81,7 @@ class Graders:
         self.settings = settings
         self._folder = folder
         self._open: dict[str, Grader] = {}
-        self._line: tuple[JudgeLine, Judgments] | None = None
+        self._line: tuple[JudgeClient, Judgments] | None = None
 
     def __getitem__(self, name: str) -> Grader:
         """The grader of this name.
@@ -68,7 +113,7 @@ class Graders:
         return self._open
 
     @property
-    def bill(self) -> Bill | None:
+    def bill(self) -> JudgeBill | None:
         """What judging the run has cost so far; None where no judge was needed."""
         if self._line is None:
             return None
@@ -82,7 +127,7 @@ class Graders:
             judgments = Judgments(self._folder)
             limit = self.settings.judge_limit
             try:
-                line = JudgeLine(pool, judgments, limit=limit)
+                line = JudgeClient(pool, judgments, limit=limit)
             except PrefillRouterError:
                 judgments.close()
                 raise

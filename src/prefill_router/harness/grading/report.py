@@ -1,11 +1,172 @@
-"""What came of grading a run."""
+"""What came of grading a run: for each target counts, costs and times, and examples.
 
+There is an example, fit to be shown, of each reason why answers lack labels.
+"""
+
+import math
+import statistics
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from prefill_router.harness.grading.bill import Bill
-from prefill_router.harness.grading.examples import Example
-from prefill_router.harness.grading.tally import TargetSummary
+from prefill_router.data import Query, prompt_text
+from prefill_router.harness.grading.base import Grade
+from prefill_router.harness.grading.caches import JudgeBill
+from prefill_router.harness.records import Answer
+
+_SHOWN = 120
+_QUOTED = 16
+"""So many characters in a row that are the prompt's as well are taken for a quotation."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class UngradedExample:
+    """An answer without a label.
+
+    Attributes:
+        query_id: To which question.
+        target: Whose.
+        detail: The error, shortened; empty where there is none, or where it quotes the prompt.
+    """
+
+    query_id: str
+    target: str
+    detail: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return dict(vars(self))
+
+
+def example_of(query: Query, target: str, detail: str) -> UngradedExample:
+    """The example of an answer and its grade's detail."""
+    line = " ".join(detail.split())
+    if _quotes(line, " ".join(prompt_text(query.prompt).split())):
+        line = ""
+    shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 2]} …"
+    return UngradedExample(query_id=query.id, target=target, detail=shown)
+
+
+def _quotes(line: str, prompt: str) -> bool:
+    width = min(_QUOTED, len(prompt))
+    if not width:
+        return False
+    return any(line[at : at + width] in prompt for at in range(len(line) - width + 1))
+
+
+_Z = 1.959963984540054  # of 95 %
+TRUNCATED = "length"
+"""The finish reason of an answer that was cut off at its maximum of tokens."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GradedTarget:
+    """What came of one target's answers.
+
+    Attributes:
+        target: Its name.
+        graded: Answers with a score.
+        correct: The sum of their scores.
+        missing: How many answers are missing or ungraded, by the reason.
+        truncated: Graded answers that were cut off at their maximum of tokens.
+        cost: US dollars of all answers whose cost is known, missing ones included.
+        mean_cost: US dollars of a graded answer; None where no cost is known.
+        median_seconds: Of graded answers; None without any.
+    """
+
+    target: str
+    graded: int
+    correct: float
+    missing: dict[str, int]
+    truncated: int
+    cost: float
+    mean_cost: float | None
+    median_seconds: float | None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean score of the graded answers; None without any."""
+        return self.correct / self.graded if self.graded else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The accuracy's 95 % interval; None without graded answers."""
+        return wilson(self.correct, self.graded) if self.graded else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            **vars(self),
+            "accuracy": self.accuracy,
+            "interval": None if self.interval is None else list(self.interval),
+        }
+
+
+@final
+class GradingTally:
+    """Counts one target's answers as they are graded."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._scores: list[float] = []
+        self._missing: Counter[str] = Counter()
+        self._truncated = 0
+        self._spent: list[float] = []
+        self._costs: list[float] = []
+        self._seconds: list[float] = []
+
+    def add(self, answer: Answer, grade: Grade) -> None:
+        """Count an answer."""
+        if answer.cost is not None:
+            self._spent.append(answer.cost)
+        if grade.score is None:
+            self._missing[grade.missing or "ungraded"] += 1
+            return
+        self._scores.append(grade.score)
+        if answer.cost is not None:
+            self._costs.append(answer.cost)
+        if answer.reply is not None:
+            self._seconds.append(answer.reply.seconds)
+            self._truncated += answer.reply.finish_reason == TRUNCATED
+
+    def unasked(self, count: int) -> None:
+        """Count questions that were never asked."""
+        if count:
+            self._missing["not_asked"] += count
+
+    def summary(self) -> GradedTarget:
+        """What has come of it; the order in which answers were added makes no difference."""
+        return GradedTarget(
+            target=self._target,
+            graded=len(self._scores),
+            correct=math.fsum(self._scores),
+            missing=dict(sorted(self._missing.items())),
+            truncated=self._truncated,
+            cost=math.fsum(self._spent),
+            mean_cost=math.fsum(self._costs) / len(self._costs) if self._costs else None,
+            median_seconds=statistics.median(self._seconds) if self._seconds else None,
+        )
+
+
+def wilson(correct: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share.
+
+    For scores between 0 and 1 it is wider than needed, since nothing varies more than yes and no.
+
+    Args:
+        correct: The sum of the scores.
+        count: How many there are; at least one.
+
+    Returns:
+        Its ends, both in [0, 1].
+    """
+    share, z2 = correct / count, _Z * _Z
+    middle = share + z2 / (2 * count)
+    half = _Z * math.sqrt(max(share * (1 - share), 0.0) / count + z2 / (4 * count * count))
+    scale = 1 + z2 / count
+    return max((middle - half) / scale, 0.0), min((middle + half) / scale, 1.0)
 
 
 @final
@@ -26,15 +187,15 @@ class GradingReport:
         examples: An answer of each reason for which there is no label.
     """
 
-    targets: tuple[TargetSummary, ...]
+    targets: tuple[GradedTarget, ...]
     graders: dict[str, dict[str, Any]]
     skipped: tuple[str, ...]
     left_out: int
     reused: int
-    judging: Bill | None = None
+    judging: JudgeBill | None = None
     judged: int = 0
     judge_failed: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, Example] = field(default_factory=dict)
+    examples: dict[str, UngradedExample] = field(default_factory=dict)
 
     @property
     def judge_useless(self) -> bool:

@@ -27,14 +27,17 @@ It is there before the end of the reply is; where a client has left or was cut o
 `server.stats()` gives sums. Nothing in it is shared with another server, so tests can run several.
 """
 
-from prefill_router.minipool.server.fault_files import parse_rule, read_faults
-from prefill_router.minipool.server.faults import Faults, Rule
-from prefill_router.minipool.server.log import Record, Stats
-from prefill_router.minipool.server.model import Job, Message, Model, Prompt, Sampling
-from prefill_router.minipool.server.personas import Persona
-from prefill_router.minipool.server.pool import serve_pool, served_pool
-from prefill_router.minipool.server.running import LOOPBACK, Server, serve
-from prefill_router.minipool.server.scripted import ScriptedModel
+from prefill_router.minipool.server.app import Record, Stats
+from prefill_router.minipool.server.faults import Faults, Persona, Rule, parse_rule, read_faults
+from prefill_router.minipool.server.generation import (
+    Job,
+    Message,
+    Model,
+    Prompt,
+    Sampling,
+    ScriptedModel,
+)
+from prefill_router.minipool.server.server import LOOPBACK, Server, serve, serve_pool, served_pool
 
 __all__ = [
     "LOOPBACK",

@@ -1,20 +1,116 @@
-"""The application: paths, keys, and one task for each request (ASGI)."""
+"""The application: paths, keys, one task for each request (ASGI), and a record of every request."""
 
 import asyncio
 import dataclasses
 import hmac
 import itertools
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, final
 
-from prefill_router.minipool.server.answering import Answer
-from prefill_router.minipool.server.client import Client, CutError, GoneError, Receive, Send
-from prefill_router.minipool.server.faults import Faults, Mischief
-from prefill_router.minipool.server.log import Log, Record, Stats
-from prefill_router.minipool.server.model import Model
-from prefill_router.minipool.server.request import ApiError, Endpoint, read_request
-from prefill_router.minipool.server.worker import Delivery, Worker
+from prefill_router.minipool.server.answer import AnswerTask
+from prefill_router.minipool.server.connection import (
+    AsgiConnection,
+    CutOffError,
+    DisconnectedError,
+    Receive,
+    Send,
+)
+from prefill_router.minipool.server.faults import FaultInjector, Faults
+from prefill_router.minipool.server.generation import Delivery, Model, Worker
+from prefill_router.minipool.server.protocol import ApiError, Endpoint, read_request
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One request, and the truth about it, whatever the reply has told.
+
+    Attributes:
+        model: The model asked.
+        prompt: The text of the last turn.
+        prompt_tokens: Tokens read; 0 where the request was refused.
+        completion_tokens: Tokens generated, those of reasoning included: what is billed.
+        reasoning_tokens: Those of them that were reasoning.
+        faults: What went wrong on purpose, in the order of the rules.
+        status: The HTTP status; 0 where the client left before there was one.
+        complete: Whether all of the reply was sent; not where it was cut off, even politely.
+        stream: Whether it was streamed.
+        options: The request's other fields.
+        seconds: From the request to the end of the reply.
+    """
+
+    model: str
+    prompt: str
+    prompt_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    faults: tuple[str, ...]
+    status: int
+    complete: bool
+    stream: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float
+
+    @property
+    def fault(self) -> str | None:
+        """The faults as one text, such as `slow+break`; None where nothing went wrong."""
+        return "+".join(self.faults) or None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """Sums since the server was started.
+
+    Attributes:
+        requests: Requests for an answer that have ended, in whatever way.
+        answers: Those that were answered in full.
+        prompt_tokens: Tokens read.
+        completion_tokens: Tokens of the replies, made-up reasoning included.
+        generated_tokens: Tokens that the models generated.
+        busy_seconds: Seconds in which the worker generated.
+        batches: Batches it generated.
+        in_flight: Requests that are being answered now.
+        waiting: Those of them that no batch has taken yet.
+        faults: How often each kind of fault happened.
+        seconds: Since the start.
+    """
+
+    requests: int
+    answers: int
+    prompt_tokens: int
+    completion_tokens: int
+    generated_tokens: int
+    busy_seconds: float
+    batches: int
+    in_flight: int
+    waiting: int
+    faults: Mapping[str, int]
+    seconds: float
+
+
+@final
+class RequestLog:
+    """The records, in the order in which requests ended, and their sums."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.answers = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.faults: Counter[str] = Counter()
+
+    def add(self, record: Record) -> None:
+        """Keep a record."""
+        self.records.append(record)
+        self.answers += record.complete and record.status == 200
+        self.prompt_tokens += record.prompt_tokens
+        self.completion_tokens += record.completion_tokens
+        self.faults.update(record.faults)
+
 
 _ENDPOINTS: dict[str, Endpoint] = {"/v1/chat/completions": "chat", "/v1/completions": "text"}
 
@@ -35,13 +131,13 @@ class App:
     ) -> None:
         self._models = {model.name: model for model in models}
         self._faults = faults
-        self._mischief = Mischief(faults)
+        self._mischief = FaultInjector(faults)
         self._key = None if api_key is None else f"Bearer {api_key}".encode()
         self._numbers = itertools.count()
-        self._clients: set[Client] = set()
+        self._clients: set[AsgiConnection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started = time.monotonic()
-        self.log = Log()
+        self.log = RequestLog()
         self.worker = Worker(
             models, max_batch=max_batch, deliver=self._pass_on, ended=self._leave_all
         )
@@ -49,7 +145,7 @@ class App:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Handle one request."""
         self._loop = asyncio.get_running_loop()
-        client = Client(receive, send)
+        client = AsgiConnection(receive, send)
         try:
             await self._route(scope, client)
         except ApiError as error:
@@ -71,7 +167,7 @@ class App:
             seconds=time.monotonic() - self._started,
         )
 
-    async def _route(self, scope: dict[str, Any], client: Client) -> None:
+    async def _route(self, scope: dict[str, Any], client: AsgiConnection) -> None:
         path, method = scope["path"], scope["method"]
         if endpoint := _ENDPOINTS.get(path):
             _allow(method, "POST")
@@ -93,7 +189,7 @@ class App:
         else:
             raise ApiError(f"no such path; there are {', '.join(_ENDPOINTS)}", status=404)
 
-    async def _tell_health(self, client: Client) -> None:
+    async def _tell_health(self, client: AsgiConnection) -> None:
         well = self.worker.alive
         status = "ok" if well else "the worker has stopped"
         await client.reply(200 if well else 503, {"status": status, "models": list(self._models)})
@@ -120,17 +216,17 @@ class App:
             )
         return self._models[name]
 
-    async def _answer(self, client: Client, endpoint: Endpoint) -> None:
+    async def _answer(self, client: AsgiConnection, endpoint: Endpoint) -> None:
         started = time.monotonic()
         try:
             asked = read_request(await client.body(), endpoint)
-        except GoneError:
+        except DisconnectedError:
             return
         model = self._model(asked.model)
         if not self.worker.alive:
             raise ApiError("the worker has stopped", status=503, kind="server_error")
         effects, wait = self._mischief.next(model.name, asked.text, asked.options)
-        answer = Answer(
+        answer = AnswerTask(
             asked=asked,
             model=model,
             persona=self._faults.persona_of(model.name),
@@ -145,12 +241,12 @@ class App:
             await answer.give(client)
         except ApiError as error:
             await client.reply(error.status, error.body, error.headers)
-        except (CutError, GoneError):
+        except (CutOffError, DisconnectedError):
             return  # the frame closes the connection of a reply that isn't complete
         finally:
             client.close()
 
-    def _close(self, answer: Answer, client: Client, seconds: float) -> None:
+    def _close(self, answer: AnswerTask, client: AsgiConnection, seconds: float) -> None:
         answer.end()
         self._clients.discard(client)
         asked = answer.asked

@@ -1,12 +1,17 @@
-"""Real language models: several answers generated at once, each as if it were alone."""
+"""Real language models: several answers generated at once, each as if it were alone.
+
+A token is the most probable, or one by chance, the same by the same seed.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from jinja2 import TemplateError
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
@@ -14,9 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from prefill_router.errors import ConfigError
-from prefill_router.minipool.server.choosing import Chooser
-from prefill_router.minipool.server.model import Job, Message, Prompt
-from prefill_router.minipool.server.request import ApiError
+from prefill_router.minipool.server.generation import Job, Message, Prompt, Sampling
+from prefill_router.minipool.server.protocol import ApiError
 
 _MOST_PADDED = 8192  # tokens of the prompts of one batch, padding included
 
@@ -77,7 +81,7 @@ class LocalModel:
     def generate(self, jobs: Sequence[Job]) -> Iterator[list[tuple[Job, str, bool]]]:
         """Read all prompts of a batch together, then write a token of each at a time."""
         for part in _batches(jobs):
-            writers = [_Writer(job, self._text, self._ends) for job in part]
+            writers = [_TextWriter(job, self._text, self._ends) for job in part]
             batch = _Batch(self._network, writers)
             while step := batch.step():
                 yield step
@@ -94,7 +98,7 @@ class _Batch:
         writers: The rows that go on.
     """
 
-    def __init__(self, network: Any, writers: list["_Writer"]) -> None:
+    def __init__(self, network: Any, writers: list["_TextWriter"]) -> None:
         self.writers = writers
         self._network = network
         self._cache: Any = DynamicCache(config=network.config)
@@ -152,12 +156,12 @@ class _Batch:
 
 
 @final
-class _Writer:
+class _TextWriter:
     """One row: its chosen tokens become text."""
 
     def __init__(self, job: Job, text: Any, ends: frozenset[int]) -> None:
         self.job = job
-        self.chooser = Chooser(job.sampling)
+        self.chooser = TokenSampler(job.sampling)
         self._text = text
         self._ends = ends
         self._tokens: list[int] = []
@@ -191,7 +195,7 @@ def _load(folder: Path) -> tuple[Any, Any]:
     return network.eval(), tokenizer
 
 
-def _choose(logits: Float[Tensor, "row token"], writers: list[_Writer]) -> list[int]:
+def _choose(logits: Float[Tensor, "row token"], writers: list[_TextWriter]) -> list[int]:
     tokens: list[int] = logits.argmax(-1).tolist()
     for i, writer in enumerate(writers):
         if not writer.chooser.greedy:
@@ -209,3 +213,29 @@ def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
         part.append(job)
     if part:
         yield part
+
+
+@final
+class TokenSampler:
+    """Chooses the tokens of one answer.
+
+    Its random numbers are its own, so that an answer depends on nothing generated beside it.
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._random = np.random.Generator(np.random.Philox(key=sampling.seed % 2**64))
+
+    @property
+    def greedy(self) -> bool:
+        """Whether it always takes the most probable token."""
+        return self._sampling.temperature == 0
+
+    def choose(self, logits: Float[np.ndarray, " token"]) -> int:
+        """Draw a token from the distribution at the temperature, cut at `top_p`."""
+        powers = np.exp((logits - logits.max()) / self._sampling.temperature)
+        order = np.argsort(-powers, kind="stable")
+        shares: NDArray[np.float64] = np.cumsum(powers[order]) / powers.sum()
+        kept = int(np.searchsorted(shares, self._sampling.top_p)) + 1
+        drawn = self._random.random() * shares[min(kept, len(shares)) - 1]
+        return int(order[min(np.searchsorted(shares, drawn, side="right"), kept - 1)])

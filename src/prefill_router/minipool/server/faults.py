@@ -1,17 +1,159 @@
-"""Breaking on purpose: rules that say what goes wrong with which requests."""
+"""Breaking on purpose: rules that say what goes wrong with which requests.
+
+A persona is a provider's dialect: how it tells of reasoning and usage, so that the same answer
+comes in several. A rate limit can be a real one: so many requests each second, and no more.
+
+A file of faults is YAML::
+
+    seed: 0
+    rules:
+      - {kind: rate_limit, share: 0.1, retry_after: 0.5, form: ms}
+      - {kind: status, status: 503, attempts: 1}         # the first attempt at every prompt
+      - {kind: break, model: atlas, after: 2, requests: [0, 3]}
+    personas:
+      atlas: {style: deepseek, reasoning: 12}
+
+One rule as text is its kind and its fields: `rate_limit,share=0.1,retry_after=0.5,form=ms`.
+"""
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, ClassVar, Literal, final, get_args
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from prefill_router.errors import ConfigError
-from prefill_router.minipool.server.buckets import Bucket
-from prefill_router.minipool.server.personas import Persona
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
+
+Style = Literal[
+    "openai", "anthropic", "deepseek", "qwen", "vllm", "sglang", "openrouter", "nemotron"
+]
+_THOUGHTS = ("let ", "me t", "hink", ". ", "well", ", ", "so ", "it i", "s. ")
+_TEXT_FIELD: dict[Style, str] = {
+    "deepseek": "reasoning_content",
+    "qwen": "reasoning_content",
+    "sglang": "reasoning_content",
+    "vllm": "reasoning",
+    "openrouter": "reasoning",
+}
+_TELLS_REASONING_TOKENS = frozenset({"openai", "deepseek", "qwen", "openrouter"})
+_TELLS_NO_DETAILS = frozenset({"anthropic", "vllm", "sglang", "nemotron"})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Persona:
+    """A provider's dialect.
+
+    Attributes:
+        style: Whose. `openai` hides its reasoning and counts it, `anthropic` hides it and doesn't,
+            `nemotron` writes it into the answer between `<think>` and `</think>`, the others send
+            it in a field of its own.
+        reasoning: Tokens of made-up reasoning before each answer, unless the request turns it off.
+        cached: Tokens of each prompt that were read from a cache, as far as there are so many.
+        cost: Dollars that `openrouter` says each answer cost.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    style: Style = "openai"
+    reasoning: int = 0
+    cached: int = 0
+    cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.reasoning, self.cached, self.cost) < 0:
+            raise ConfigError("a persona's reasoning, cached and cost can't be negative")
+
+    @property
+    def shows_reasoning(self) -> bool:
+        """Whether its reasoning is sent at all."""
+        return self.style not in ("openai", "anthropic")
+
+    @property
+    def opening(self) -> bytes:
+        """What comes before the first event of a stream: OpenRouter keeps connections alive so."""
+        return b": OPENROUTER PROCESSING\n\n" if self.style == "openrouter" else b""
+
+    @property
+    def joins_usage(self) -> bool:
+        """Whether a stream's usage comes with the finish reason, and not in a chunk of its own."""
+        return self.style == "deepseek"
+
+    def thoughts(self, tokens: int) -> list[str]:
+        """Reasoning of so many tokens."""
+        return [_THOUGHTS[i % len(_THOUGHTS)] for i in range(tokens)]
+
+    def reasoning_delta(self, text: str) -> dict[str, Any]:
+        """The fields of a chunk, or of a message, that hold reasoning."""
+        if self.style == "nemotron":
+            return {"content": text}
+        delta: dict[str, Any] = {_TEXT_FIELD[self.style]: text}
+        if self.style == "openrouter":
+            detail = {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}
+            delta["reasoning_details"] = [detail]
+        return delta
+
+    def extra(self) -> dict[str, Any]:
+        """Further fields beside `model`."""
+        return {"provider": "minipool"} if self.style == "openrouter" else {}
+
+    def usage(self, prompt: int, completion: int, reasoning: int) -> dict[str, Any]:
+        """The counts of an answer; `completion` includes `reasoning`."""
+        cached = min(self.cached, prompt)
+        told: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+        if self.style not in _TELLS_NO_DETAILS:
+            told["prompt_tokens_details"] = {"cached_tokens": cached}
+        elif self.style != "anthropic":
+            told["prompt_tokens_details"] = {"cached_tokens": cached} if cached else None
+        if self.style in _TELLS_REASONING_TOKENS:
+            told["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+        if self.style == "deepseek":
+            told["prompt_cache_hit_tokens"] = cached
+            told["prompt_cache_miss_tokens"] = prompt - cached
+        if self.style == "openrouter":
+            told["cost"] = self.cost
+        return told
+
+
+@final
+class RequestRateLimit:
+    """Lets through `per_second` requests each second, `burst` of them at once at most.
+
+    Args:
+        per_second: Requests each second.
+        burst: Requests at once.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self, per_second: float, burst: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._clock = clock
+        self._filled = float(burst)
+        self._at = clock()
+
+    def take(self) -> float:
+        """Let a request through and return 0, or return the seconds until one may come."""
+        now = self._clock()
+        self._filled = min(self._burst, self._filled + (now - self._at) * self._per_second)
+        self._at = now
+        if self._filled >= 1:
+            self._filled -= 1
+            return 0.0
+        return (1 - self._filled) / self._per_second
+
 
 Refusal = Literal[
     "status", "rate_limit", "rate", "unauthorized", "context_length", "unsupported_field"
@@ -150,7 +292,7 @@ Effects = dict[str, Rule]
 
 
 @final
-class Mischief:
+class FaultInjector:
     """Decides what goes wrong with each request; remembers how many came."""
 
     def __init__(self, faults: Faults) -> None:
@@ -158,7 +300,7 @@ class Mischief:
         self._requests: Counter[str] = Counter()
         self._attempts: Counter[tuple[str, bytes]] = Counter()
         self._times: Counter[int] = Counter()
-        self._buckets = [Bucket(rule.per_second, rule.burst) for rule in faults.rules]
+        self._buckets = [RequestRateLimit(rule.per_second, rule.burst) for rule in faults.rules]
 
     def next(self, model: str, prompt: str, fields: Mapping[str, Any]) -> tuple[Effects, float]:
         """What goes wrong with the next request; and the seconds that a `rate` asks to wait."""
@@ -208,3 +350,47 @@ def _excluded(rule: Rule, effects: Effects) -> bool:
     if rule.kind in REFUSALS:
         return bool(REFUSALS & effects.keys())
     return rule.kind in effects or (rule.kind in CUTS and bool(CUTS & effects.keys()))
+
+
+def read_faults(path: Path) -> Faults:
+    """Read a file of faults.
+
+    Raises:
+        FormatError: It is missing, no YAML, or holds a field or a value that isn't known.
+    """
+    try:
+        value = parse_yaml(path.read_text(encoding="utf-8-sig"), DistinctLoader)
+        return TypeAdapter(Faults).validate_python({} if value is None else value)
+    except FileNotFoundError:
+        raise FormatError("no such file; faults are a YAML file with rules", file=path) from None
+    except (UnicodeDecodeError, NotYamlError):
+        raise FormatError("not YAML; faults are a YAML file with rules", file=path) from None
+    except ValidationError as error:
+        raise FormatError(_first_error(error, "faults"), file=path) from None
+    except ConfigError as error:
+        raise FormatError(str(error), file=path) from None
+
+
+def parse_rule(text: str) -> Rule:
+    """A rule from text such as `status,share=0.2,status=503`.
+
+    Raises:
+        ConfigError: The text isn't of this form, or names a kind or a field that isn't known.
+    """
+    kind, *rest = text.split(",")
+    pairs = [part.partition("=") for part in rest]
+    malformed = [name for name, sign, _ in pairs if not sign]
+    if malformed:
+        raise ConfigError(f"the fault {text!r}: {malformed[0]!r} isn't of the form field=value")
+    value: dict[str, Any] = {name.strip(): content.strip() for name, _, content in pairs}
+    if "requests" in value:
+        value["requests"] = value["requests"].split()
+    try:
+        return TypeAdapter(Rule).validate_python({**value, "kind": kind.strip()})
+    except ValidationError as error:
+        raise ConfigError(f"the fault {text!r}: {_first_error(error, 'fault')}") from None
+
+
+def _first_error(error: ValidationError, whole: str) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"

@@ -1,9 +1,14 @@
-"""Predictors that average networks, used through NumPy alone."""
+"""Predictors that average networks, used through NumPy alone, and the options of their training.
+
+`NetworkConfig` has the options that all networks share. A network of hidden layers with heads is
+the commonest: what the arrays of one are called, and what it computes, is settled here for all.
+"""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,15 +17,121 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from scipy.special import expit
 
-from prefill_router.errors import CorruptError
+from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors.base import (
     Correctness,
     Features,
     Predictor,
+    PredictorConfig,
     Tensors,
     check_features,
     take_tensors,
 )
+from prefill_router.predictors.training import check_disagreement_weight
+
+_MANY = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(PredictorConfig):
+    """Options that all networks share.
+
+    Attributes:
+        learning_rate: AdamW's.
+        weight_decay: AdamW's, on what the features or hidden units are multiplied by.
+        dropout: The share of units that is dropped after each hidden layer.
+        input_dropout: The share of features that is dropped; None for a half where there are 64 or
+            more, and none where there are fewer, each of which may be needed.
+        batch_size: Queries a step.
+        max_epochs: Passes over the fitting rows, at most.
+        patience: Epochs without a better validation loss after which a network stops.
+        seeds: How many networks are averaged; each holds out other rows.
+        validation: The share of the rows that is held out for the validation loss.
+        disagreement_weight: What a query counts on which targets disagree, where others count 1.
+    """
+
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    dropout: float = 0.3
+    input_dropout: float | None = None
+    batch_size: int = 256
+    max_epochs: int = 60
+    patience: int = 7
+    seeds: int = 4
+    validation: float = 0.15
+    disagreement_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, ("batch_size", "max_epochs", "patience", "seeds"))
+        for name in ("dropout", "input_dropout"):
+            rate = getattr(self, name)
+            require_option(rate is None or 0 <= rate < 1, f"{name} is {rate}", "in [0, 1)")
+        require_option(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
+        require_option(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
+        require_option(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
+        check_disagreement_weight(self.disagreement_weight)
+
+    def lighter(self) -> "NetworkConfig":
+        """The same with two networks at most."""
+        return replace(self, seeds=min(self.seeds, 2))
+
+    def share_of(self, features: int) -> float:
+        """The share of so many features that is dropped."""
+        if self.input_dropout is not None:
+            return self.input_dropout
+        return 0.5 if features >= _MANY else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiTaskConfig(NetworkConfig):
+    """Options of networks that learn how difficult a query is, too.
+
+    Attributes:
+        hidden: Widths of the hidden layers, at least one.
+        difficulty_weight: What the loss of the difficulty counts, where that of the correctness
+            counts 1.
+    """
+
+    hidden: tuple[int, ...] = (32,)
+    dropout: float = 0.5
+    difficulty_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_hidden(self.hidden)
+        weight = self.difficulty_weight
+        require_option(0 <= weight < float("inf"), f"difficulty_weight is {weight}", "0 or more")
+
+
+def check_hidden(hidden: Sequence[int]) -> None:
+    """Check widths of hidden layers.
+
+    Raises:
+        ConfigError: There are none, or one has no unit.
+    """
+    require_option(min(hidden, default=0) >= 1, f"hidden is {tuple(hidden)}", "one width or more")
+
+
+def at_least(config: object, least: int, names: Sequence[str]) -> None:
+    """Check that these options are at least so large.
+
+    Raises:
+        ConfigError: One isn't.
+    """
+    for name in names:
+        got = getattr(config, name)
+        require_option(got >= least, f"{name} is {got}", f"at least {least}")
+
+
+def require_option(holds: bool, got: str, wanted: str) -> None:
+    """Check that an option makes sense.
+
+    Raises:
+        ConfigError: It doesn't.
+    """
+    if not holds:
+        raise ConfigError(f"{got}; it must be {wanted}")
+
 
 _ROWS = 1024  # of one pass; bounds the memory of a large set of queries
 _SURE = 30.0
@@ -32,7 +143,7 @@ Logits = Float64[NDArray[np.float64], "query output"]
 Shape = tuple[int, ...]
 
 
-class _Saved(BaseModel):
+class _SavedEnsemble(BaseModel):
     """What is saved of an ensemble beside its arrays."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -147,9 +258,9 @@ class NetworkEnsemble(Predictor):
         return cls(tuple(saved.targets), saved.fixed, widths, arrays)
 
 
-def _checked(config: Mapping[str, Any], kind: str) -> _Saved:
+def _checked(config: Mapping[str, Any], kind: str) -> _SavedEnsemble:
     try:
-        saved = _Saved.model_validate(dict(config))
+        saved = _SavedEnsemble.model_validate(dict(config))
     except ValidationError as error:
         raise CorruptError(f"not a {kind}: {error}; copy or make the router again") from None
     distinct = set(saved.targets)
@@ -165,3 +276,37 @@ def _checked(config: Mapping[str, Any], kind: str) -> _Saved:
             f"fixed, is no {kind} of distinct targets; copy or make the router again"
         )
     return saved
+
+
+CORRECTNESS, DIFFICULTY = "correctness", "difficulty"
+
+
+def perceptron_shapes(
+    widths: Shape, heads: Sequence[tuple[str, int]], *, side_by_side: int
+) -> dict[str, Shape]:
+    """The names and shapes of the arrays.
+
+    Args:
+        widths: Of the features and each hidden layer.
+        heads: Names and widths of the last layers.
+        side_by_side: How many such networks stand beside each other, each with its own layers.
+    """
+    found: dict[str, Shape] = {}
+    for name, before, after in (
+        *((f"{i}", before, after) for i, (before, after) in enumerate(pairwise(widths))),
+        *((name, widths[-1], width) for name, width in heads),
+    ):
+        found[f"weight.{name}"] = (side_by_side, before, after)
+        found[f"bias.{name}"] = (side_by_side, 1, after)
+    return found
+
+
+def perceptron_outputs(
+    arrays: Arrays, rows: Rows, layers: int, head: str
+) -> Float64[NDArray[np.float64], "query output"]:
+    """The outputs of one head after so many hidden layers; those of each network in turn."""
+    units = rows
+    for i in range(layers):
+        units = np.maximum(units @ arrays[f"weight.{i}"] + arrays[f"bias.{i}"], 0)
+    found = units @ arrays[f"weight.{head}"] + arrays[f"bias.{head}"]
+    return np.moveaxis(found, 0, 1).reshape(len(rows), -1)

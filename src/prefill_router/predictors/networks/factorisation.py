@@ -10,16 +10,17 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from prefill_router.predictors.fitted import Examples, PredictorFit
+from prefill_router.predictors.base import Examples, PredictorFit
 from prefill_router.predictors.networks.ensemble import (
     Arrays,
     Logits,
+    NetworkConfig,
     NetworkEnsemble,
     Rows,
     Shape,
+    at_least,
 )
-from prefill_router.predictors.networks.options import NetworkConfig, at_least
-from prefill_router.predictors.registry import Entry
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 
@@ -68,8 +69,8 @@ class FactorisationConfig(NetworkConfig):
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
         """Fit on train rows; missing cells are left out."""
+        from prefill_router.predictors.networks.architectures import Factors
         from prefill_router.predictors.networks.fit import fit_ensemble
-        from prefill_router.predictors.networks.latent import Factors
 
         width = examples.features.shape[1]
         return fit_ensemble(
@@ -84,7 +85,7 @@ class FactorisationConfig(NetworkConfig):
         )
 
 
-ENTRY = Entry(
+ENTRY = PredictorEntry(
     FactorisationConfig,
     Factorisation,
     "Matrix factorisation",

@@ -12,17 +12,19 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.predictors.fitted import Examples, PredictorFit
-from prefill_router.predictors.networks import perceptron
+from prefill_router.predictors.base import Examples, PredictorFit
+from prefill_router.predictors.networks import ensemble
 from prefill_router.predictors.networks.ensemble import (
     Arrays,
     Logits,
+    NetworkConfig,
     NetworkEnsemble,
     Rows,
     Shape,
+    at_least,
+    require_option,
 )
-from prefill_router.predictors.networks.options import NetworkConfig, at_least, require
-from prefill_router.predictors.registry import Entry
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 _HEADS = "discrimination", "difficulty"
@@ -40,7 +42,7 @@ class ItemResponse(NetworkEnsemble):
         """The names and shapes of the arrays."""
         *before, dimensions = widths
         heads = list(zip(_HEADS, (dimensions, 1), strict=True))
-        found = perceptron.shapes(tuple(before), heads, side_by_side=1)
+        found = ensemble.perceptron_shapes(tuple(before), heads, side_by_side=1)
         return found | {"ability": (1, targets, dimensions)}
 
     @property
@@ -51,7 +53,7 @@ class ItemResponse(NetworkEnsemble):
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
         layers = len(self.widths) - 2
-        matters, hard = (perceptron.outputs(arrays, rows, layers, head) for head in _HEADS)
+        matters, hard = (ensemble.perceptron_outputs(arrays, rows, layers, head) for head in _HEADS)
         if self.widths[-1] == 1:
             matters = np.logaddexp(matters, 0)
         return np.asarray(matters @ arrays["ability"][0].T - hard)
@@ -75,14 +77,14 @@ class IRTConfig(NetworkConfig):
         NetworkConfig.__post_init__(self)
         at_least(self, 1, ("dimensions",))
         positive = min(self.hidden, default=1) >= 1
-        require(positive, f"hidden is {tuple(self.hidden)}", "of widths of at least 1")
+        require_option(positive, f"hidden is {tuple(self.hidden)}", "of widths of at least 1")
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
         """Fit on train rows; missing cells are left out."""
+        from prefill_router.predictors.networks.architectures import Items
         from prefill_router.predictors.networks.fit import fit_ensemble
-        from prefill_router.predictors.networks.latent import Items
 
         widths = (examples.features.shape[1], *self.hidden)
         return fit_ensemble(
@@ -97,4 +99,6 @@ class IRTConfig(NetworkConfig):
         )
 
 
-ENTRY = Entry(IRTConfig, ItemResponse, "IRT", "IRT-Router and MIRT-Router, Song and others 2025")
+ENTRY = PredictorEntry(
+    IRTConfig, ItemResponse, "IRT", "IRT-Router and MIRT-Router, Song and others 2025"
+)

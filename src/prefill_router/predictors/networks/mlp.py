@@ -3,18 +3,19 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from prefill_router.predictors.fitted import Examples, PredictorFit
-from prefill_router.predictors.networks import perceptron
+from prefill_router.predictors.base import Examples, PredictorFit
+from prefill_router.predictors.networks import ensemble
 from prefill_router.predictors.networks.ensemble import (
+    CORRECTNESS,
     Arrays,
     Logits,
+    NetworkConfig,
     NetworkEnsemble,
     Rows,
     Shape,
+    check_hidden,
 )
-from prefill_router.predictors.networks.options import NetworkConfig, check_hidden
-from prefill_router.predictors.networks.perceptron import CORRECTNESS
-from prefill_router.predictors.registry import Entry
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 
@@ -28,10 +29,10 @@ class TargetNetworks(NetworkEnsemble):
     @staticmethod
     def shapes(widths: Shape, targets: int) -> dict[str, Shape]:
         """The names and shapes of the arrays."""
-        return perceptron.shapes(widths, [(CORRECTNESS, 1)], side_by_side=targets)
+        return ensemble.perceptron_shapes(widths, [(CORRECTNESS, 1)], side_by_side=targets)
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        return perceptron.outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
+        return ensemble.perceptron_outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
 
 
 @final
@@ -55,8 +56,8 @@ class MLPConfig(NetworkConfig):
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
         """Fit on train rows; each target's network stops when its own validation loss does."""
+        from prefill_router.predictors.networks.architectures import Heads
         from prefill_router.predictors.networks.fit import fit_ensemble
-        from prefill_router.predictors.networks.heads import Heads
 
         widths = (examples.features.shape[1], *self.hidden)
         return fit_ensemble(
@@ -70,4 +71,4 @@ class MLPConfig(NetworkConfig):
         )
 
 
-ENTRY = Entry(MLPConfig, TargetNetworks, "MLP", "section 3.2 of the paper")
+ENTRY = PredictorEntry(MLPConfig, TargetNetworks, "MLP", "section 3.2 of the paper")

@@ -7,19 +7,19 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.predictors.base import Features
-from prefill_router.predictors.fitted import Examples, PredictorFit
-from prefill_router.predictors.networks import perceptron
+from prefill_router.predictors.base import Examples, Features, PredictorFit
+from prefill_router.predictors.networks import ensemble
 from prefill_router.predictors.networks.ensemble import (
+    CORRECTNESS,
+    DIFFICULTY,
     Arrays,
     Logits,
+    MultiTaskConfig,
     NetworkEnsemble,
     Rows,
     Shape,
 )
-from prefill_router.predictors.networks.options import MultiTaskConfig
-from prefill_router.predictors.networks.perceptron import CORRECTNESS, DIFFICULTY
-from prefill_router.predictors.registry import Entry
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 
@@ -34,16 +34,16 @@ class MultiTaskNetworks(NetworkEnsemble):
     def shapes(widths: Shape, targets: int) -> dict[str, Shape]:
         """The names and shapes of the arrays."""
         heads = [(CORRECTNESS, 1), (DIFFICULTY, 1)]
-        return perceptron.shapes(widths, heads, side_by_side=targets)
+        return ensemble.perceptron_shapes(widths, heads, side_by_side=targets)
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        return perceptron.outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
+        return ensemble.perceptron_outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
 
     def difficulty(self, features: Features) -> Float64[NDArray[np.float64], " query"]:
         """The share of targets that answers each query wrongly, as all networks say on average."""
 
         def head(arrays: Arrays, rows: Rows) -> Logits:
-            return perceptron.outputs(arrays, rows, len(self.widths) - 1, DIFFICULTY)
+            return ensemble.perceptron_outputs(arrays, rows, len(self.widths) - 1, DIFFICULTY)
 
         found: NDArray[np.float64] = self._mean(features, head, len(self.learned)).mean(axis=1)
         return found
@@ -60,8 +60,8 @@ class TargetMultiTaskConfig(MultiTaskConfig):
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
         """Fit on train rows; each target's network stops when its own correctness is learned."""
+        from prefill_router.predictors.networks.architectures import Heads
         from prefill_router.predictors.networks.fit import fit_ensemble
-        from prefill_router.predictors.networks.heads import Heads
 
         widths = (examples.features.shape[1], *self.hidden)
         return fit_ensemble(
@@ -76,6 +76,6 @@ class TargetMultiTaskConfig(MultiTaskConfig):
         )
 
 
-ENTRY = Entry(
+ENTRY = PredictorEntry(
     TargetMultiTaskConfig, MultiTaskNetworks, "Per-target multi-task", "section 3.2 of the paper"
 )

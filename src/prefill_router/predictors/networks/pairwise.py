@@ -16,17 +16,17 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.predictors.base import Features
-from prefill_router.predictors.fitted import Examples, PredictorFit
+from prefill_router.predictors.base import Examples, Features, PredictorFit
 from prefill_router.predictors.networks.ensemble import (
     Arrays,
     Logits,
+    NetworkConfig,
     NetworkEnsemble,
     Rows,
     Shape,
+    at_least,
 )
-from prefill_router.predictors.networks.options import NetworkConfig, at_least
-from prefill_router.predictors.registry import Entry
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 _LEAST = 1e-12  # as torch's normalize
@@ -114,8 +114,8 @@ class PairwiseConfig(NetworkConfig):
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
         """Fit on train rows; a pair of which one label is missing is left out."""
+        from prefill_router.predictors.networks.architectures import Preferences
         from prefill_router.predictors.networks.fit import fit_ensemble
-        from prefill_router.predictors.networks.preferences import Preferences
 
         width = examples.features.shape[1]
         return fit_ensemble(
@@ -130,7 +130,7 @@ class PairwiseConfig(NetworkConfig):
         )
 
 
-ENTRY = Entry(
+ENTRY = PredictorEntry(
     PairwiseConfig,
     PairwiseFactorisation,
     "Matrix factorisation on pairs",

@@ -10,19 +10,19 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.predictors.base import Features
-from prefill_router.predictors.fitted import Examples, PredictorFit
-from prefill_router.predictors.networks import perceptron
+from prefill_router.predictors.base import Examples, Features, PredictorFit
+from prefill_router.predictors.networks import ensemble
 from prefill_router.predictors.networks.ensemble import (
+    CORRECTNESS,
+    DIFFICULTY,
     Arrays,
     Logits,
+    MultiTaskConfig,
     NetworkEnsemble,
     Rows,
     Shape,
 )
-from prefill_router.predictors.networks.options import MultiTaskConfig
-from prefill_router.predictors.networks.perceptron import CORRECTNESS, DIFFICULTY
-from prefill_router.predictors.registry import Entry
+from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 
@@ -37,16 +37,16 @@ class UnifiedNetwork(NetworkEnsemble):
     def shapes(widths: Shape, targets: int) -> dict[str, Shape]:
         """The names and shapes of the arrays."""
         heads = [(CORRECTNESS, targets), (DIFFICULTY, 1)]
-        return perceptron.shapes(widths, heads, side_by_side=1)
+        return ensemble.perceptron_shapes(widths, heads, side_by_side=1)
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        return perceptron.outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
+        return ensemble.perceptron_outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
 
     def difficulty(self, features: Features) -> Float64[NDArray[np.float64], " query"]:
         """The share of targets that answers each query wrongly, as it is predicted."""
 
         def head(arrays: Arrays, rows: Rows) -> Logits:
-            return perceptron.outputs(arrays, rows, len(self.widths) - 1, DIFFICULTY)
+            return ensemble.perceptron_outputs(arrays, rows, len(self.widths) - 1, DIFFICULTY)
 
         return self._mean(features, head, 1)[:, 0]
 
@@ -65,8 +65,8 @@ class UnifiedConfig(MultiTaskConfig):
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
         """Fit on train rows; it stops when the correctness of all targets together is learned."""
+        from prefill_router.predictors.networks.architectures import Heads
         from prefill_router.predictors.networks.fit import fit_ensemble
-        from prefill_router.predictors.networks.heads import Heads
 
         widths = (examples.features.shape[1], *self.hidden)
         return fit_ensemble(
@@ -81,6 +81,6 @@ class UnifiedConfig(MultiTaskConfig):
         )
 
 
-ENTRY = Entry(
+ENTRY = PredictorEntry(
     UnifiedConfig, UnifiedNetwork, "Unified multi-task", "MIRT-Router, Song and others 2025"
 )

@@ -1,4 +1,7 @@
-"""The whole check-up, and its verdict."""
+"""The whole check-up, and its verdict.
+
+The verdict holds the router against what can be had for the same money without it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,25 +9,36 @@ from typing import Any, final
 
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Verdict, judge
-from prefill_router.evaluation.verdict import Word
+from prefill_router.evaluation.verdict import WORTH, MixReference, Word, points
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.studies.doctor import (
-    distance as far,
-    lift,
-    mixture,
-    nonsense,
-    probabilities as probable,
-    shuffled,
-    switching as switches,
-)
-from prefill_router.studies.doctor.distance import PerQuery, Region
-from prefill_router.studies.doctor.finding import Finding
-from prefill_router.studies.doctor.lift import Lift
-from prefill_router.studies.doctor.nonsense import Probe
-from prefill_router.studies.doctor.probabilities import Probabilities
-from prefill_router.studies.doctor.shuffled import Shuffled
-from prefill_router.studies.doctor.subject import Subject
-from prefill_router.studies.doctor.switching import Switching
+from prefill_router.studies.doctor import confidence, fixed_choice
+from prefill_router.studies.doctor.confidence import PerQuery, Probabilities, Probe, Region
+from prefill_router.studies.doctor.fixed_choice import Lift, ShuffledControl, SwitchRate
+from prefill_router.studies.doctor.subject import Finding, Sign, Subject
+
+
+def mixture_findings(found: Verdict) -> list[Finding]:
+    """What the comparisons with the best fixed mix, and with the best one of each domain, say."""
+    mix = _mixture_finding(
+        "mix", "Against the best fixed mix at equal cost", "of targets", found.mix
+    )
+    if found.domains is None:
+        return [mix]
+    title = "Against the best targets of each domain at equal cost"
+    return [mix, _mixture_finding("domains", title, "of targets for each domain", found.domains)]
+
+
+def _mixture_finding(name: str, title: str, what: str, found: MixReference) -> Finding:
+    gain = found.gain
+    sign: Sign = "good" if gain.lower > 0 else "bad" if gain.upper < WORTH else "unclear"
+    cost = "where no cost is known" if found.is_free else "for the same money"
+    said = (
+        f"the best fixed mix {what} answers {100 * found.accuracy:.1f} % correctly {cost}; the "
+        f"router answers {points(gain)} more, on {found.queries:,} queries"
+    )
+    numbers = {**found.to_dict(), "mix_accuracy": found.to_dict()["accuracy"], "worth": WORTH}
+    return Finding(name, title, sign, said, numbers)
+
 
 FORMAT = "prefill-router doctor 1"
 
@@ -50,9 +64,9 @@ class Checkup:
     subject: Subject
     ruling: Verdict
     findings: tuple[Finding, ...]
-    shuffled: Shuffled | None
+    shuffled: ShuffledControl | None
     lifts: tuple[Lift, ...]
-    switching: Switching
+    switching: SwitchRate
     probabilities: Probabilities
     regions: tuple[Region, ...]
     probe: Probe | None
@@ -98,8 +112,8 @@ def examine(
 
     Args:
         subject: The router at one lam, on queries that it was not trained on.
-        distances: Of each query from the train part (`distance.distances`), if known.
-        probe: Its probabilities on nonsense (`nonsense.probe`), if asked.
+        distances: Of each query from the train part (`confidence.distances`), if known.
+        probe: Its probabilities on nonsense (`confidence.probe`), if asked.
         resamples: For the intervals.
         shuffles: Of the shuffled control.
         seed: Of everything that is drawn.
@@ -115,30 +129,30 @@ def examine(
     if seed < 0:
         raise ConfigError(f"the seed is {seed}; it must be 0 or more")
     with (progress or SilentProgress()).task("checks", total=6.0) as advance:
-        dealt = shuffled.shuffle(subject, count=shuffles, seed=seed)
+        dealt = fixed_choice.shuffle(subject, count=shuffles, seed=seed)
         advance(1)
         ruling = judge(
             subject.trial, subject.train, lam=subject.lam, resamples=resamples, seed=seed
         )
         advance(1)
-        lifts = lift.lifts(subject, resamples=resamples, seed=seed)
+        lifts = fixed_choice.lifts(subject, resamples=resamples, seed=seed)
         advance(1)
-        switched = switches.switching(subject)
+        switched = fixed_choice.switching(subject)
         advance(1)
-        judged = probable.probabilities(subject, resamples=resamples, seed=seed)
+        judged = confidence.probabilities(subject, resamples=resamples, seed=seed)
         advance(1)
         regions: tuple[Region, ...] = ()
         if distances is not None:
-            regions = far.regions(subject, distances, resamples=resamples, seed=seed)
+            regions = confidence.regions(subject, distances, resamples=resamples, seed=seed)
         advance(1)
     findings = [
-        shuffled.finding(dealt),
-        *mixture.findings(ruling),
-        lift.finding(lifts, subject),
-        switches.finding(switched),
-        probable.finding(judged),
-        *([far.finding(regions)] if regions else []),
-        *([nonsense.finding(probe, subject)] if probe else []),
+        fixed_choice.shuffled_finding(dealt),
+        *mixture_findings(ruling),
+        fixed_choice.lift_finding(lifts, subject),
+        fixed_choice.switching_finding(switched),
+        confidence.probability_finding(judged),
+        *([confidence.distance_finding(regions)] if regions else []),
+        *([confidence.nonsense_finding(probe, subject)] if probe else []),
     ]
     return Checkup(
         subject=subject,

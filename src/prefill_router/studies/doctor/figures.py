@@ -9,15 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.curve import Sweep
-from prefill_router.evaluation.figures import draw_mix
-from prefill_router.evaluation.fixed import FixedChoice
-from prefill_router.evaluation.labels import place_labels
-from prefill_router.evaluation.rendering import INK
-from prefill_router.evaluation.weighted import known_mean, mean_over, ones
-from prefill_router.evaluation.wording import PER
+from prefill_router.evaluation.bootstrap import known_mean, mean_over, ones
+from prefill_router.evaluation.curve import LambdaSweep
+from prefill_router.evaluation.fixed_mix import FixedChoice
+from prefill_router.evaluation.formatting import PER
+from prefill_router.reporting.accuracy_cost_figures import draw_mix
+from prefill_router.reporting.figures import INK, place_labels
 from prefill_router.studies.doctor.checkup import Checkup
-from prefill_router.studies.doctor.shuffled import Shuffled
+from prefill_router.studies.doctor.fixed_choice import ShuffledControl
 
 Row = dict[str, Any]
 # Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
@@ -40,7 +39,7 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     """Accuracy against cost: the router, the single targets, the best fixed mixes."""
     subject, trial, dealt = checkup.subject, checkup.subject.trial, checkup.shuffled
     one = ones(len(trial))
-    curve, same = Sweep.of(trial).points(one), one * trial.compared
+    curve, same = LambdaSweep.of(trial).points(one), one * trial.compared
     step = max(1, curve.cost.shape[1] // _MOST)
     cost, accuracy = (known_mean(same, t)[0] for t in (trial.single_cost, trial.single_label))
     own = [float(mean_over(same, values)[0]) for values in (subject.cost, subject.label)]
@@ -92,7 +91,7 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     return figure, rows
 
 
-def shuffled(found: Shuffled) -> tuple[Figure, list[Row]]:
+def shuffled(found: ShuffledControl) -> tuple[Figure, list[Row]]:
     """The control's accuracies, and the router's."""
     series = {"dealt out anywhere": found.anywhere, "within benchmarks and domains": found.within}
     figure, axes = _frame("The same choices, dealt out to other queries", (9.4, 3.6))

@@ -55,7 +55,7 @@ def write_checkup(
         DataError: The folder holds something else than a check-up.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.evaluation.rendering import inline_svg, png, svg
+    from prefill_router.reporting.figures import inline_svg, png, svg
     from prefill_router.studies.doctor.figures import figures
 
     folder, facts = Path(folder), dict(facts or {})

@@ -1,9 +1,13 @@
-"""Who is examined: a router at one lam, on queries that it was not trained on."""
+"""Who is examined, and what is found: a router at one lam, and one finding of its check-up.
 
-from collections.abc import Callable
+The router is examined on queries that it was not trained on. A finding is a line that anybody can
+read, and the numbers behind it.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,10 +16,49 @@ from numpy.typing import NDArray
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Estimate, Trial
-from prefill_router.evaluation.bootstrap import chunks
-from prefill_router.evaluation.weighted import PerResample, Weights, ones
+from prefill_router.evaluation.bootstrap import PerResample, Weights, chunks, ones
+from prefill_router.evaluation.formatting import interval, worded
 from prefill_router.policy import check_lam
 from prefill_router.studies.guarantee import best_single
+
+Sign = Literal["good", "bad", "unclear", "note"]
+
+
+@final
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        name: Its key in `doctor.json`.
+        title: What was checked.
+        sign: `good`, `bad`, `unclear` where the queries are too few to say, `note` where it is for
+            information alone.
+        said: One line, with the number.
+        numbers: Plain values for JSON.
+    """
+
+    name: str
+    title: str
+    sign: Sign
+    said: str
+    numbers: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**vars(self), "numbers": dict(self.numbers)}
+
+
+def points_with_interval(estimate: Estimate) -> str:
+    """A difference in percentage points, with its interval."""
+    spread = interval(estimate, "points")
+    return worded(estimate.value, "points") + (f" ({spread})" if spread else "")
+
+
+def percent(value: float) -> str:
+    """A share."""
+    return worded(value, "share")
+
 
 PerQuery = Float[NDArray[np.float64], " query"]
 

@@ -1,17 +1,23 @@
-"""The end-to-end study as tables, figures and a page."""
+"""The end-to-end study as tables, a figure and a page.
+
+The figure shows what routing adds to the bill and to the wait.
+"""
 
 import math
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.document import facts, paragraph, plain_cell, table, wide
-from prefill_router.evaluation.wording import NOTHING, UNKNOWN, dollars
-from prefill_router.studies.end_to_end.drawing import draw, rows as drawn_rows
-from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEnd
-from prefill_router.studies.end_to_end.words import number, said
-from prefill_router.studies.output import Drawn, Rows, Sheet
+from prefill_router.evaluation.formatting import NOTHING, PER, UNKNOWN, dollars
+from prefill_router.reporting.figures import INK
+from prefill_router.reporting.pages import facts, paragraph, plain_cell, table, wide
+from prefill_router.reporting.study_report import Rows, StudyFigure, StudyReport
+from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEndStudy, number, said
 
 NAME = "end-to-end"
 _CAPTION = (
@@ -27,7 +33,7 @@ _READINGS = {
 }
 
 
-def sheet(result: EndToEnd, *, title: str, known: Mapping[str, str]) -> Sheet:
+def sheet(result: EndToEndStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
     """Everything that the study says.
 
     Args:
@@ -35,7 +41,7 @@ def sheet(result: EndToEnd, *, title: str, known: Mapping[str, str]) -> Sheet:
         title: Heads the page.
         known: What the reader must know of the data.
     """
-    return Sheet(
+    return StudyReport(
         name=NAME,
         title=title,
         said=said(result),
@@ -54,7 +60,7 @@ def sheet(result: EndToEnd, *, title: str, known: Mapping[str, str]) -> Sheet:
         ],
         numbers=result.to_dict(),
         tables=tables(result),
-        figures={"overhead": Drawn(draw(result), drawn_rows(result), _CAPTION)},
+        figures={"overhead": StudyFigure(draw(result), rows(result), _CAPTION)},
     )
 
 
@@ -75,7 +81,7 @@ _ABOUT_AREA = (
 _ABOUT_SHARES = "The share of the queries that each target answers at argmax accuracy."
 
 
-def tables(result: EndToEnd) -> dict[str, Rows]:
+def tables(result: EndToEndStudy) -> dict[str, Rows]:
     """The tables of the study as rows: `systems`, `differences`, `areas`."""
     systems, differences, areas = [], [], []
     for point in result.points:
@@ -95,7 +101,7 @@ def _flat(numbers: Mapping[str, Estimate]) -> dict[str, Any]:
     return row
 
 
-def _costs(result: EndToEnd) -> str:
+def _costs(result: EndToEndStudy) -> str:
     """The paper's table of costs at the operating points."""
     names, others = list(result.points[0].systems), list(result.points[0].against)
     head = [
@@ -120,7 +126,7 @@ def _costs(result: EndToEnd) -> str:
     return table(head, rows)
 
 
-def _times(result: EndToEnd) -> str:
+def _times(result: EndToEndStudy) -> str:
     """The paper's table of latencies, at the first operating point."""
     rows = [
         [escape(name), *(_use_cell(n, numbers[n]) for n in _WAIT)]
@@ -129,7 +135,7 @@ def _times(result: EndToEnd) -> str:
     return table(["Scenario", *(escape(NUMBERS[n][0]) for n in _WAIT)], rows)
 
 
-def _decisions(result: EndToEnd) -> list[str]:
+def _decisions(result: EndToEndStudy) -> list[str]:
     known = {name: one for name, one in result.latencies.items() if one is not None}
     rows = []
     for name, one in known.items():
@@ -142,7 +148,7 @@ def _decisions(result: EndToEnd) -> list[str]:
     return [wide(table(head, rows))] if rows else []
 
 
-def _areas(result: EndToEnd) -> str:
+def _areas(result: EndToEndStudy) -> str:
     rows = []
     for name, numbers in result.areas.items():
         for axis, end in (("inverse", ""), ("linear", "_linear")):
@@ -151,7 +157,7 @@ def _areas(result: EndToEnd) -> str:
     return table(["Router", *_READINGS.values()], rows)
 
 
-def _shares(result: EndToEnd) -> str:
+def _shares(result: EndToEndStudy) -> str:
     shares = result.points[0].shares
     rows = [
         [
@@ -202,3 +208,71 @@ def _milliseconds(value: float) -> str:
 
 def _four(value: float) -> str:
     return f"{value:.4f}" if math.isfinite(value) else NOTHING
+
+
+# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
+_ANSWER, _ROUTING = "#56B4E9", "#D55E00"
+_ROOM = 1.35
+"""How far the axis goes beyond the longest bar, for what is written there."""
+_PANELS = (
+    ("target_cost", "encoder_cost", PER, f"US dollars per {PER:,} queries", "encoder"),
+    ("answer_seconds", "routing_seconds", 1, "seconds until the answer", "decision"),
+)
+
+
+def draw(result: EndToEndStudy) -> Figure:
+    """Draw cost and time at the first setting, a bar per system."""
+    systems = result.points[0].systems
+    figure = Figure(figsize=(9.4, 1.9 + 0.5 * len(systems)), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (answer, routing, scale, label, what) in zip(panels, _PANELS, strict=True):
+        ends = [
+            (scale * numbers[answer].value, scale * numbers[routing].value)
+            for numbers in systems.values()
+        ]
+        _bars(axes, ends, what)
+        axes.set_xlabel(label, color=INK, fontsize=9)
+    panels[0].set_yticks(range(len(systems)), list(systems))
+    panels[0].invert_yaxis()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+    )
+    return figure
+
+
+def rows(result: EndToEndStudy) -> list[dict[str, Any]]:
+    """The data of the figure: means per query, US dollars and seconds."""
+    names = [name for answer, routing, *_ in _PANELS for name in (answer, routing)]
+    return [
+        {"system": system, **{name: numbers[name].value for name in names}}
+        for system, numbers in result.points[0].systems.items()
+    ]
+
+
+def _bars(axes: Axes, ends: list[tuple[float, float]], what: str) -> None:
+    places = np.arange(len(ends))
+    answer, routing = (np.array(part) for part in zip(*ends, strict=True))
+    known = np.isfinite(answer)
+    shown = np.where(known, answer, 0)
+    axes.barh(places, shown, color=_ANSWER, label="the target's answer", height=0.6)
+    axes.barh(
+        places, np.nan_to_num(routing), left=shown, color=_ROUTING, label="routing", height=0.6
+    )
+    for place in range(len(ends)):
+        added = routing[place] / (answer[place] + routing[place]) if known[place] else np.nan
+        text = "  unknown" if not known[place] else f"  {100 * added:.2f} % {what}" if added else ""
+        at = shown[place] + np.nan_to_num(routing[place])
+        axes.text(at, place, text, va="center", color=INK, fontsize=8)
+    axes.set_xlim(0, _ROOM * max(float(np.max(shown + np.nan_to_num(routing))), 1e-9))
+    axes.tick_params(colors=INK, labelsize=8)
+    axes.grid(visible=True, axis="x", color="#888888", alpha=0.25, lw=0.5)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(INK)
+    axes.set_facecolor("none")

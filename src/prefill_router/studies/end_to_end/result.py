@@ -1,11 +1,13 @@
-"""What the end-to-end study found."""
+"""What the end-to-end study found: its points and their numbers, and the same in sentences."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from prefill_router.evaluation.bootstrap import LEVEL
+from prefill_router.evaluation.bootstrap import LEVEL, Estimate
 from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.evaluation.formatting import NOTHING, UNKNOWN, dollars, worded
 from prefill_router.studies.end_to_end.latency import Latency
 
 ROUTER = "router"
@@ -30,7 +32,7 @@ NUMBERS: Mapping[str, tuple[str, Kind, str]] = {
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Point:
+class EndToEndPoint:
     """Everybody at one setting of the routers.
 
     Attributes:
@@ -56,14 +58,14 @@ class Point:
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class EndToEnd:
+class EndToEndStudy:
     """What routing costs and how long it takes, everything counted.
 
     Attributes:
         queries: How many queries were judged.
         best: The single target that everything is held against.
         points: The settings, argmax first.
-        areas: P-AUCCC of each router before and after its encoder is charged (`areas.Plane`).
+        areas: P-AUCCC of each router before and after its encoder is charged (`ChargedPlane`).
         area_difference: Router minus the other router, paired; empty without another.
         latencies: Of each router, where known.
         charges: What each router's encoder is charged at, in words.
@@ -74,7 +76,7 @@ class EndToEnd:
 
     queries: int
     best: str
-    points: tuple[Point, ...]
+    points: tuple[EndToEndPoint, ...]
     areas: Mapping[str, Estimates]
     area_difference: Estimates
     latencies: Mapping[str, Latency | None]
@@ -117,7 +119,7 @@ def alone(target: str) -> str:
     return f"{target} alone"
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: EndToEndPoint) -> dict[str, Any]:
     return {
         "lam": point.lam,
         "systems": {name: _plain(values) for name, values in point.systems.items()},
@@ -128,3 +130,134 @@ def _point(point: Point) -> dict[str, Any]:
 
 def _plain(values: Estimates) -> dict[str, Any]:
     return {name: estimate.to_dict() for name, estimate in values.items()}
+
+
+_SMALL = 5e-4
+"""Areas that differ by less are the same to three digits."""
+
+
+def said(result: EndToEndStudy) -> list[str]:
+    """What was found, for somebody who hasn't read the paper."""
+    sentences = [_overhead(result, point) for point in result.points[:1]]
+    sentences += [_saved(result, point) for point in result.points]
+    return [*sentences, *_waited(result.points[0], result.best), _area(result), *_order(result)]
+
+
+def _overhead(result: EndToEndStudy, point: EndToEndPoint) -> str:
+    numbers = point.systems[ROUTER]
+    share, time = numbers["encoder_share"], numbers["routing_share"]
+    text = (
+        f"Before a router chooses, its encoder reads the query ({result.charges[ROUTER]}). "
+        if ROUTER in result.charges
+        else "Before a router chooses, its encoder reads the query. "
+    )
+    cost = (
+        f"That is {percent(share)} of what a query costs in all"
+        if math.isfinite(share.value)
+        else "What share of the cost that is can't be said, since the targets' costs are unknown"
+    )
+    wait = (
+        f"the decision is {percent(time)} of the time until the answer is there"
+        if math.isfinite(time.value)
+        else "what share of the waiting the decision is can't be said"
+    )
+    return f"{text}{cost}, and {wait} ({point.title}, {result.queries:,} queries)."
+
+
+def _saved(result: EndToEndStudy, point: EndToEndPoint) -> str:
+    parts = []
+    for name, numbers in point.against.items():
+        savings, gain = numbers["savings"], numbers["accuracy_gain"]
+        if not math.isfinite(savings.value):
+            parts.append(f"{name}: {points(gain)} in accuracy, costs unknown")
+            continue
+        cheaper = "less" if savings.value >= 0 else "more"
+        spread = _between(savings, sign=1 if savings.value >= 0 else -1)
+        parts.append(
+            f"{abs(100 * savings.value):.1f} % {cheaper} than {name}{spread}, "
+            f"at {points(gain)} in accuracy"
+        )
+    total = result.queries * point.systems[ROUTER]["total_cost"].value
+    told = f"{dollars(total)} for all {result.queries:,} queries" if math.isfinite(total) else "it"
+    start = f"At {point.title} the router costs {told}, its encoder included"
+    return f"{start}: {'; '.join(parts)}."
+
+
+def _waited(point: EndToEndPoint, best: str) -> list[str]:
+    own, single = (
+        point.systems[ROUTER]["total_seconds"],
+        point.systems[alone(best)]["total_seconds"],
+    )
+    if not (math.isfinite(own.value) and math.isfinite(single.value)):
+        return []
+    return [
+        f"An answer is there after {own.value:.3g} s on average, routing included; from "
+        f"{alone(best)} after {single.value:.3g} s."
+    ]
+
+
+def _area(result: EndToEndStudy) -> str:
+    found = result.areas[ROUTER]
+    before, charged, moved = (found[n].value for n in ("p_auccc", "charged", "translated"))
+    if not math.isfinite(before):
+        return f"P-AUCCC isn't defined here: {found['p_auccc'].reason}."
+    change = charged - before
+    how = (
+        "it stays the same to three digits"
+        if abs(change) < _SMALL
+        else f"it becomes {charged:.4f} ({change:+.4f})"
+    )
+    return (
+        f"P-AUCCC, the area under the normalised accuracy-cost curve, is {before:.4f} with the "
+        f"targets' costs alone. With the encoder charged at every setting, and not to single "
+        f"targets, {how}; where the whole plane is moved by the encoder's cost, as in the paper, "
+        f"it is {moved:.4f} with inverse cost and unchanged with linear cost."
+    )
+
+
+def _order(result: EndToEndStudy) -> list[str]:
+    if not result.area_difference:
+        return []
+    before, after = (result.area_difference[name].value for name in ("p_auccc", "charged"))
+    if not (math.isfinite(before) and math.isfinite(after)):
+        return []
+    one, other = result.routers[:2]
+    kept = (
+        "The order of the two routers by P-AUCCC stays"
+        if before * after > 0
+        else ("Charging the encoders turns the order of the two routers by P-AUCCC round")
+    )
+    return [f"{kept}: {one} minus {other} is {before:+.4f} before and {after:+.4f} after."]
+
+
+def number(name: str, estimate: Estimate) -> str:
+    """A number of a use, in its unit."""
+    if not math.isfinite(estimate.value):
+        return UNKNOWN if NUMBERS[name][1] == "usd" else NOTHING
+    match NUMBERS[name][1]:
+        case "share":
+            digits = 1 if name == "accuracy" else 2
+            return f"{100 * estimate.value:.{digits}f} %"
+        case "usd":
+            return f"${estimate.value:.3g}" if estimate.value < 1e-4 else dollars(estimate.value)
+        case "seconds":
+            return f"{estimate.value:.3g}"
+
+
+def percent(estimate: Estimate) -> str:
+    """A small share, with two digits after the point."""
+    return f"{100 * estimate.value:.2f} %"
+
+
+def points(estimate: Estimate) -> str:
+    """A difference of accuracies, with its interval."""
+    low, high = estimate.lower, estimate.upper
+    text = worded(estimate.value, "points")
+    if math.isfinite(low) and math.isfinite(high):
+        text += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    return text
+
+
+def _between(estimate: Estimate, *, sign: int) -> str:
+    ends = sorted(100 * sign * end for end in (estimate.lower, estimate.upper))
+    return f" ({ends[0]:.1f} to {ends[1]:.1f})" if all(map(math.isfinite, ends)) else ""

@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.bootstrap import Estimate, chunks
+from prefill_router.evaluation.bootstrap import Estimate, PerResample, Weights, chunks, divide, ones
 from prefill_router.evaluation.evaluation import Estimates
-from prefill_router.evaluation.weighted import PerResample, Weights, divide, ones
 from prefill_router.policy import check_lam
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.studies.end_to_end.areas import Plane
-from prefill_router.studies.end_to_end.contender import Contender, Use
-from prefill_router.studies.end_to_end.result import EndToEnd, Point, alone
+from prefill_router.studies.end_to_end.contender import ChargedPlane, Contender, ContenderUse
+from prefill_router.studies.end_to_end.result import EndToEndPoint, EndToEndStudy, alone
 
 LAMS = (1.0, 0.5)
 """The paper's two operating points."""
@@ -40,7 +38,7 @@ def study_end_to_end(
     resamples: int = 1000,
     seed: int = 0,
     progress: Progress | None = None,
-) -> EndToEnd:
+) -> EndToEndStudy:
     """Count everything: targets, encoders, waiting.
 
     Args:
@@ -58,8 +56,9 @@ def study_end_to_end(
         ConfigError: Names repeat, the queries or targets differ, or an option makes no sense.
     """
     _check(contenders, best, lams)
-    scene = _Scene(
-        [_Setting.of(contenders, best, lam) for lam in lams], [Plane.of(c) for c in contenders]
+    scene = _StudyContext(
+        [_Setting.of(contenders, best, lam) for lam in lams],
+        [ChargedPlane.of(c) for c in contenders],
     )
     queries = len(contenders[0].trial)
     waits = _waits(contenders, resamples, seed)
@@ -81,7 +80,7 @@ def study_end_to_end(
         for key, value in point.items()
     }
     names = [contender.name for contender in contenders]
-    return EndToEnd(
+    return EndToEndStudy(
         queries=queries,
         best=best,
         points=tuple(_point(setting, i, found) for i, setting in enumerate(scene.settings)),
@@ -113,7 +112,7 @@ def _waits(
 @dataclass(frozen=True, eq=False)
 class _Setting:
     lam: float
-    uses: dict[str, Use]
+    uses: dict[str, ContenderUse]
     targets: tuple[str, ...]
 
     @classmethod
@@ -125,9 +124,9 @@ class _Setting:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Scene:
+class _StudyContext:
     settings: list[_Setting]
-    planes: list[Plane]
+    planes: list[ChargedPlane]
 
     def numbers(self, weights: Weights, waits: Mapping[str, PerResample]) -> Table:
         table: Table = {}
@@ -201,9 +200,9 @@ def _under(found: Mapping[Key, Estimate], *prefix: str) -> Estimates:
     return {key[-1]: one for key, one in found.items() if key[:-1] == prefix}
 
 
-def _point(setting: _Setting, place: int, found: Mapping[Key, Estimate]) -> Point:
+def _point(setting: _Setting, place: int, found: Mapping[Key, Estimate]) -> EndToEndPoint:
     names = list(setting.uses)
-    return Point(
+    return EndToEndPoint(
         lam=setting.lam,
         systems={name: _under(found, "use", str(place), name) for name in names},
         against={name: _under(found, "against", str(place), name) for name in names[1:]},

@@ -7,15 +7,17 @@ queries, and whatever made labels missing: these count at their worst.
 """
 
 from prefill_router.studies.guarantee.guarantee import (
+    ASSUMPTIONS,
     CONFIDENCE,
     KEEP,
     LAMS,
+    Assumption,
+    Guarantee,
+    LamTest,
     best_single,
     guarantee,
 )
-from prefill_router.studies.guarantee.hypotheses import ASSUMPTIONS, Assumption
-from prefill_router.studies.guarantee.missing import Lacking, Missing
-from prefill_router.studies.guarantee.result import Guarantee, Tested
+from prefill_router.studies.guarantee.losses import LackingLabels, MissingLabels
 
 __all__ = [
     "ASSUMPTIONS",
@@ -24,9 +26,9 @@ __all__ = [
     "LAMS",
     "Assumption",
     "Guarantee",
-    "Lacking",
-    "Missing",
-    "Tested",
+    "LackingLabels",
+    "LamTest",
+    "MissingLabels",
     "best_single",
     "guarantee",
 ]

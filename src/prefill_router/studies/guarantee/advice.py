@@ -7,8 +7,7 @@ from typing import final
 import numpy as np
 
 from prefill_router.studies.guarantee.betting import enough
-from prefill_router.studies.guarantee.losses import Losses
-from prefill_router.studies.guarantee.missing import Missing
+from prefill_router.studies.guarantee.losses import Losses, MissingLabels
 
 _NAMED = 5
 """Of the places where labels are missing, so many are told."""
@@ -32,7 +31,7 @@ class Advice:
     words: str
 
     @classmethod
-    def of(cls, losses: Losses, missing: Missing, *, bounded: bool, level: float) -> "Advice":
+    def of(cls, losses: Losses, missing: MissingLabels, *, bounded: bool, level: float) -> "Advice":
         """What would do.
 
         Args:
@@ -52,7 +51,7 @@ class Advice:
 NONE_NEEDED = Advice(None, None, "")
 
 
-def places(missing: Missing) -> str:
+def places(missing: MissingLabels) -> str:
     """Whose labels are missing where, in words."""
     told = [
         f"{cell.target} on {cell.missing:,} of {cell.needed:,}"
@@ -79,7 +78,7 @@ def _labels(losses: Losses, *, level: float) -> int | None:
     return found if found <= len(worst) else None
 
 
-def _words(losses: Losses, missing: Missing, queries: int | None, labels: int | None) -> str:
+def _words(losses: Losses, missing: MissingLabels, queries: int | None, labels: int | None) -> str:
     if queries is None:
         return (
             f"at lam = 1 the router keeps {100 * losses.kept:.1f} % of the best single target's "

@@ -1,8 +1,14 @@
-"""Find the cheapest lam whose accuracy is guaranteed."""
+"""Find the cheapest lam whose accuracy is guaranteed, and say what the guarantee is.
+
+The hypothesis at one lam is that routing there falls short of the promise; `Hypotheses` tests it.
+"""
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Any, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +16,173 @@ from numpy.typing import NDArray
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate, Trial
-from prefill_router.evaluation.bootstrap import chunks
-from prefill_router.evaluation.weighted import Weights, divide, ones
+from prefill_router.evaluation.bootstrap import Weights, chunks, divide, ones, plain
 from prefill_router.studies.guarantee.advice import NONE_NEEDED, Advice
-from prefill_router.studies.guarantee.hypotheses import Assumption, Hypotheses
-from prefill_router.studies.guarantee.missing import Choice
-from prefill_router.studies.guarantee.result import Guarantee
+from prefill_router.studies.guarantee.betting import p_value
+from prefill_router.studies.guarantee.losses import Choice, Losses, MissingLabels, shuffled
+
+
+@final
+@dataclass(frozen=True)
+class LamTest:
+    """One hypothesis of the sequence: that routing at this lam falls short of the promise.
+
+    Attributes:
+        lam: Where.
+        p_value: Small values speak against it.
+        queries: On how many queries it was tested.
+        missing: How many lack the label of the chosen or of the best target.
+        bounded: Whether these were tested too, each label at its worst; else they were left out.
+        kept: Accuracy there as a share of the best single target's, where both are measured; NaN
+            where that is 0.
+    """
+
+    lam: float
+    p_value: float
+    queries: int
+    missing: int
+    bounded: bool
+    kept: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """The cheapest lam that keeps the promise, with what it was tested on.
+
+    Where no lam can be guaranteed, the numbers are those at lam = 1.
+
+    Attributes:
+        lam: It; None where no lam can be guaranteed.
+        keep: The share of the best single target's accuracy that is promised.
+        confidence: The chance, at least, that the promise is kept at `lam`.
+        best: The best single target of the train part.
+        assume: What was to be assumed of missing labels: `nothing`, or `missing-at-random`.
+        bounded: Whether each missing label counted at its worst; else the queries that lack one
+            were left out, as assumed.
+        queries: On how many queries it was tested.
+        missing: Which labels are missing.
+        kept: Accuracy as a share of the best single target's, on the queries with both labels.
+        least: The smallest such share on all queries that the missing labels allow; NaN where the
+            best single target is never right.
+        accuracy: The accuracy on the queries with both labels.
+        best_accuracy: The best single target's accuracy on the same queries.
+        savings: 1 - mean cost / mean cost of the best single target, where both are known.
+        sequence: What was tested, from lam = 1 down; all but the last were rejected, the last too
+            if the sequence came to its end.
+        needed: Where there is no lam: about how many queries, all labelled, would do for lam = 1;
+            None where more queries of this kind won't help, or a lam was found.
+        labels: Where there is no lam: about how many of the missing labels would do; None where
+            that isn't known to be enough, or a lam was found.
+        advice: What to do next, in words.
+    """
+
+    lam: float | None
+    keep: float
+    confidence: float
+    best: str
+    assume: str
+    bounded: bool
+    queries: int
+    missing: MissingLabels
+    kept: Estimate
+    least: float
+    accuracy: Estimate
+    best_accuracy: Estimate
+    savings: Estimate
+    sequence: tuple[LamTest, ...]
+    needed: int | None
+    labels: int | None
+    advice: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        numbers = ("kept", "accuracy", "best_accuracy", "savings")
+        rows = [asdict(tested) | {"kept": plain(tested.kept)} for tested in self.sequence]
+        return {
+            **vars(self),
+            **{name: getattr(self, name).to_dict() for name in numbers},
+            "least": plain(self.least),
+            "missing": self.missing.to_dict(),
+            "sequence": rows,
+        }
+
+
+Assumption = Literal["nothing", "missing-at-random"]
+"""What is assumed of missing labels."""
+ASSUMPTIONS: tuple[Assumption, ...] = get_args(Assumption)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Hypotheses:
+    """That routing at a lam falls short of the promise, for every lam.
+
+    Attributes:
+        trial: A system on queries that it was not fitted on.
+        best: The best single target, a column.
+        keep: The share that is promised.
+        level: At which the tests will be read.
+        assume: What is assumed of missing labels.
+        queries: Those of the trial, found by id, for their benchmarks and domains.
+        seed: Of the draws that tell how labels are missing.
+    """
+
+    trial: Trial
+    best: int
+    keep: float
+    level: float
+    assume: Assumption
+    queries: Sequence[Query]
+    seed: int
+
+    def losses(self, lam: float) -> Losses:
+        """What each query loses."""
+        return Losses.of(self.trial, self.trial.path.at(lam), self.best, self.keep)
+
+    def missing(self, lam: float) -> MissingLabels:
+        """Which labels are missing."""
+        choice = self.trial.path.at(lam)
+        return MissingLabels.of(self.trial, choice, self.best, self._domains, seed=self.seed)
+
+    def sequence(self, lams: Sequence[float]) -> tuple[LamTest, ...]:
+        """The tests of one lam after another, up to the first that isn't rejected."""
+        tested = []
+        for lam in lams:
+            tested.append(self.test(lam))
+            if tested[-1].p_value > self.level:
+                break
+        return tuple(tested)
+
+    def test(self, lam: float) -> LamTest:
+        """The p-value, with missing labels at their worst unless they may be left out."""
+        losses = self.losses(lam)
+        measured = losses.measured
+        ordered, known = losses.scaled[self._order], measured[self._order]
+        found = p_value(ordered, losses.threshold, level=self.level)
+        bounded = True
+        if self.assume == "missing-at-random" and not measured.all():
+            left = p_value(ordered[known], losses.threshold, level=self.level)
+            bounded = bool(self.missing(lam).signs)
+            # The greater of the two, so that looking at what is missing can't help a promise.
+            found = max(found, left) if bounded else left
+        count = len(losses) if bounded else int(measured.sum())
+        lost = int((~measured).sum())
+        return LamTest(float(lam), found, count, lost, bounded, losses.kept)
+
+    @cached_property
+    def _order(self) -> Choice:
+        return shuffled(self.trial.query_ids)
+
+    @cached_property
+    def _domains(self) -> tuple[str, ...]:
+        several = len({query.benchmark for query in self.queries}) > 1
+        names = {
+            query.id: " / ".join(filter(None, (query.benchmark * several, query.domain)))
+            for query in self.queries
+        }
+        return tuple(names.get(i, "") for i in self.trial.query_ids)
+
 
 KEEP = 0.98
 CONFIDENCE = 0.95

@@ -1,26 +1,34 @@
-"""The study of learning curves as tables, a figure and a page."""
+"""The study of learning curves as tables, a figure and a page.
+
+The figure shows each number against labels, for both ways of having fewer.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
+
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.document import (
-    estimate_cell,
-    facts,
-    paragraph,
-    plain_cell,
-    table,
-    wide,
+from prefill_router.evaluation.formatting import NOTHING
+from prefill_router.reporting.figures import INK
+from prefill_router.reporting.pages import estimate_cell, facts, paragraph, plain_cell, table, wide
+from prefill_router.reporting.study_report import Rows, StudyFigure, StudyReport
+from prefill_router.studies.learning.advice import rounded, said
+from prefill_router.studies.learning.result import (
+    NUMBERS,
+    STEP,
+    LearningCurve,
+    LearningStudy,
+    Number,
+    SizePoint,
+    better,
 )
-from prefill_router.evaluation.wording import NOTHING
-from prefill_router.studies.learning.drawing import draw, rows as drawn_rows
-from prefill_router.studies.learning.numbers import NUMBERS, Number
-from prefill_router.studies.learning.result import STEP, Curve, Learning, SizePoint
-from prefill_router.studies.learning.words import rounded, said
-from prefill_router.studies.output import Drawn, Rows, Sheet
 
 NAME = "learning"
 _CAPTION = (
@@ -42,7 +50,7 @@ _LAW = (
 )
 
 
-def sheet(found: Learning, *, title: str, known: Mapping[str, str]) -> Sheet:
+def sheet(found: LearningStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
     """Everything that the study says.
 
     Args:
@@ -57,7 +65,7 @@ def sheet(found: Learning, *, title: str, known: Mapping[str, str]) -> Sheet:
             (f"{curve.name}: how it goes on", [_small(_LAW), wide(_trends(curve))]),
         ]
     meanings = {HEADLINE[n].label: HEADLINE[n].meaning for n in NUMBERS}
-    return Sheet(
+    return StudyReport(
         name=NAME,
         title=title,
         said=said(found),
@@ -68,12 +76,12 @@ def sheet(found: Learning, *, title: str, known: Mapping[str, str]) -> Sheet:
         },
         sections=[*sections, ("What the numbers mean", [facts(meanings)])],
         numbers=found.to_dict(),
-        tables={"sizes": drawn_rows(found), "trends": trend_rows(found)},
-        figures={"learning": Drawn(draw(found), drawn_rows(found), _CAPTION)},
+        tables={"sizes": rows(found), "trends": trend_rows(found)},
+        figures={"learning": StudyFigure(draw(found), rows(found), _CAPTION)},
     )
 
 
-def trend_rows(found: Learning) -> Rows:
+def trend_rows(found: LearningStudy) -> Rows:
     """The trends as rows; labels without end are missing."""
     return [
         {
@@ -99,7 +107,7 @@ def _flat(name: str, one: Estimate) -> dict[str, Any]:
     return {key: value if math.isfinite(value) else math.nan for key, value in ends.items()}
 
 
-def _sizes(curve: Curve) -> str:
+def _sizes(curve: LearningCurve) -> str:
     head = ["Learned from", "labels", *(escape(HEADLINE[n].label) for n in NUMBERS)]
     body = [
         [
@@ -118,7 +126,7 @@ def _named(point: SizePoint) -> str:
     return f"{point.queries:,} queries ({100 * point.size.share:.3g} %)"
 
 
-def _trends(curve: Curve) -> str:
+def _trends(curve: LearningCurve) -> str:
     head = [
         "Number",
         "rise per doubling, measured",
@@ -131,7 +139,7 @@ def _trends(curve: Curve) -> str:
     return table(head, [_trend(curve, number) for number in NUMBERS])
 
 
-def _trend(curve: Curve, number: Number) -> list[str]:
+def _trend(curve: LearningCurve, number: Number) -> list[str]:
     trend = curve.trends[number]
     return [
         escape(HEADLINE[number].label),
@@ -161,7 +169,7 @@ def _counted(one: Estimate) -> str:
     return plain_cell(values[0], note="" if NOTHING in values else f"{values[1]} to {values[2]}")
 
 
-def _failed(curve: Curve) -> list[str]:
+def _failed(curve: LearningCurve) -> list[str]:
     if not curve.failed:
         return []
     return [
@@ -172,3 +180,105 @@ def _failed(curve: Curve) -> list[str]:
 
 def _small(text: str) -> str:
     return paragraph(text, soft=True)
+
+
+# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_BEYOND = 2.0
+"""How far beyond the largest size a law is drawn."""
+_TICKS = 6
+_EDGE = 1.15
+"""Room beside the outermost sizes."""
+
+
+def draw(found: LearningStudy) -> Figure:
+    """Draw every number against the measured outcomes that were learned from."""
+    figure = Figure(figsize=(9.8, 7.4), layout="constrained")
+    panels = figure.subplots(2, 2)
+    for axes, number in zip(panels.flat, NUMBERS, strict=True):
+        for curve, colour in zip(found.curves.values(), _repeated(found), strict=True):
+            _one(axes, curve, number, colour)
+        _frame(axes, number, found)
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+    )
+    return figure
+
+
+def rows(found: LearningStudy) -> list[dict[str, Any]]:
+    """The data of the figure: a row per router, size and number."""
+    return [
+        {
+            "router": name,
+            "share": point.size.share,
+            "measured": point.size.measured,
+            "queries": point.queries,
+            "labels": point.labels,
+            "number": number,
+            "value": point.numbers[number].value,
+            "lower": point.numbers[number].lower,
+            "upper": point.numbers[number].upper,
+            "draws": " ".join(f"{value:.6g}" for value in point.draws[number]),
+        }
+        for name, curve in found.curves.items()
+        for point in curve.points
+        for number in NUMBERS
+    ]
+
+
+def _repeated(found: LearningStudy) -> list[str]:
+    return [_COLOURS[i % len(_COLOURS)] for i in range(len(found.curves))]
+
+
+def _one(axes: Axes, curve: LearningCurve, number: Number, colour: str) -> None:
+    x, value, lower, upper = _columns(curve.queries_axis, number)
+    axes.fill_between(x, lower, upper, color=colour, alpha=0.15, lw=0)
+    axes.plot(x, value, "o-", color=colour, ms=4, lw=1.6, label=f"{curve.name}: fewer queries")
+    few, wide, *_ = _columns(curve.targets_axis, number)
+    if len(few) > 1:
+        label = f"{curve.name}: fewer targets each"
+        axes.plot(few, wide, "s--", color=colour, ms=5, lw=1.0, mfc="none", label=label)
+    law = curve.trends[number].law
+    if law is not None:
+        at = np.geomspace(x.min(), _BEYOND * x.max(), 60)
+        error = law.at(at)
+        drawn = error if better(number) < 0 else 1 - error
+        axes.plot(at, drawn, ":", color=colour, lw=1.2, label=f"{curve.name}: power law")
+
+
+def _columns(points: Sequence[SizePoint], number: Number) -> tuple[Any, ...]:
+    estimates = [point.numbers[number] for point in points]
+    return (
+        np.array([point.labels for point in points]),
+        np.array([one.value for one in estimates]),
+        np.array([one.lower for one in estimates]),
+        np.array([one.upper for one in estimates]),
+    )
+
+
+def _frame(axes: Axes, number: Number, found: LearningStudy) -> None:
+    arrow = "↑" if better(number) > 0 else "↓"
+    axes.set_title(f"{HEADLINE[number].label} {arrow}", fontsize=10, color=INK, loc="left")
+    axes.set_xscale("log")
+    labels = [point.labels for curve in found.curves.values() for point in curve.points]
+    low, high = max(min(labels), 1) / _EDGE, _BEYOND * max(max(labels), 1) * _EDGE
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=_TICKS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    if HEADLINE[number].unit == "share":
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.axvline(found.labels, color="#888888", lw=0.8, ls="-", alpha=0.6)
+    axes.set_xlabel("measured outcomes learned from", color=INK, fontsize=8)
+    axes.tick_params(colors=INK, labelsize=8)
+    axes.grid(visible=True, color="#888888", alpha=0.25, lw=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.set_facecolor("none")

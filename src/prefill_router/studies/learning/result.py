@@ -1,15 +1,183 @@
-"""What a study of learning curves found."""
+"""What a study of learning curves found: its numbers, the curves, and a power law through each.
+
+    err(n) = a + b n^-c
+
+The form in which the error of most learners falls with their data (Hestness et al. 2017, "Deep
+learning scaling is predictable, empirically"). For each exponent the best a and b, neither
+negative, have a closed form; the exponent is searched on a grid. Points far off count less (Huber's
+weights), so that one unlucky fit doesn't bend the curve.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
-from prefill_router.evaluation.bootstrap import LEVEL, Estimate, plain
-from prefill_router.studies.fitted import Failed
-from prefill_router.studies.learning.numbers import NUMBERS, Number
-from prefill_router.studies.learning.power import PowerLaw
-from prefill_router.studies.learning.thinning import Size
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.errors import FitError
+from prefill_router.evaluation import Trial
+from prefill_router.evaluation.bootstrap import (
+    LEVEL,
+    Estimate,
+    PerResample,
+    Weights,
+    divide,
+    known_mean,
+    mean_over,
+    plain,
+)
+from prefill_router.evaluation.curve import LambdaSweep
+from prefill_router.evaluation.metrics import auc_by_target, brier_by_target, macro_mean, rankings
+from prefill_router.evaluation.scores import best_point
+from prefill_router.studies.learning.subsamples import Size
+from prefill_router.studies.recipe_fits import RecipeFailure
+
+Number = Literal["auc_mean", "brier_mean", "argmax_accuracy", "headroom_captured"]
+NUMBERS: tuple[Number, ...] = get_args(Number)
+"""As in `evaluation.catalogue.HEADLINE`."""
+_SAME = 1e-12
+
+
+@final
+class FitJudge:
+    """One fit on the test queries, sorted once."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial, self._ranking, self._sweep = trial, rankings(trial), LambdaSweep.of(trial)
+
+    def numbers(self, weights: Weights) -> dict[Number, PerResample]:
+        """Each number in each resample."""
+        trial, same = self._trial, weights * self._trial.compared
+        top, _ = best_point(self._sweep.points(weights))
+        single = np.fmax.reduce(known_mean(same, trial.single_label), axis=1)
+        room = mean_over(same, trial.best_label) - single
+        label = trial.of_choice(trial.correct, trial.most_probable)
+        return {
+            "auc_mean": macro_mean(auc_by_target(self._ranking, weights)),
+            "brier_mean": macro_mean(brier_by_target(trial, weights)),
+            "argmax_accuracy": mean_over(same, label),
+            "headroom_captured": divide(top - single, np.where(room > _SAME, room, 0)),
+        }
+
+
+def better(number: Number) -> int:
+    """1 where a higher number is better, else -1."""
+    return -1 if number == "brier_mean" else 1
+
+
+Sizes = Float[NDArray[np.float64], " size"]
+_EXPONENTS = np.linspace(0.05, 2.0, 79)
+_ROUNDS = 8
+_HUBER = 1.345
+"""95 % as efficient as least squares where errors are normal (Huber 1964)."""
+_MAD = 1.4826
+_LEAST = 4
+"""Three parameters go through any three points."""
+
+
+@final
+@dataclass(frozen=True)
+class PowerLaw:
+    """An error that falls with the number of labels.
+
+    Attributes:
+        floor: a, what no number of labels gets below.
+        scale: b n^-c at the largest size.
+        exponent: c.
+        largest: The largest size that was seen; beyond it the law is a guess.
+    """
+
+    floor: float
+    scale: float
+    exponent: float
+    largest: float
+
+    @classmethod
+    def fit(cls, sizes: Sizes, errors: Sizes) -> "PowerLaw":
+        """The robust fit.
+
+        Args:
+            sizes: Numbers of labels, positive.
+            errors: The mean error at each; NaN where unknown.
+
+        Raises:
+            FitError: Fewer than four sizes are known.
+        """
+        known = np.isfinite(errors)
+        if known.sum() < _LEAST:
+            raise FitError(f"a power law needs {_LEAST} sizes; {known.sum()} are known")
+        x, y = sizes[known], errors[known]
+        largest = float(x.max())
+        table = (x / largest)[:, None] ** -_EXPONENTS
+        weight = np.ones(len(x))
+        for _ in range(_ROUNDS):
+            a, b, at = _best(table, y, weight)
+            rest = np.abs(y - a - b * table[:, at])
+            scale = _HUBER * _MAD * float(np.median(rest))
+            weight = np.minimum(1, scale / np.maximum(rest, 1e-12)) if scale > 0 else weight
+        return cls(a, b, float(_EXPONENTS[at]), largest)
+
+    def at(self, labels: Float[NDArray[np.float64], "..."]) -> Float[NDArray[np.float64], "..."]:
+        """The error at these numbers of labels."""
+        value: NDArray[np.float64] = (
+            self.floor + self.scale * (labels / self.largest) ** -self.exponent
+        )
+        return value
+
+    def labels_for(self, gain: float) -> float:
+        """How many labels in all lower the error at the largest size by so much; inf if none do."""
+        left = self.scale - gain
+        if left <= 0 or self.scale <= 0:
+            return math.inf
+        with np.errstate(over="ignore"):
+            return float(self.largest * np.float64(self.scale / left) ** (1 / self.exponent))
+
+    def gain(self, times: float) -> float:
+        """How much lower the error is with so many times the labels of the largest size."""
+        return self.scale * (1 - float(times**-self.exponent))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; b is that of labels relative to `largest`."""
+        return {"a": self.floor, "b": self.scale, "c": self.exponent, "largest": self.largest}
+
+
+def explained(law: PowerLaw, sizes: Sizes, errors: Sizes) -> float:
+    """R squared: the share of the errors' variance that the law explains; NaN where there is none.
+
+    Args:
+        law: The law.
+        sizes: Numbers of labels.
+        errors: The mean error at each; NaN where unknown.
+    """
+    known = np.isfinite(errors)
+    x, y = sizes[known], errors[known]
+    spread = float(((y - y.mean()) ** 2).sum())
+    if spread <= 1e-16:
+        return math.nan
+    return 1 - float(((y - law.at(x)) ** 2).sum()) / spread
+
+
+def _best(
+    table: Float[NDArray[np.float64], "size exponent"], y: Sizes, weight: Sizes
+) -> tuple[float, float, int]:
+    """The a, b and place of the exponent with the least weighted squares."""
+    total = weight.sum()
+    mean_u, mean_y = weight @ table / total, float(weight @ y / total)
+    centred = table - mean_u
+    variance = weight @ centred**2
+    b = (weight * (y - mean_y)) @ centred / np.maximum(variance, 1e-300)
+    b = np.maximum(b, 0)
+    a = mean_y - b * mean_u
+    through = (weight * y) @ table / (weight @ table**2)
+    b = np.where(a < 0, np.maximum(through, 0), b)
+    a = np.maximum(a, 0)
+    left = weight @ (y[:, None] - a - b * table) ** 2
+    at = int(np.argmin(left))
+    return float(a[at]), float(b[at]), at
+
 
 Verdict = Literal["more labels help", "more labels won't help", "can't tell"]
 STEP = 0.01
@@ -87,7 +255,7 @@ class Trend:
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Curve:
+class LearningCurve:
     """The learning curves of one recipe.
 
     Attributes:
@@ -107,7 +275,7 @@ class Curve:
     spread: Mapping[Number, Estimate]
     verdict: Verdict
     because: str
-    failed: tuple[Failed, ...]
+    failed: tuple[RecipeFailure, ...]
 
     @property
     def queries_axis(self) -> tuple[SizePoint, ...]:
@@ -139,7 +307,7 @@ class Curve:
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Learning:
+class LearningStudy:
     """Learning curves of several recipes on the same test queries.
 
     Attributes:
@@ -154,7 +322,7 @@ class Learning:
         seed: Of everything that was drawn.
     """
 
-    curves: Mapping[str, Curve]
+    curves: Mapping[str, LearningCurve]
     queries: int
     labels: int
     targets: tuple[str, ...]

@@ -1,28 +1,42 @@
-"""Fits on less and less, judged on the same test queries."""
+"""Fits on less and less, judged on the same test queries.
 
+The predictions of each fit are kept as soon as they are made, so that interrupted work goes on from
+there.
+"""
+
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
+from prefill_router import __version__, files
 from prefill_router.activations import Activations
+from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, Split
-from prefill_router.errors import ConfigError, DataError, FitError, MissingExtraError
+from prefill_router.errors import ConfigError, CorruptError, DataError, FitError, MissingExtraError
 from prefill_router.evaluation import Predictions, Trial
-from prefill_router.evaluation.bootstrap import Estimate, chunks
-from prefill_router.evaluation.weighted import Weights, ones
+from prefill_router.evaluation.bootstrap import Estimate, Weights, chunks, ones
 from prefill_router.fitting import FitConfig, Recipe, learn
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.studies.fitted import Failed
-from prefill_router.studies.learning.advice import Axis, spread_of, trend_of, verdict_of
-from prefill_router.studies.learning.keeping import held, keep, key_of
-from prefill_router.studies.learning.numbers import NUMBERS, Judge, Number
-from prefill_router.studies.learning.result import Curve, Learning, SizePoint
-from prefill_router.studies.learning.thinning import FULL, Size, labels_of, sizes_for, thinned
+from prefill_router.serialization import read_tensors
+from prefill_router.studies.learning.advice import LabelAxis, spread_of, trend_of, verdict_of
+from prefill_router.studies.learning.result import (
+    NUMBERS,
+    FitJudge,
+    LearningCurve,
+    LearningStudy,
+    Number,
+    SizePoint,
+)
+from prefill_router.studies.learning.subsamples import FULL, Size, labels_of, sizes_for, thinned
+from prefill_router.studies.recipe_fits import RecipeFailure
 
 PerDraw = Float[NDArray[np.float64], "resample draw"]
 _LEAST_DRAWS = 2
@@ -30,7 +44,7 @@ _LEAST_DRAWS = 2
 
 @final
 @dataclass(frozen=True)
-class Plan:
+class LearningPlan:
     """How learning curves are drawn.
 
     Attributes:
@@ -62,10 +76,10 @@ def study_learning(
     states: Sequence[Activations],
     drawn: Split,
     *,
-    plan: Plan | None = None,
+    plan: LearningPlan | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
-) -> Learning:
+) -> LearningStudy:
     """Learn from shares of the labels and see how good that is on the test part.
 
     Args:
@@ -85,9 +99,9 @@ def study_learning(
         raise ConfigError("there is no router to study; name at least one")
     for recipe in recipes.values():
         _ = recipe.fixed_policy
-    plan, shown = plan or Plan(), progress or SilentProgress()
+    plan, shown = plan or LearningPlan(), progress or SilentProgress()
     sizes = tuple(dict.fromkeys((*(plan.sizes or sizes_for(dataset, drawn)), FULL)))
-    work = _Work(dataset, tuple(states), drawn, plan, folder)
+    work = _LearningWork(dataset, tuple(states), drawn, plan, folder)
     train = dataset.select(drawn["train"])
     count = float(len(recipes) * len(sizes) * plan.draws)
     made: dict[str, list[_Fit]] = {name: [] for name in recipes}
@@ -98,7 +112,7 @@ def study_learning(
                 advance(note=f"{name} {fit.words}")
     curves = {name: _curve(name, work, sizes, fits, shown) for name, fits in made.items()}
     costs = train.observed_cost[~np.isnan(train.correct)]
-    return Learning(
+    return LearningStudy(
         curves=curves,
         queries=len(train),
         labels=labels_of(train),
@@ -129,11 +143,11 @@ class _Fit:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Work:
+class _LearningWork:
     dataset: RoutingDataset
     states: tuple[Activations, ...]
     drawn: Split
-    plan: Plan
+    plan: LearningPlan
     folder: Path | None
 
     @property
@@ -176,13 +190,13 @@ class _Work:
 
 
 def _curve(
-    name: str, work: _Work, sizes: Sequence[Size], fits: Sequence[_Fit], progress: Progress
-) -> Curve:
+    name: str, work: _LearningWork, sizes: Sequence[Size], fits: Sequence[_Fit], progress: Progress
+) -> LearningCurve:
     test, plan = work.test, work.plan
     judges = [
         None
         if f.predictions is None
-        else Judge(Trial.join(f.predictions, test, policy=f.recipe.fixed_policy))
+        else FitJudge(Trial.join(f.predictions, test, policy=f.recipe.fixed_policy))
         for f in fits
     ]
     shape = (len(sizes), plan.draws)
@@ -210,7 +224,7 @@ def _curve(
         )
         for i, (size, group) in enumerate(zip(sizes, groups, strict=True))
     )
-    failed = tuple(Failed(fit.words, fit.why) for fit in fits if fit.why)
+    failed = tuple(RecipeFailure(fit.words, fit.why) for fit in fits if fit.why)
     return _advised(name, points, means, tables, failed)
 
 
@@ -219,19 +233,19 @@ def _advised(
     points: tuple[SizePoint, ...],
     means: Mapping[Number, NDArray[np.float64]],
     tables: Mapping[Number, NDArray[np.float64]],
-    failed: tuple[Failed, ...],
-) -> Curve:
-    def axis(number: Number, *, deep: bool) -> Axis:
+    failed: tuple[RecipeFailure, ...],
+) -> LearningCurve:
+    def axis(number: Number, *, deep: bool) -> LabelAxis:
         on = [i for i, p in enumerate(points) if (p.size.measured is None) == deep]
         on.sort(key=lambda i: points[i].labels)
         labels = np.array([points[i].labels for i in on], dtype=np.float64)
-        return Axis(labels, means[number][on], tables[number][:, on])
+        return LabelAxis(labels, means[number][on], tables[number][:, on])
 
     trends = {n: trend_of(n, axis(n, deep=True)) for n in NUMBERS}
     spread = {n: spread_of(n, axis(n, deep=True), axis(n, deep=False)) for n in NUMBERS}
     full = next(p for p in points if p.size == FULL)
     verdict, because = verdict_of(trends, full)
-    return Curve(
+    return LearningCurve(
         name=name,
         points=points,
         trends=trends,
@@ -243,7 +257,7 @@ def _advised(
 
 
 def _judged(
-    judges: Sequence[Judge | None], weights: Weights, shape: tuple[int, int]
+    judges: Sequence[FitJudge | None], weights: Weights, shape: tuple[int, int]
 ) -> dict[Number, NDArray[np.float64]]:
     """Each number: [resample, size, draw]."""
     nothing = np.full(len(weights), np.nan)
@@ -270,3 +284,54 @@ def _mean(table: NDArray[np.float64]) -> NDArray[np.float64]:
     count = known.sum(axis=-1)
     result: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return result
+
+
+_TABLES = ("correctness", "estimated_cost")
+
+
+def key_of(
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    drawn: Split,
+    config: FitConfig,
+    size: Size,
+) -> str:
+    """What makes these predictions and no others, as a file's name."""
+    told = {
+        "package": __version__,
+        "dataset": dataset.fingerprint,
+        "costs": hashlib.sha256(np.nan_to_num(dataset.observed_cost).tobytes()).hexdigest(),
+        "pool": [repr(target) for target in dataset.pool],
+        "states": sorted(json.dumps(s.provenance.to_dict(), sort_keys=True) for s in states),
+        "split": drawn.to_dict(),
+        "config": config.to_dict(),
+        "size": [size.share, size.measured],
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def held(path: Path, ids: tuple[str, ...], targets: tuple[str, ...]) -> Predictions | None:
+    """The predictions that were kept, if they are there and whole."""
+    try:
+        found = read_tensors(path)
+        tables: Mapping[str, Any] = {name: found.tensors[name] for name in _TABLES}
+        low, high, digest = json.loads(found.metadata["made"])
+        if digest != _digest(tables):
+            return None
+        scale = CostScale(float(low), float(high))
+        return Predictions(query_ids=ids, targets=targets, scale=scale, **tables)
+    except (CorruptError, DataError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(path: Path, predictions: Predictions) -> None:
+    """Keep predictions, whole or not at all."""
+    tables = {name: np.ascontiguousarray(getattr(predictions, name)) for name in _TABLES}
+    scale = predictions.scale
+    made = json.dumps([scale.low, scale.high, _digest(tables)])
+    with files.replacing_file(path) as temporary:
+        temporary.write_bytes(save(tables, metadata={"made": made}))
+
+
+def _digest(tables: Mapping[str, Any]) -> str:
+    return hashlib.sha256(b"".join(tables[name].tobytes() for name in _TABLES)).hexdigest()

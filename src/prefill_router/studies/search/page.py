@@ -1,13 +1,20 @@
-"""The page of a search: one file that opens offline, for somebody who hasn't read the paper."""
+"""The page of a search: one file that opens offline, for somebody who hasn't read the paper.
+
+Its figures show the best score so far, and the best of each pair of features and predictor.
+"""
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 import yaml
+from matplotlib.figure import Figure
 
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.document import (
+from prefill_router.evaluation.formatting import NOTHING, interval, worded
+from prefill_router.reporting.figures import INK
+from prefill_router.reporting.pages import (
     estimate_cell,
     facts,
     figure,
@@ -18,11 +25,9 @@ from prefill_router.evaluation.document import (
     table,
     wide,
 )
-from prefill_router.evaluation.wording import NOTHING, interval, worded
-from prefill_router.studies.search.bench import WORDS
-from prefill_router.studies.search.drawing import seconds_by_predictor
-from prefill_router.studies.search.trials import Ranked
-from prefill_router.studies.search.verdict import Verdict, spread
+from prefill_router.studies.search.fold_scores import WORDS
+from prefill_router.studies.search.trials import RankedCandidate, SearchTrial
+from prefill_router.studies.search.winner import SearchResult, spread
 
 _EDGE = 3
 _SHOWN = 25
@@ -41,7 +46,7 @@ _CAPTIONS = {
 
 
 def render(
-    verdict: Verdict, *, title: str, known: Mapping[str, str], svg: Mapping[str, str]
+    verdict: SearchResult, *, title: str, known: Mapping[str, str], svg: Mapping[str, str]
 ) -> str:
     """The page's HTML.
 
@@ -65,7 +70,7 @@ def render(
     )
 
 
-def words(verdict: Verdict) -> list[str]:
+def words(verdict: SearchResult) -> list[str]:
     """The result in a few sentences."""
     winner, config = verdict.winner, verdict.config
     stopped = sum(trial.state == "stopped" for trial in verdict.trials)
@@ -98,7 +103,7 @@ def words(verdict: Verdict) -> list[str]:
     return said
 
 
-def _winner(verdict: Verdict) -> list[str]:
+def _winner(verdict: SearchResult) -> list[str]:
     text = yaml.safe_dump(recipe_of(verdict), sort_keys=False, allow_unicode=True)
     return [
         paragraph("The recipe, as `prefill-router fit --recipe` takes it (winner.yaml):"),
@@ -106,13 +111,13 @@ def _winner(verdict: Verdict) -> list[str]:
     ]
 
 
-def recipe_of(verdict: Verdict) -> dict[str, object]:
+def recipe_of(verdict: SearchResult) -> dict[str, object]:
     """The winner's recipe as a file of it has it: without what isn't used."""
     made = verdict.winner.recipe.to_dict()
     return {name: value for name, value in made.items() if value is not None}
 
 
-def _test(verdict: Verdict) -> list[str]:
+def _test(verdict: SearchResult) -> list[str]:
     judged, winner = verdict.evaluation, verdict.winner
     if judged is None:
         return [paragraph("Not opened.")]
@@ -151,7 +156,7 @@ def _test(verdict: Verdict) -> list[str]:
     ]
 
 
-def _edges(verdict: Verdict) -> str:
+def _edges(verdict: SearchResult) -> str:
     ranking = verdict.ranking
     few = len(ranking) <= 2 * _EDGE
     picked = ranking if few else [*ranking[:_EDGE], *ranking[-_EDGE:]]
@@ -166,11 +171,11 @@ def _edges(verdict: Verdict) -> str:
     return table(["AUC on the train part ↑", "mean", *map(escape, targets)], rows)
 
 
-def _best(verdict: Verdict) -> str:
+def _best(verdict: SearchResult) -> str:
     return _table(verdict.ranking[:_SHOWN])
 
 
-def _table(ranking: Sequence[Ranked]) -> str:
+def _table(ranking: Sequence[RankedCandidate]) -> str:
     rows = []
     for one in ranking:
         options = one.recipe.to_dict()
@@ -197,12 +202,12 @@ def _table(ranking: Sequence[Ranked]) -> str:
     return table(head, rows)
 
 
-def _spread(one: Ranked) -> str:
+def _spread(one: RankedCandidate) -> str:
     error = spread(one)
     return f"± {error:.4f}" if np.isfinite(error) else ""
 
 
-def _times(verdict: Verdict) -> str:
+def _times(verdict: SearchResult) -> str:
     rows = [
         [escape(name), plain_cell(f"{count:,}"), plain_cell(f"{seconds:,.0f}")]
         for name, (count, seconds) in seconds_by_predictor(verdict.trials).items()
@@ -210,6 +215,133 @@ def _times(verdict: Verdict) -> str:
     return table(["Predictor", "trials", "seconds"], rows)
 
 
-def _failed(verdict: Verdict) -> list[str]:
+def _failed(verdict: SearchResult) -> list[str]:
     lines = {f"trial {one.number}": one.why for one in verdict.trials if one.state == "failed"}
     return [paragraph("These could not be fitted:"), facts(lines)] if lines else []
+
+
+_DONE, _STOPPED, _BEST = "#0072B2", "#9a9a9a", "#D55E00"
+
+
+def progress_rows(verdict: SearchResult) -> list[dict[str, Any]]:
+    """Each trial's mean over its folds, and the best finished one so far."""
+    objective, rows, best = verdict.config.objective, list[dict[str, Any]](), float("nan")
+    sign = -1.0 if objective == "brier" else 1.0
+    for trial in verdict.trials:
+        value = trial.best(objective, trial.folds)
+        if not np.isfinite(value):
+            continue
+        if trial.state == "finished":
+            best = float(np.nanmax([best, value]))
+        rows.append(
+            {
+                "trial": trial.number,
+                "features": trial.candidate.features,
+                "predictor": trial.candidate.predictor,
+                "state": trial.state,
+                "folds": trial.folds,
+                objective: sign * value,
+                "best": sign * best,
+            }
+        )
+    return rows
+
+
+def draw_progress(verdict: SearchResult) -> Figure:
+    """Dots are trials, the line is the best so far."""
+    rows, objective = progress_rows(verdict), verdict.config.objective
+    figure = Figure(figsize=(9.0, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for state, colour, label in (
+        ("stopped", _STOPPED, "stopped early"),
+        ("finished", _DONE, "all folds"),
+    ):
+        chosen = [row for row in rows if row["state"] == state]
+        x, y = [row["trial"] for row in chosen], [row[objective] for row in chosen]
+        axes.plot(x, y, "o", color=colour, ms=4, label=label)
+    numbers = [row["trial"] for row in rows]
+    axes.step(
+        numbers, [row["best"] for row in rows], where="post", color=_BEST, label="best so far"
+    )
+    done = [row[objective] for row in rows if row["state"] == "finished"]
+    if done:
+        # One hopeless trial must not press all others into a line.
+        low, high = np.quantile(done, [0.0, 1.0]) + np.array([-0.02, 0.005])
+        axes.set_ylim(*((low, high) if objective != "brier" else (low + 0.015, high + 0.015)))
+    axes.set_xlabel("trial", color=INK)
+    axes.set_ylabel(f"{WORDS[objective]}, folds of the train part", color=INK)
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    _plain(axes)
+    return figure
+
+
+def best_of_pairs(verdict: SearchResult) -> dict[tuple[str, str], RankedCandidate]:
+    """The best configuration of each features and predictor, finished or as far as it came."""
+    found: dict[tuple[str, str], RankedCandidate] = {}
+    for one in verdict.ranking:
+        found.setdefault((one.features, one.predictor), one)
+    return found
+
+
+def pair_rows(verdict: SearchResult) -> list[dict[str, Any]]:
+    """The data of the second figure."""
+    return [
+        {
+            "features": features,
+            "predictor": predictor,
+            "auc": one.mean("auc"),
+            "brier": one.mean("brier"),
+            "folds": len(one.scores),
+            "state": one.state,
+        }
+        for (features, predictor), one in best_of_pairs(verdict).items()
+    ]
+
+
+def draw_pairs(verdict: SearchResult) -> Figure:
+    """A field for each features and predictor: its best AUC; empty where none was tried."""
+    best = best_of_pairs(verdict)
+    features, predictors = list(verdict.space.features), list(verdict.space.predictors)
+    table = np.full((len(features), len(predictors)), np.nan)
+    for (read, predictor), one in best.items():
+        table[features.index(read), predictors.index(predictor)] = one.mean("auc")
+    figure = Figure(
+        figsize=(3.6 + 0.85 * len(predictors), 1.9 + 0.42 * len(features)), layout="constrained"
+    )
+    axes = figure.add_subplot()
+    top = float(np.nanmax(table))
+    low = max(float(np.nanmin(table)), top - 0.04)
+    axes.pcolormesh(table, cmap="cividis", vmin=low, vmax=top)
+    axes.invert_yaxis()
+    for i, j in np.argwhere(np.isfinite(table)).tolist():
+        state = best[features[i], predictors[j]].state
+        light = table[i, j] < (low + top) / 2
+        axes.text(
+            j + 0.5,
+            i + 0.5,
+            f"{table[i, j]:.3f}{'' if state == 'finished' else '*'}",
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="white" if light else "black",
+        )
+    axes.set_xticks(np.arange(len(predictors)) + 0.5, predictors, rotation=30, ha="right")
+    axes.set_yticks(np.arange(len(features)) + 0.5, features)
+    _plain(axes)
+    return figure
+
+
+def _plain(axes: Any) -> None:
+    axes.tick_params(colors=INK, labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.set_facecolor("none")
+
+
+def seconds_by_predictor(trials: tuple[SearchTrial, ...]) -> dict[str, tuple[int, float]]:
+    """How many trials of each predictor there were, and the seconds of all of them."""
+    found: dict[str, tuple[int, float]] = {}
+    for trial in trials:
+        count, seconds = found.get(trial.candidate.predictor, (0, 0.0))
+        found[trial.candidate.predictor] = (count + 1, seconds + trial.seconds)
+    return found

@@ -23,10 +23,10 @@ import yaml
 from prefill_router import files
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
-from prefill_router.studies.fitted import priced
+from prefill_router.studies.recipe_fits import priced
 from prefill_router.studies.search.search import SearchConfig
 from prefill_router.studies.search.space import Space
-from prefill_router.studies.search.verdict import Verdict
+from prefill_router.studies.search.winner import SearchResult
 
 FORMAT = "prefill-router search 1"
 PLAN, NUMBERS, WINNER, SPLIT, ROUTER = (
@@ -82,7 +82,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def write(
-    verdict: Verdict, drawn: Split, folder: Path, *, title: str, known: Mapping[str, str]
+    verdict: SearchResult, drawn: Split, folder: Path, *, title: str, known: Mapping[str, str]
 ) -> None:
     """Write the report, each file whole or not at all.
 
@@ -94,13 +94,12 @@ def write(
         known: What the reader must know of the data.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.evaluation.drawn import write_figure
-    from prefill_router.evaluation.rendering import inline_svg
-    from prefill_router.studies.search import drawing, page
+    from prefill_router.reporting.figures import inline_svg, write_figure
+    from prefill_router.studies.search import page
 
     figures = {
-        "progress": (drawing.draw_progress(verdict), drawing.progress_rows(verdict)),
-        "pairs": (drawing.draw_pairs(verdict), drawing.pair_rows(verdict)),
+        "progress": (page.draw_progress(verdict), page.progress_rows(verdict)),
+        "pairs": (page.draw_pairs(verdict), page.pair_rows(verdict)),
     }
     (folder / "figures").mkdir(exist_ok=True)
     for name, (figure, rows) in figures.items():
@@ -115,7 +114,7 @@ def write(
     files.write_text(folder / "index.html", page.render(verdict, title=title, known=known, svg=svg))
 
 
-def table(verdict: Verdict) -> pl.DataFrame:
+def table(verdict: SearchResult) -> pl.DataFrame:
     """Every configuration that was tried, a row each."""
     rows = [
         {

@@ -1,23 +1,96 @@
-"""The search: candidates are proposed, scored fold by fold, stopped when hopeless, and kept."""
+"""The search: candidates are proposed, scored fold by fold, stopped when hopeless, and kept.
 
+Folds are scored in this process, or in several others.
+"""
+
+import os
 import time
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import final
 
 import numpy as np
 
 from prefill_router.activations import Activations
-from prefill_router.errors import ConfigError, FitError
+from prefill_router.calibration import CalibratorKind
+from prefill_router.errors import ConfigError, FitError, MissingExtraError
+from prefill_router.fitting import Recipe
 from prefill_router.progress import Advance, Progress, SilentProgress
-from prefill_router.studies.search.bench import Bench, Objective
-from prefill_router.studies.search.proposing import Proposer
-from prefill_router.studies.search.sealed import TrainOnly
+from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer, Objective
+from prefill_router.studies.search.holdout_guard import TrainOnly
+from prefill_router.studies.search.proposer import Proposer
 from prefill_router.studies.search.space import Space
-from prefill_router.studies.search.trials import Ledger, Trial, worth
-from prefill_router.studies.search.workers import Answer, Team, team
+from prefill_router.studies.search.trials import SearchTrial, TrialLedger, worth
+
+Answer = tuple[dict[str, FoldScore], float, str]
+"""Scores by kind of calibration, seconds, and why there are none."""
+
+
+@final
+class FoldWorkers:
+    """Scores folds: several at once in other processes, or one here, when it is asked."""
+
+    def __init__(self, at: FoldScorer | Executor, size: int) -> None:
+        self._at = at
+        self.size = size
+
+    def score(self, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> "Future[Answer]":
+        """Begin to score one candidate on one fold."""
+        if isinstance(self._at, Executor):
+            return self._at.submit(_answer_there, recipe, tuple(kinds), fold)
+        done: Future[Answer] = Future()
+        done.set_result(answer(self._at, recipe, kinds, fold))
+        return done
+
+
+@contextmanager
+def team(bench: FoldScorer, jobs: int) -> Iterator[FoldWorkers]:
+    """One process for each job; only train rows are sent there, since the bench has no others."""
+    if jobs == 1:
+        yield FoldWorkers(bench, 1)
+        return
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(bench,)
+    ) as pool:
+        try:
+            yield FoldWorkers(pool, jobs)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def answer(bench: FoldScorer, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
+    """The scores, or the reason why there can't be any."""
+    try:
+        return *bench.score(recipe, kinds, fold), ""
+    except (FitError, MissingExtraError) as error:
+        return {}, 0.0, str(error)
+
+
+_bench_here: list[FoldScorer] = []
+
+
+def _begin(bench: FoldScorer) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"  # each process has a core; threads would quarrel over them
+    _bench_here.append(bench)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End when the parent is killed: a pool's process would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _answer_there(recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
+    return answer(_bench_here[-1], recipe, kinds, fold)
+
 
 MARGINS: dict[Objective, float] = {
     "choice": 0.01,
@@ -86,7 +159,7 @@ def search(
     config: SearchConfig | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
-) -> list[Trial]:
+) -> list[SearchTrial]:
     """Score candidates by cross-validation on train rows.
 
     Args:
@@ -105,16 +178,16 @@ def search(
         MissingExtraError: optuna isn't installed.
     """
     config, shown = config or SearchConfig(), progress or SilentProgress()
-    ledger = Ledger(None if folder is None else folder / "trials")
+    ledger = TrialLedger(None if folder is None else folder / "trials")
     cache = None if folder is None else folder / "cache"
-    bench = Bench(train, tuple(states), config.folds, config.seed, config.objective, cache)
+    bench = FoldScorer(train, tuple(states), config.folds, config.seed, config.objective, cache)
     proposer = Proposer(space, config.objective, config.seed)
     trials = {trial.number: trial for trial in ledger.read()}
     with (
         shown.task("trials", total=float(config.trials)) as advance,
         team(bench, config.jobs) as at,
     ):
-        _Run(space, config, ledger, proposer, trials, at, advance).run()
+        _SearchRun(space, config, ledger, proposer, trials, at, advance).run()
     if all(trial.state == "failed" for trial in trials.values()):
         why = next((trial.why for trial in trials.values()), "the time was too short for any")
         raise FitError(f"no candidate could be fitted: {why}")
@@ -123,20 +196,20 @@ def search(
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _SearchRun:
     """The loop of one run; `trials` is what changes."""
 
     space: Space
     config: SearchConfig
-    ledger: Ledger
+    ledger: TrialLedger
     proposer: Proposer
-    trials: dict[int, Trial]
-    team: Team
+    trials: dict[int, SearchTrial]
+    team: FoldWorkers
     advance: Advance
     _began: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
-        waiting: dict[Future[Answer], Trial] = {}
+        waiting: dict[Future[Answer], SearchTrial] = {}
         left = [trial for trial in self._by_number() if trial.state == "running"]
         for _ in range(len(self.trials) - len(left)):
             self.advance(note="kept")
@@ -153,14 +226,14 @@ class _Run:
                 elif trial.state != "running":
                     self.advance(note=self._note())
 
-    def _by_number(self) -> list[Trial]:
+    def _by_number(self) -> list[SearchTrial]:
         return [self.trials[number] for number in sorted(self.trials)]
 
     def _over(self) -> bool:
         limit = self.config.minutes
         return limit is not None and time.monotonic() - self._began > 60 * limit
 
-    def _next(self, left: list[Trial]) -> Trial | None:
+    def _next(self, left: list[SearchTrial]) -> SearchTrial | None:
         """A trial that was broken off, or a new one; None when it is enough."""
         if self._over():
             return None
@@ -172,13 +245,13 @@ class _Run:
         if candidate is None:
             return None
         number = max(self.trials, default=-1) + 1
-        return self._keep(Trial(number, candidate, {}))
+        return self._keep(SearchTrial(number, candidate, {}))
 
-    def _begin(self, trial: Trial) -> Future[Answer]:
+    def _begin(self, trial: SearchTrial) -> Future[Answer]:
         recipe = self.space.recipe(trial.candidate)
         return self.team.score(recipe, self.space.kinds(trial.candidate), trial.folds)
 
-    def _judge(self, trial: Trial, found: Answer) -> Trial:
+    def _judge(self, trial: SearchTrial, found: Answer) -> SearchTrial:
         scores, seconds, why = found
         if why:
             return self._keep(replace(trial, state="failed", why=why))
@@ -188,7 +261,7 @@ class _Run:
             return self._keep(replace(trial, state="finished"))
         return self._keep(replace(trial, state="stopped" if self._hopeless(trial) else "running"))
 
-    def _hopeless(self, trial: Trial) -> bool:
+    def _hopeless(self, trial: SearchTrial) -> bool:
         """Whether it is too far behind the best finished one on the same folds."""
         best = self._best()
         if best is None:
@@ -197,7 +270,7 @@ class _Run:
         behind = best.best(objective, folds) - trial.best(objective, folds)
         return bool(behind > self.config.stop_behind)
 
-    def _best(self) -> Trial | None:
+    def _best(self) -> SearchTrial | None:
         finished = [trial for trial in self._by_number() if trial.state == "finished"]
         objective, folds = self.config.objective, self.config.folds
         return max(finished, key=lambda one: one.best(objective, folds), default=None)
@@ -210,13 +283,13 @@ class _Run:
         shown = abs(value) if self.config.objective == "brier" else value
         return f"best {self.config.objective} {shown:.4f}"
 
-    def _keep(self, trial: Trial) -> Trial:
+    def _keep(self, trial: SearchTrial) -> SearchTrial:
         self.trials[trial.number] = trial
         self.ledger.write(trial)
         return trial
 
 
-def chosen_on_other_folds(trials: Sequence[Trial], objective: Objective, folds: int) -> float:
+def chosen_on_other_folds(trials: Sequence[SearchTrial], objective: Objective, folds: int) -> float:
     """What the choice would be worth on rows that it wasn't made on, from train rows alone.
 
     For each fold the best configuration of the other folds is taken and its score on this fold; the

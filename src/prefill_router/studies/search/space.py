@@ -32,7 +32,7 @@ Options = Mapping[str, Any]
 
 @final
 @dataclass(frozen=True)
-class Axis:
+class SearchAxis:
     """An option and what is tried of it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Branch:
 
     name: str
     fixed: tuple[Options, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[SearchAxis, ...]
 
     @property
     def size(self) -> int:
@@ -216,7 +216,7 @@ def _branches(value: Any, what: str) -> dict[str, Branch]:
 
 
 def _branch(name: str, value: Any) -> Branch:
-    fixed, axes = list[Options](), list[Axis]()
+    fixed, axes = list[Options](), list[SearchAxis]()
     for part, one in enumerate(value if isinstance(value, list) else [value]):
         options = {"kind": one} if isinstance(one, str) else one
         if not isinstance(options, Mapping) or "kind" not in options:
@@ -231,7 +231,7 @@ def _branch(name: str, value: Any) -> Branch:
     return Branch(name, tuple(fixed), tuple(axes))
 
 
-def _axis(name: str, part: int, option: str, values: Any) -> Axis:
+def _axis(name: str, part: int, option: str, values: Any) -> SearchAxis:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{name!r}: try lists values of {option}, at least one, not {values!r}")
     try:
@@ -240,7 +240,7 @@ def _axis(name: str, part: int, option: str, values: Any) -> Axis:
         raise ConfigError(f"{name!r}: try lists values of {option} that no option takes") from None
     if len(distinct) < len(values):
         raise ConfigError(f"{name!r}: try lists a value of {option} twice")
-    return Axis(part, option, tuple(values))
+    return SearchAxis(part, option, tuple(values))
 
 
 def _check(space: Space) -> None:

@@ -12,7 +12,7 @@ from prefill_router import files
 from prefill_router.calibration import CalibratorKind
 from prefill_router.errors import CorruptError
 from prefill_router.fitting import Recipe
-from prefill_router.studies.search.bench import FoldScore, Objective
+from prefill_router.studies.search.fold_scores import FoldScore, Objective
 from prefill_router.studies.search.space import Candidate, Space, key_of
 
 State = Literal["running", "finished", "stopped", "failed"]
@@ -20,7 +20,7 @@ State = Literal["running", "finished", "stopped", "failed"]
 
 @final
 @dataclass(frozen=True)
-class Trial:
+class SearchTrial:
     """One candidate, fold by fold.
 
     Attributes:
@@ -68,7 +68,7 @@ class Trial:
         }
 
     @classmethod
-    def from_dict(cls, value: Any) -> "Trial":
+    def from_dict(cls, value: Any) -> "SearchTrial":
         """The trial of `to_dict`; raises KeyError, TypeError or ValueError where it isn't one."""
         read, predictor = value["places"]
         state: State = value["state"]
@@ -96,7 +96,7 @@ def worth(score: FoldScore, objective: Objective) -> float:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Ledger:
+class TrialLedger:
     """A folder of trials.
 
     Attributes:
@@ -105,12 +105,12 @@ class Ledger:
 
     folder: Path | None
 
-    def write(self, trial: Trial) -> None:
+    def write(self, trial: SearchTrial) -> None:
         """Keep a trial; an earlier state of it is replaced."""
         if self.folder is not None:
             files.write_json(self.folder / f"{trial.number:05d}.json", trial.to_dict())
 
-    def read(self) -> list[Trial]:
+    def read(self) -> list[SearchTrial]:
         """The trials kept, by number.
 
         Raises:
@@ -121,9 +121,9 @@ class Ledger:
         return [_read(path) for path in sorted(self.folder.glob("[0-9]*.json"))]
 
 
-def _read(path: Path) -> Trial:
+def _read(path: Path) -> SearchTrial:
     try:
-        return Trial.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return SearchTrial.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CorruptError(
             f"{path} isn't what was written; remove it, and its candidate is tried again"
@@ -132,7 +132,7 @@ def _read(path: Path) -> Trial:
 
 @final
 @dataclass(frozen=True)
-class Ranked:
+class RankedCandidate:
     """One configuration's place.
 
     Attributes:
@@ -179,7 +179,9 @@ class Ranked:
         }
 
 
-def ranked(space: Space, trials: Sequence[Trial], objective: Objective) -> list[Ranked]:
+def ranked(
+    space: Space, trials: Sequence[SearchTrial], objective: Objective
+) -> list[RankedCandidate]:
     """All configurations that were tried, the best first; those that were stopped come last.
 
     Equal ones (to 1e-6) go by the Brier score, which calibrations change where the AUC stays.
@@ -192,7 +194,7 @@ def ranked(space: Space, trials: Sequence[Trial], objective: Objective) -> list[
                 found.append((trial, kind, scores))
     found.sort(key=lambda one: _order(one[0], one[1], one[2], objective))
     return [
-        Ranked(
+        RankedCandidate(
             place,
             trial.number,
             trial.candidate.features,
@@ -207,7 +209,7 @@ def ranked(space: Space, trials: Sequence[Trial], objective: Objective) -> list[
 
 
 def _order(
-    trial: Trial, kind: str, scores: tuple[FoldScore, ...], objective: Objective
+    trial: SearchTrial, kind: str, scores: tuple[FoldScore, ...], objective: Objective
 ) -> tuple[Any, ...]:
     value = float(np.mean([worth(score, objective) for score in scores]))
     brier = float(np.mean([score.brier for score in scores]))

@@ -2,11 +2,12 @@
 
 from typing import TypedDict
 
-from prefill_router.gateway.outcome import AttemptEnd
-from prefill_router.gateway.words import Endpoint, FallbackReason, OutcomeKind, Reason, Scored
+from prefill_router.gateway.records import AttemptEnd
+from prefill_router.gateway.types import FallbackReason, OutcomeKind, Reason, Scored
+from prefill_router.targets import Endpoint
 
 
-class Decision(TypedDict):
+class DecisionRow(TypedDict):
     """One row of the live decisions.
 
     Attributes:
@@ -58,7 +59,7 @@ class Decisions(TypedDict):
     """
 
     cursor: str
-    decisions: list[Decision]
+    decisions: list[DecisionRow]
 
 
 class TargetView(TypedDict):
@@ -82,7 +83,7 @@ class TargetView(TypedDict):
 
 
 class AttemptView(TypedDict):
-    """One call of one target; as `Attempt`."""
+    """One call of one target; as `TargetAttempt`."""
 
     target: str
     end: AttemptEnd
@@ -90,7 +91,7 @@ class AttemptView(TypedDict):
     seconds: float
 
 
-class Turn(TypedDict):
+class SwitchPoint(TypedDict):
     """Where another target would win: from this lam on, up or down."""
 
     lam: float
@@ -147,12 +148,12 @@ class DecisionDetail(TypedDict):
         key: The name of the client's key; None where none is asked for.
     """
 
-    decision: Decision
+    decision: DecisionRow
     targets: list[TargetView]
     attempts: list[AttemptView]
     path: list[Stretch]
-    below: Turn | None
-    above: Turn | None
+    below: SwitchPoint | None
+    above: SwitchPoint | None
     tokens: Tokens
     timings: Timings
     router: str

@@ -1,0 +1,287 @@
+"""Calibrators of few parameters: none, Platt scaling, z-scores.
+
+Platt scaling is a logistic curve of the logit, two parameters for each target: Platt,
+"Probabilistic outputs for support vector machines" (1999), with its smoothed labels: right answers
+count as (R + 1) / (R + 2) and wrong ones as 1 / (W + 2), R and W being how many there are, so that
+the curve stays finite where the labels can be told apart. Soft labels lie between the two.
+
+Z-scores say how many standard deviations a logit lies above the mean of the target's own. The
+number goes through the normal distribution function, so that 0.5 is an ordinary query for that
+target. Like percentiles it puts targets on one scale and is no calibration: labels aren't used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+from jaxtyping import Float32, Float64
+from numpy.typing import NDArray
+
+from prefill_router.calibration.base import (
+    Calibrator,
+    CalibratorFit,
+    Labelled,
+    Scores,
+    check_saved,
+    logits,
+    require,
+    take,
+)
+from prefill_router.calibration.curves import NOTE
+from prefill_router.predictors.base import Correctness, Tensors
+from prefill_router.statistics import sigmoid
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NoCalibration(Calibrator):
+    """Leaves every prediction as it is.
+
+    Attributes:
+        names: The targets' names.
+    """
+
+    kind: ClassVar[str] = "none"
+    label: ClassVar[str] = "none"
+    source: ClassVar[str] = ""
+    probabilistic: ClassVar[bool] = True
+    names: tuple[str, ...]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets' names, in the order of the columns."""
+        return self.names
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Needs nothing of what it is given."""
+        del correctness, correct
+        return CalibratorFit(cls(targets))
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        return correctness.copy()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"kind": self.kind, "targets": list(self.names)}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """None."""
+        return {}
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "NoCalibration":
+        """The calibrator of `to_dict`, checked.
+
+        Raises:
+            CorruptError: It isn't one.
+        """
+        take(tensors, {})
+        return cls(tuple(check_saved(config, cls.kind).targets))
+
+
+_STEPS = 100
+_HALVINGS = 40
+_DONE = 1e-10
+"""The gradient per row at which a fit is finished."""
+PerTarget = Float32[NDArray[np.float32], " target"]
+Pair = Float64[NDArray[np.float64], "2"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Platt(Calibrator):
+    """sigmoid(slope * logit + intercept).
+
+    Attributes:
+        names: The targets' names.
+        slope: Never negative; below 1 where the predictions were too sure.
+        intercept: Above 0 where they were too low.
+    """
+
+    kind: ClassVar[str] = "platt"
+    label: ClassVar[str] = "Platt scaling"
+    source: ClassVar[str] = "Platt 1999"
+    probabilistic: ClassVar[bool] = True
+    names: tuple[str, ...]
+    slope: PerTarget
+    intercept: PerTarget
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets' names, in the order of the columns."""
+        return self.names
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Fit each target's curve to its labels by maximum likelihood.
+
+        A curve that would fall is replaced by the best level one: the share of right answers.
+        """
+        pairs, notes = [], []
+        for name, scores, labels in zip(targets, correctness.T, correct.T, strict=True):
+            pair, note = _fit(Labelled.of(scores, labels))
+            pairs.append(pair)
+            notes += [f"{name}: {note}"] if note else []
+        slope, intercept = np.array(pairs, dtype=np.float32).T.copy()
+        return CalibratorFit(cls(targets, slope, intercept), tuple(notes))
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        line = self.slope.astype(np.float64) * logits(correctness) + self.intercept
+        return np.asarray(sigmoid(line))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"kind": self.kind, "targets": list(self.names)}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """`slope` and `intercept`."""
+        return {"slope": self.slope, "intercept": self.intercept}
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Platt":
+        """The calibrator of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other, or a slope is negative.
+        """
+        names = tuple(check_saved(config, cls.kind).targets)
+        slope, intercept = take(tensors, {n: (len(names),) for n in ("slope", "intercept")})
+        require(bool((slope >= 0).all()), "slopes aren't all 0 or more")
+        return cls(names, slope, intercept)
+
+
+def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
+    """Slope and intercept, and what there is to say of them."""
+    note = rows.note()
+    if note:
+        return (0.0, float(logits(np.array(rows.rate)))) if rows.enough else (1.0, 0.0), note
+    right = rows.labels.sum()
+    high, low = (right + 1) / (right + 2), 1 / (len(rows) - right + 2)
+    smoothed = low + rows.labels * (high - low)
+    slope, intercept = _maximum_likelihood(logits(rows.scores), smoothed)
+    if slope > 0:
+        return (slope, intercept), ""
+    rate = float(smoothed.mean())
+    level = (0.0, float(np.log(rate) - np.log1p(-rate)))
+    fall = "don't rise" if slope == 0 else f"fall, by a slope of {slope:.3g},"
+    return level, f"its calibration labels {fall} with its predictions; it is given {rate:.3f}"
+
+
+def _maximum_likelihood(x: Scores, labels: Scores) -> tuple[float, float]:
+    """The two parameters of a logistic regression on one variable, by Newton's method."""
+    centre, spread = float(x.mean()), float(x.std())
+    level = float(labels.mean())
+    start = np.array([0.0, np.log(level) - np.log1p(-level)])
+    if spread < 1e-9:  # nothing to tell queries apart by
+        return 0.0, float(start[1])
+    rows = np.stack([(x - centre) / spread, np.ones_like(x)], axis=1)
+    slope, intercept = _newton(rows, labels, start)
+    return slope / spread, intercept - slope * centre / spread
+
+
+def _newton(
+    rows: Float64[NDArray[np.float64], "query 2"], labels: Scores, start: Pair
+) -> tuple[float, float]:
+    """Steps are halved until the loss falls: it is convex, so that always leads down."""
+    at, loss = start, _loss(rows @ start, labels)
+    for _ in range(_STEPS):
+        given = sigmoid(rows @ at)
+        gradient = rows.T @ (given - labels)
+        if np.abs(gradient).max() <= _DONE * len(rows):
+            break
+        curvature = rows.T @ (rows * (given * (1 - given) + 1e-12)[:, None])
+        step = np.linalg.solve(curvature, gradient)
+        for halving in range(_HALVINGS):
+            tried = at - step / 2**halving
+            new = _loss(rows @ tried, labels)
+            if new < loss:
+                break
+        else:
+            break  # as low as rounding lets it be
+        at, loss = tried, new
+    return float(at[0]), float(at[1])
+
+
+def _loss(line: Scores, labels: Scores) -> float:
+    """Cross-entropy of the sigmoid of these, in nats."""
+    return float((np.logaddexp(0, line) - labels * line).sum())
+
+
+_SAME = 1e-6
+"""Logits that differ by less don't differ."""
+Moments = Float32[NDArray[np.float32], " target"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ZScore(Calibrator):
+    """The normal distribution function of (logit - mean) / deviation.
+
+    Attributes:
+        names: The targets' names.
+        mean: Of the calibration predictions' logits.
+        deviation: Their standard deviation; where it is 0 every prediction becomes 0.5.
+    """
+
+    kind: ClassVar[str] = "z_score"
+    label: ClassVar[str] = "z-score"
+    source: ClassVar[str] = "section 3.2 of the paper"
+    probabilistic: ClassVar[bool] = False
+    names: tuple[str, ...]
+    mean: Moments
+    deviation: Moments
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets' names, in the order of the columns."""
+        return self.names
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Take mean and deviation over all queries, labelled or not."""
+        del correct
+        values = logits(np.sort(correctness, axis=0))
+        deviation = values.std(axis=0)
+        deviation[deviation < _SAME] = 0
+        notes = [
+            f"{targets[k]}: all its calibration predictions are the same; it is given 0.5"
+            for k in np.flatnonzero(deviation == 0).tolist()
+        ]
+        arrays = values.mean(axis=0).astype(np.float32), deviation.astype(np.float32)
+        return CalibratorFit(cls(targets, *arrays), (f"{cls.label} {NOTE}", *notes))
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        from scipy.special import ndtr
+
+        spread = self.deviation > 0
+        distance = logits(correctness) - self.mean
+        standard = distance / np.where(spread, self.deviation, 1).astype(np.float64)
+        return np.asarray(ndtr(np.where(spread, standard, 0)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"kind": self.kind, "targets": list(self.names)}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """`mean` and `deviation`."""
+        return {"mean": self.mean, "deviation": self.deviation}
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "ZScore":
+        """The calibrator of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other, or a deviation is negative.
+        """
+        names = tuple(check_saved(config, cls.kind).targets)
+        mean, deviation = take(tensors, {n: (len(names),) for n in ("mean", "deviation")})
+        require(bool((deviation >= 0).all()), "deviations aren't all 0 or more")
+        return cls(names, mean, deviation)

@@ -1,0 +1,286 @@
+"""`prefill-router describe`, `split`, `merge`: what a dataset holds, its parts, several as one."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from prefill_router import files
+from prefill_router.cli.app import app, out, print_json
+from prefill_router.cli.import_ import REPEATS
+from prefill_router.cli.options import Overwrite
+from prefill_router.cli.usage import one_of
+from prefill_router.errors import ConfigError, FormatError
+
+if TYPE_CHECKING:
+    from prefill_router.data import PartSummary, Split
+    from prefill_router.targets import Pool
+
+
+_BAR = 24
+
+
+@final
+class DescribeBy(StrEnum):
+    """What the queries are grouped by."""
+
+    BENCHMARK = "benchmark"
+    DOMAIN = "domain"
+
+
+@app.command()
+def describe(
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset folder.")],
+    by: Annotated[
+        DescribeBy | None, typer.Option(help="Show each target in each of these, too.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+) -> None:
+    """Say what a dataset holds: queries, targets, accuracy, cost, oracle, consensus regimes.
+
+    Example: prefill-router describe answers --by domain
+    """
+    from prefill_router.data import read_dataset, summarise
+
+    dataset = read_dataset(folder)
+    summary = summarise(dataset)
+    if as_json:
+        print_json({"folder": str(folder), **summary.to_dict()})
+        return
+    _show_whole(summary.whole, dataset.pool)
+    groups = {DescribeBy.BENCHMARK: summary.by_benchmark, DescribeBy.DOMAIN: summary.by_domain}
+    for name, parts in groups.items():
+        if by is name or (by is None and len(parts) > 1):
+            out.print()
+            out.print(_overview(name, parts))
+    if by is not None:
+        _show_matrix(by, groups[by], dataset.pool.names)
+
+
+def _show_whole(whole: "PartSummary", pool: "Pool") -> None:
+    rest = f", {whole.distinct_prompts:,} distinct prompts, {len(whole.targets)} targets"
+    out.print(Text.assemble((f"{whole.queries:,} queries", "bold"), rest))
+    if whole.unmeasured:
+        out.print(f"{whole.unmeasured:,} queries have no label at all", style="yellow")
+    out.print()
+    out.print(_targets(whole, pool))
+    out.print()
+    _show_comparison(whole)
+
+
+def _show_comparison(whole: "PartSummary") -> None:
+    """What targets would give together, as far as they were asked the same queries."""
+    best = Text.assemble("best single target ", (_percent(whole.best_single_accuracy), "bold"))
+    labelled = whole.queries - whole.unmeasured
+    fewer = f", on the {whole.compared:,} queries that have the labels of all compared targets"
+    why = "fewer than two queries have the labels of all compared targets"
+    best.append(f" ({whole.best_single or why})")
+    few = whole.single_label if len(whole.targets) > 1 else 0
+    if few and few == labelled:
+        out.print(best)
+        out.print(
+            "no query has the labels of two targets: there is no oracle and no consensus to tell, "
+            "and accuracies are of different queries",
+            style="yellow",
+            soft_wrap=True,
+        )
+        return
+    best.append(", oracle ").append(_percent(whole.oracle_accuracy), "bold")
+    if whole.best_single is not None and whole.compared < whole.queries:
+        best.append(fewer)
+    out.print(best, soft_wrap=True)
+    out.print()
+    out.print(_regimes(whole))
+    if few:
+        out.print(
+            f"{few:,} of {labelled:,} labelled queries have one target's label alone, which "
+            "consensus takes for everybody's",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+def _targets(whole: "PartSummary", pool: "Pool") -> Table:
+    """Targets by accuracy, the best first."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("target", overflow="fold")
+    for title in ("accuracy", "missing", "mean cost", "per million tokens"):
+        table.add_column(title, justify="right")
+    for target in sorted(whole.targets, key=lambda t: -1 if t.accuracy is None else -t.accuracy):
+        listed = pool[target.name]
+        cost = "?" if target.mean_cost is None else f"${target.mean_cost:.6f}"
+        price = f"${listed.input_price:g} / ${listed.output_price:g}" if listed.has_price else "?"
+        style = "bold green" if target.name == whole.best_single else ""
+        missing = f"{target.missing:,}" if target.missing else "-"
+        table.add_row(target.name, _percent(target.accuracy), missing, cost, price, style=style)
+    return table
+
+
+def _regimes(whole: "PartSummary") -> Table:
+    from prefill_router.data.summary import MEASURED
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("consensus")
+    table.add_column("queries", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    for regime in MEASURED:
+        share = whole.share(regime)
+        bar = "█" * round((share or 0) * _BAR)
+        table.add_row(regime.value, f"{whole.regimes[regime]:,}", _percent(share), bar)
+    return table
+
+
+def _overview(name: str, parts: Mapping[str, "PartSummary"]) -> Table:
+    """A row per benchmark or domain, shares and accuracies in per cent."""
+    from prefill_router.data.summary import MEASURED
+
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", caption="shares and accuracies in %"
+    )
+    table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for title in ("queries", "all\ncorrect", "all\nwrong", "dis-\nagree", "oracle", "best"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("single", overflow="ellipsis")  # what gives way in a narrow terminal
+    for part_name, part in parts.items():
+        shares = [_number(part.share(regime)) for regime in MEASURED]
+        ends = [_number(part.oracle_accuracy), _number(part.best_single_accuracy)]
+        best = part.best_single or "?"
+        table.add_row(part_name or "(unknown)", f"{part.queries:,}", *shares, *ends, best)
+    return table
+
+
+def _show_matrix(
+    by: DescribeBy, parts: Mapping[str, "PartSummary"], names: tuple[str, ...]
+) -> None:
+    """Accuracy of each target in each part, as many parts side by side as the terminal holds."""
+    width = max(map(len, names))
+    fitting = max(1, (out.width - width) // 12)
+    keys = list(parts)
+    for start in range(0, len(keys), fitting):
+        shown = keys[start : start + fitting]
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column(f"accuracy by {by.value}", overflow="fold")
+        for key in shown:
+            table.add_column(key or "(unknown)", justify="right", overflow="fold", max_width=11)
+        for row, name in enumerate(names):
+            table.add_row(name, *(_percent(parts[key].targets[row].accuracy) for key in shown))
+        out.print()
+        out.print(table)
+
+
+def _number(share: float | None) -> str:
+    return "?" if share is None else f"{100 * share:.1f}"
+
+
+def _percent(share: float | None) -> str:
+    return "?" if share is None else f"{100 * share:.1f} %"
+
+
+@app.command(name="split")
+def split_command(
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset folder.")],
+    to: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
+    seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
+    calibration: Annotated[
+        bool, typer.Option("--calibration", help="75/10/15 with a calibration part, not 85/15.")
+    ] = False,
+    overwrite: Overwrite = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+) -> None:
+    """Draw train and test parts, stratified and saved by query id, for every stage to share.
+
+    Example: prefill-router split answers --seed 0 --out split.json
+    """
+    from prefill_router.data import FRACTIONS, WITH_CALIBRATION, read_dataset, save_split, split
+
+    files.check_place(to)
+    if to.is_dir():
+        raise ConfigError(f"{to} is a folder; a split is a file: name one, such as {to}/split.json")
+    dataset = read_dataset(folder)
+    drawn = split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibration else FRACTIONS)
+    if to.exists() and not overwrite and not _is_same(drawn, to):
+        raise ConfigError(
+            f"{to} is another split, or something else; name another file, or say --overwrite"
+        )
+    save_split(drawn, to)
+    sizes = {part: len(ids) for part, ids in drawn.parts.items()}
+    if as_json:
+        print_json({"parts": sizes, "merged_strata": dict(drawn.merged), "file": str(to)})
+        return
+    out.print(", ".join(f"{part} {count:,}" for part, count in sizes.items()), f"-> {to}")
+    if drawn.merged:
+        small = ", ".join(f"{name} ({count})" for name, count in drawn.merged.items())
+        out.print(f"strata too small to split alone, merged by regime: {small}", soft_wrap=True)
+
+
+def _is_same(drawn: "Split", there: Path) -> bool:
+    """Whether a file holds this very split."""
+    from prefill_router.data import load_split
+
+    try:
+        return load_split(there) == drawn
+    except FormatError:
+        return False
+
+
+@final
+class MergePreference(StrEnum):
+    """Which dataset counts where two contradict each other."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+@app.command(name="merge")
+def merge_command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DATA...", help="Two or more dataset folders.")
+    ],
+    to: Annotated[Path, typer.Option("--out", help="The dataset folder to write.")],
+    prefer: Annotated[
+        MergePreference | None,
+        typer.Option(help="Whose labels and prices count where datasets contradict each other."),
+    ] = None,
+    repeats: Annotated[
+        str | None,
+        typer.Option(help="The datasets are runs of the same questions: mean."),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Join datasets by the ids of their queries and the names of their targets.
+
+    What none of them measured is missing. Labels or prices that contradict each other are refused,
+    unless --prefer says which ones count, or --repeats mean that they are runs of the same
+    questions, each label the mean of those that have it.
+
+    Example: prefill-router merge answers more --out both
+    """
+    from prefill_router.data import Origin, merge, read_dataset, summarise, write_dataset
+    from prefill_router.data.storage import check_replaceable
+
+    averaged = None if repeats is None else one_of("--repeats", repeats, REPEATS)
+    origin = Origin.of("merge", *folders)
+    check_replaceable(to, origin=origin, overwrite=overwrite)
+    datasets = {str(folder): read_dataset(folder) for folder in folders}
+    merged = merge(
+        datasets,
+        prefer=None if prefer is None else prefer.value,
+        repeats=averaged,
+    )
+    write_dataset(merged, to, origin=origin)
+    whole = summarise(merged).whole
+    if as_json:
+        print_json({"out": str(to), "dataset": whole.to_dict()})
+        return
+    labels, missing = (sum(getattr(t, n) for t in whole.targets) for n in ("measured", "missing"))
+    out.print(
+        f"{to}: {whole.queries:,} queries, {len(whole.targets)} targets, {labels:,} labels, "
+        f"{missing:,} missing",
+        soft_wrap=True,
+    )

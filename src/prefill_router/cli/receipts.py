@@ -1,0 +1,226 @@
+"""`prefill-router explain` and `canary`: what receipts of the gateway say.
+
+`explain` says why the gateway sent a request where it went; `canary` what is routed against the
+rest, where a share of traffic is.
+"""
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from prefill_router.cli.app import app, counted, dollars, needed, out, print_json
+from prefill_router.cli.usage import UsageError
+from prefill_router.errors import DataError
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.receipts import Explanation, Receipt
+    from prefill_router.gateway.receipts.canary import Mean
+
+
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
+_AGO = re.compile(r"(\d{1,9})([mhd])")
+HELP = "Only requests since then: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
+
+
+def moment(text: str | None) -> float | None:
+    """Seconds since 1970 of a moment; None for none.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if text is None:
+        return None
+    ago = _AGO.fullmatch(text)
+    if ago:
+        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no moment; give 90m, 24h, 7d, or a date or time as 2026-11-22T08:30"
+        ) from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+RECEIPTS = "sqlite:///receipts.sqlite"
+"""Where a gateway keeps its receipts, unless it is told otherwise."""
+URL = "A file of SQLite, sqlite:///FILE, or postgresql://..., whose password comes from PGPASSWORD."
+VARIABLE = "PREFILL_ROUTER_RECEIPTS__URL"
+"""The environment variable that the gateway's setting has."""
+
+
+@app.command()
+def explain(
+    decision: Annotated[
+        str, typer.Argument(metavar="ID", help="The decision's id, or last for the latest.")
+    ],
+    receipts: Annotated[str, typer.Option(help=URL, envvar=VARIABLE, show_envvar=True)] = RECEIPTS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say why the gateway sent a request where it went, from its receipt.
+
+    The id is in the reply's header x-prefill-router-decision-id.
+
+    Example: prefill-router explain last --receipts receipts.sqlite
+    """
+    from prefill_router.gateway.receipts import explain as work_out, latest_feedback
+
+    receipt = _find(receipts, decision)
+    scores = latest_feedback(receipts, [receipt.choice.id])
+    found = work_out(receipt, scores.get(receipt.choice.id, []))
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found)
+
+
+def _find(url: str, decision: str) -> "Receipt":
+    from prefill_router.gateway.receipts import read_receipts, recent
+
+    last = decision == "last"
+    found = recent(url, 1) if last else list(read_receipts(url, ids=[decision]))
+    if not found:
+        raise DataError(
+            "there are no receipts yet; ask the gateway something first"
+            if last
+            else f"there is no receipt {decision!r}; its id is in the reply's header "
+            "x-prefill-router-decision-id"
+        )
+    return found[0]
+
+
+def _show(found: "Explanation") -> None:
+    first, *sentences = found.sentences()
+    out.print(Text(first, style="bold"), soft_wrap=True)
+    for sentence in sentences:
+        out.print(sentence, soft_wrap=True)
+    out.print()
+    out.print(_targets(found))
+    out.print()
+    _show_calls(found)
+    _show_amounts(found)
+
+
+def _targets(found: "Explanation") -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("target", overflow="fold")
+    for title in ("place", "P(correct)", "estimated cost", "score"):
+        table.add_column(title, justify="right")
+    table.add_column("why not", overflow="fold")
+    for line in found.targets:
+        table.add_row(
+            line.target,
+            "-" if line.place is None else str(line.place),
+            "?" if line.probability is None else f"{line.probability:.3f}",
+            "?" if line.estimated_cost is None else f"${line.estimated_cost:.6f}",
+            "?" if line.score is None else f"{line.score:+.4f}",
+            line.excluded or "",
+        )
+    return table
+
+
+def _show_calls(found: "Explanation") -> None:
+    for attempt in found.receipt.outcome.attempts:
+        if attempt.end == "breaker_open":
+            out.print(f"{attempt.target} wasn't asked: its breaker was open")
+            continue
+        status = "" if attempt.status is None else f", status {attempt.status}"
+        end = attempt.end.replace("_", " ")
+        out.print(f"asked {attempt.target}: {end}{status}, {attempt.seconds:.3f} s")
+
+
+def _show_amounts(found: "Explanation") -> None:
+    receipt, outcome = found.receipt, found.receipt.outcome
+    forecast = receipt.forecast_seconds
+    reading = "" if forecast is None else f" ({1000 * forecast:.1f} ms for the forecast)"
+    first = outcome.first_byte_seconds
+    begun = "" if first is None else f", first byte after {first:.3f} s"
+    out.print(
+        f"decided in {1000 * receipt.decision_seconds:.1f} ms{reading}{begun}, "
+        f"{outcome.total_seconds:.3f} s in all",
+        soft_wrap=True,
+    )
+    usage = outcome.usage
+    if usage is not None:
+        parts = (
+            (usage.input_tokens, "in"),
+            (usage.cached_tokens, "of them cached"),
+            (usage.output_tokens, "out"),
+            (usage.reasoning_tokens, "of them reasoning"),
+        )
+        told = ", ".join(f"{n:,} {what}" for n, what in parts if n is not None)
+        about = ", estimated" if outcome.usage_is_estimated else ""
+        out.print(f"tokens: {told or 'unknown'}{about}")
+    estimated = counted(receipt.choice.input_tokens, "input token")
+    cost = "?" if receipt.cost is None else dollars(receipt.cost)
+    about = ", by estimates" if receipt.cost_is_estimated else ""
+    out.print(f"cost: {cost}{about}; {estimated} had been estimated")
+
+
+_MANY = 1000
+
+
+@app.command()
+def canary(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Compare what was routed with the rest, where a share of traffic is (`traffic.share`).
+
+    The cost of 1,000 conversations; of every conversation the share of its requests that failed,
+    the seconds of its answers, and the score that feedback gave them. These are means over
+    conversations, with 95 % intervals. A difference whose interval holds 0 may be chance.
+
+    Example: prefill-router canary receipts.sqlite --since 7d
+    """
+    from prefill_router.gateway.receipts import scored_receipts
+    from prefill_router.gateway.receipts.canary import compare_share
+
+    routed, rest = compare_share(scored_receipts(receipts, since=moment(since)))
+    differences = {n: mean.less(rest.means()[n]) for n, mean in routed.means().items()}
+    if as_json:
+        print_json(
+            {
+                "routed": routed.to_dict(),
+                "rest": rest.to_dict(),
+                "difference": {name: mean.to_dict() for name, mean in differences.items()},
+            }
+        )
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "routed", "the rest", "difference"):
+        table.add_column(title, justify="right" if title else "left")
+    table.add_row("conversations", f"{routed.conversations:,}", f"{rest.conversations:,}", "")
+    table.add_row("requests", f"{routed.requests:,}", f"{rest.requests:,}", "")
+    for name, difference in differences.items():
+        three = (routed.means()[name], rest.means()[name], difference)
+        told = _costs(three) if name == "cost" else [_told(m, f"{m.value:.3f}", 3) for m in three]
+        table.add_row("cost of 1,000" if name == "cost" else name, *told)
+    out.print(table)
+
+
+def _costs(means: "Sequence[Mean]") -> list[str]:
+    """Of 1,000 conversations: one alone may cost a millionth of a dollar."""
+    many = [replace(m, value=_MANY * m.value, half=_MANY * m.half) for m in means]
+    least = min((abs(m.value) for m in many if m.value), default=1.0)
+    digits = 2 if math.isnan(least) or least >= 1 else needed(least)
+    signs = ("-" if m.value < 0 else "" for m in many)
+    return [
+        _told(m, sign + dollars(abs(m.value), digits=digits), digits)
+        for m, sign in zip(many, signs, strict=True)
+    ]
+
+
+def _told(mean: "Mean", value: str, digits: int) -> str:
+    if math.isnan(mean.value):
+        return "?"
+    return value if math.isnan(mean.half) else f"{value} ± {mean.half:,.{digits}f}"

@@ -1,0 +1,175 @@
+"""`prefill-router show` and `reprice`: a router's card, and other prices for the same router."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markdown import Markdown
+from rich.table import Table
+from rich.text import Text
+
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.options import Overwrite
+from prefill_router.cli.usage import reading_words
+from prefill_router.errors import ConfigError
+from prefill_router.files import file_digest
+
+if TYPE_CHECKING:
+    from prefill_router.router import Router
+    from prefill_router.targets import Pool, Target
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    curves: Annotated[
+        Path | None, typer.Option(help="A folder to draw the training curves into.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what it knows as JSON.")] = False,
+) -> None:
+    """Check a router's folder and show its card.
+
+    Example: prefill-router show router
+    """
+    from prefill_router.router import Router
+
+    router = Router.load(folder)
+    if curves is not None:
+        from prefill_router.predictors import TrainingCurves
+        from prefill_router.predictors.curve_figures import write_curves
+
+        written = write_curves(TrainingCurves.from_dict(router.record.training), curves)
+        err.print(f"training curves: {', '.join(map(str, written))}", markup=False)
+    if as_json:
+        record = router.record.model_dump(mode="json", exclude={"training"})
+        features = router.features.to_dict()
+        shrinkage = None if router.shrinkage is None else router.shrinkage.to_dict()
+        pool = router.pool.public().to_dict()
+        output = None if router.output is None else router.output.to_dict()
+        parts = {"features": features, "shrinkage": shrinkage, "output": output}
+        print_json({"pool": pool, **parts, **record})
+        return
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    out.print(Markdown(text.split("---\n", 2)[-1]))
+    _show_endpoints(router)
+
+
+def _show_endpoints(router: "Router") -> None:
+    """Whom the folder names; the card, which anybody can edit, isn't asked."""
+    from prefill_router.encoders import EncoderName
+    from prefill_router.encoders.endpoint import KEY
+    from prefill_router.encoders.names import Address
+
+    pool = router.pool.public()
+    served = [t.name for t in pool if t.provider is not None or t.base_url is not None]
+    rows = [(name, p.base_url, p.api_key_env) for name in served if (p := pool.provider_of(name))]
+    for provenance in router.features.provenances:
+        name = EncoderName.parse(provenance.encoder)
+        if name.scheme == "endpoint":
+            rows.append(("the encoder", Address.parse(name.place).base_url, KEY))
+    if not rows:
+        return
+    out.print("Endpoints that it names. None is asked unless you name it yourself:")
+    table = Table(box=None, pad_edge=False)
+    for title in ("target", "address", "variable of its key"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell or "-") for cell in row))
+    out.print(table)
+
+
+@app.command()
+def reprice(
+    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    prices: Annotated[Path, typer.Option(help="A pool.yaml or a prices.csv.")],
+    date: Annotated[
+        str | None, typer.Option(help="The day of the prices, such as 2026-11-20.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="Write here and leave ROUTER as it is.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the new prices as JSON.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Change a router's prices without fitting it again.
+
+    Targets that the file doesn't name keep their prices; names that are no targets are refused.
+
+    Example: prefill-router reprice router --prices prices.csv --date 2026-11-20
+    """
+    from prefill_router.router import Router
+    from prefill_router.targets import read_pool
+    from prefill_router.targets.pool import day_of
+
+    if date is not None:
+        with reading_words():
+            day_of(date)
+    router = Router.load(folder)
+    listed = read_pool(prices)
+    known = {
+        t.name: (t.input_price, t.output_price)
+        for t in listed
+        if t.input_price is not None and t.output_price is not None
+    }
+    if not known:
+        raise ConfigError(f"{prices} has no prices; give an input and an output price of a target")
+    kept = [name for name in router.pool.names if name not in known]
+    try:
+        router.pool.indices(listed.names)
+        pool = router.pool.with_prices(known, date=date or listed.prices_date)
+    except ConfigError as error:
+        raise ConfigError(f"{prices}: {error}") from None
+    repriced = router.with_pool(pool)
+    if to is not None and not overwrite:
+        _check_same(to, folder)
+    repriced.save(to or folder)
+    unmoved = [name for name in repriced.costs.recorded if name in known]
+    if as_json:
+        print_json(
+            {
+                "router": str(to or folder),
+                "prices_date": pool.prices_date,
+                "targets": {t.name: [t.input_price, t.output_price] for t in pool},
+                "kept": kept,
+                "without_effect": unmoved,
+            }
+        )
+        return
+    out.print(_summary(router.pool, pool), soft_wrap=True)
+    if unmoved:
+        err.print(
+            "without effect, since no output token counts are known and the median recorded cost "
+            f"stands: {', '.join(unmoved)}",
+            soft_wrap=True,
+        )
+    if kept:
+        err.print(f"prices kept, the file doesn't name them: {', '.join(kept)}", soft_wrap=True)
+
+
+def _check_same(to: Path, folder: Path) -> None:
+    """Check that nothing else stands where the repriced router goes.
+
+    Raises:
+        ConfigError: Something does.
+    """
+    from prefill_router.router.storage import check_replaceable, is_router
+
+    check_replaceable(to)
+    there, here = (place / "weights.safetensors" for place in (to, folder))
+    if is_router(to) and not (there.is_file() and file_digest(there) == file_digest(here)):
+        raise ConfigError(f"{to} isn't this router; name another folder, or say --overwrite")
+
+
+def _prices(target: "Target") -> str:
+    if not target.has_price:
+        return "?"
+    return f"${target.input_price} in, ${target.output_price} out"
+
+
+def _summary(before: "Pool", after: "Pool") -> str:
+    lines = [
+        f"{old.name}: {_prices(old)} -> {_prices(new)}"
+        for old, new in zip(before, after, strict=True)
+        if old != new
+    ]
+    return "\n".join(lines) or "no price differs"

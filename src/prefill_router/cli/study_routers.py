@@ -1,0 +1,311 @@
+"""`prefill-router study seeds`, `ratio` and `shift`: the paper's studies of routers.
+
+`seeds` says how far the numbers move with the seed of the training alone; `ratio` how accurate
+routing is when a share of the queries is forced on one target; `shift` what a router loses on
+queries of a kind that it wasn't trained on.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli.options import SplitFile
+from prefill_router.cli.study import (
+    AsJson,
+    Config,
+    Data,
+    Folders,
+    OpenedStudy,
+    Out,
+    Resamples,
+    Seed,
+    Stores,
+    begin,
+    finish,
+    require_some,
+    study,
+)
+from prefill_router.cli.usage import UsageError, one_of, reading_words
+from prefill_router.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset, Split
+    from prefill_router.router import Router
+    from prefill_router.studies.recipe_fits import RecipeFailure
+    from prefill_router.studies.shift_arms import Shift
+
+
+_COLUMNS = ("mean AUC", "Brier", "best lam", "P-AUCCC", "lam 1")
+
+
+@study.command()
+def seeds(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    count: Annotated[int, typer.Option(help="How many seeds, from --seed on.")] = 10,
+    split_file: SplitFile = None,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit each router with several seeds on one split: mean, standard deviation, extremes.
+
+    A router whose predictions are the same whatever the seed is said to be deterministic.
+
+    Example: prefill-router study seeds routers.yaml --data answers --store states --out seeds
+    """
+    from rich.table import Table
+
+    from prefill_router.evaluation.formatting import digits
+    from prefill_router.reporting.study_report import ROUTERS
+    from prefill_router.studies.seeds import NUMBERS, seed_study, sheet
+
+    opened = begin(
+        "seeds",
+        config,
+        data=data,
+        to=to,
+        store=store,
+        split_file=split_file,
+        seed=seed,
+        encoder_folder=encoder_folder,
+        asked={"count": count},
+    )
+    found = seed_study(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        count=count,
+        seed=seed,
+        folder=to / ROUTERS,
+        progress=opened.bar,
+    )
+    require_some(found.spreads, found.failed)
+    table = Table("router", *_COLUMNS, box=None, pad_edge=False)
+    for one in found.spreads:
+        cells = (
+            digits(one.mean(n), ".4f") + ("" if one.still(n) else f" ± {one.sd(n):.4f}")
+            for n in NUMBERS
+        )
+        table.add_row(one.name, *cells)
+    made = sheet(found, title=f"Seed variability on {data.name}", known=opened.known)
+    lost = [f"{one.name} could not be fitted: {one.why}" for one in found.failed]
+    finish(made, to, table=table, notes=lost, as_json=as_json)
+
+
+_BY = ("train", "test")
+
+
+@study.command()
+def ratio(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    strong: Annotated[
+        str | None, typer.Option(help="The strong target; the most accurate one if not given.")
+    ] = None,
+    strong_by: Annotated[
+        str, typer.Option(help="Where the most accurate is sought: train, or test as the paper.")
+    ] = "train",
+    split_file: SplitFile = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Force each share of the queries on the strong target, by the router's own order.
+
+    The others go where the router's probability is highest. Prices play no part.
+
+    Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
+    """
+    from rich.table import Table
+
+    from prefill_router.studies.ratio import routing_ratio, strongest
+    from prefill_router.studies.ratio_order import RATIOS
+    from prefill_router.studies.ratio_report import sheet
+
+    one_of("--strong-by", strong_by, _BY)
+
+    def check(dataset: "RoutingDataset", drawn: "Split") -> None:
+        del drawn
+        if strong is not None and strong not in dataset.pool.names:
+            raise ConfigError(
+                f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
+            )
+
+    opened = begin(
+        "ratio",
+        config,
+        data=data,
+        to=to,
+        store=store,
+        split_file=split_file,
+        seed=seed,
+        encoder_folder=encoder_folder,
+        asked={"strong": strong, "strong_by": strong_by, "resamples": resamples},
+        check=check,
+    )
+    routers, failed = _routers(opened, seed)
+    part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
+    test = opened.dataset.select(opened.drawn["test"])
+    found = routing_ratio(
+        {name: one.predict(test, stores=opened.states) for name, one in routers.items()},
+        test,
+        strong=strong or strongest(part),
+        resamples=resamples,
+        seed=seed,
+        progress=opened.bar,
+    )
+    table = Table("router", *(f"{100 * r:g} %" for r in RATIOS), box=None, pad_edge=False)
+    for curve in found.curves:
+        table.add_row(curve.name, *(f"{100 * value.value:.1f}" for value in curve.at))
+    how = "named" if strong else f"the most accurate on the {strong_by} part"
+    known = {**opened.known, "chosen": how, "intervals": f"95 %, {resamples:,} resamples"}
+    made = sheet(found, title=f"Accuracy against routing ratio on {data.name}", known=known)
+    lost = [f"{one.name} could not be fitted: {one.why}" for one in failed]
+    finish(made, to, table=table, notes=lost, as_json=as_json)
+
+
+def _routers(opened: OpenedStudy, seed: int) -> "tuple[dict[str, Router], list[RecipeFailure]]":
+    """The router itself where its folder was given, else those of the recipes."""
+    from prefill_router.fitting import FitConfig
+    from prefill_router.reporting.study_report import ROUTERS
+    from prefill_router.studies.recipe_fits import fit_all
+
+    if opened.router is not None:
+        return {next(iter(opened.recipes)): opened.router}, []
+    fitted, failed = fit_all(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        config=FitConfig(seed=seed),
+        folder=opened.folder / ROUTERS,
+        progress=opened.bar,
+    )
+    require_some(fitted, failed)
+    return {one.name: one.router for one in fitted}, failed
+
+
+@study.command()
+def shift(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    train_on: Annotated[
+        str | None, typer.Option(help="Benchmarks or domains to train on, between commas.")
+    ] = None,
+    test_on: Annotated[
+        str | None, typer.Option(help="Benchmarks or domains to test on, between commas.")
+    ] = None,
+    hold_out: Annotated[
+        str | None, typer.Option(help="Test on these and train on all the others.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="mmlu-pro-stem: STEM to humanities and social sciences.")
+    ] = None,
+    split_file: SplitFile = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train on some benchmarks or domains and test on others, beside routers trained on all.
+
+    All are tested on the same queries of the test part. One reference is trained on the whole train
+    part, one on as many queries of it as the shifted router had.
+
+    Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
+    """
+    from rich.table import Table
+
+    from prefill_router.evaluation.formatting import digits
+    from prefill_router.reporting.study_report import ROUTERS
+    from prefill_router.studies.shift import shift_study
+    from prefill_router.studies.shift_arms import arms
+    from prefill_router.studies.shift_report import sheet
+
+    _check(train_on, test_on, hold_out, preset)
+    wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
+    asked = {"train_on": train_on, "test_on": test_on, "hold_out": hold_out, "preset": preset}
+    opened = begin(
+        "shift",
+        config,
+        data=data,
+        to=to,
+        store=store,
+        split_file=split_file,
+        seed=seed,
+        encoder_folder=encoder_folder,
+        asked={**asked, "resamples": resamples},
+        check=lambda dataset, drawn: arms(dataset, drawn, wanted(dataset)),
+    )
+    found = shift_study(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        wanted(opened.dataset),
+        resamples=resamples,
+        seed=seed,
+        folder=to / ROUTERS,
+        progress=opened.bar,
+    )
+    require_some(found.routers, found.failed)
+    heads = ("elsewhere", "on all", "diff.", "as few", "diff.", "macro AUC")
+    table = Table("router", *heads, box=None, pad_edge=False)
+    for one in found.routers:
+        accuracy = {arm: 100 * v["argmax_accuracy"].value for arm, v in one.numbers.items()}
+        table.add_row(
+            one.name,
+            digits(accuracy["shifted"], ".2f"),
+            digits(accuracy["reference"], ".2f"),
+            digits(100 * one.loss["argmax_accuracy"].value, "+.2f"),
+            digits(accuracy["equal"], ".2f"),
+            digits(100 * one.loss_of_shift["argmax_accuracy"].value, "+.2f"),
+            digits(one.numbers["shifted"]["auc_mean"].value, ".4f"),
+        )
+    made = sheet(found, title=f"Distribution shift on {data.name}", known=opened.known)
+    lost = [f"{one.name} could not be fitted, {one.why}" for one in found.failed]
+    finish(made, to, table=table, notes=lost, as_json=as_json)
+
+
+def _check(
+    train_on: str | None, test_on: str | None, hold_out: str | None, preset: str | None
+) -> None:
+    from prefill_router.studies.shift_arms import Shift
+
+    ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
+    if ways != 1 or (train_on is None) != (test_on is None):
+        raise UsageError("give --train-on with --test-on, or --hold-out, or --preset; one of these")
+    if preset:
+        with reading_words():
+            Shift.preset(preset)
+
+
+def _shift(
+    dataset: "RoutingDataset",
+    *,
+    train_on: str | None,
+    test_on: str | None,
+    hold_out: str | None,
+    preset: str | None,
+) -> "Shift":
+    from prefill_router.studies.shift_arms import Shift
+
+    if preset:
+        return Shift.preset(preset)
+    if hold_out:
+        return Shift.hold_out(dataset, _names(hold_out))
+    return Shift(_names(train_on or ""), _names(test_on or ""))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

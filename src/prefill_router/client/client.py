@@ -1,0 +1,136 @@
+"""The client of a pool's endpoints: each target is asked at its provider's endpoint."""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, final
+
+from prefill_router.client.dialects import request_messages, request_parameters
+from prefill_router.client.failures import failed
+from prefill_router.client.keys import Redaction, provider_keys
+from prefill_router.client.reply import Reply
+from prefill_router.client.reply_reader import ReplyReader
+from prefill_router.data import Prompt, prompt_text
+from prefill_router.errors import ConfigError, UpstreamError
+from prefill_router.targets import Pool, Provider
+
+if TYPE_CHECKING:
+    from prefill_router.client.call import ProviderClient
+
+
+_WAIT_SECONDS, _PATIENCE_SECONDS = 1.0, 30.0
+
+
+@final
+class Upstream:
+    """A client of a pool's endpoints; open it with `async with`.
+
+    No more than a provider's `concurrency` calls of it are under way at once; the others wait.
+
+    Args:
+        pool: The targets.
+        environment: Where the keys are; by default the process's environment.
+
+    Raises:
+        ConfigError: A key isn't set or is none, a target has no endpoint, or its options hold what
+            its dialect has no field for.
+    """
+
+    def __init__(self, pool: Pool, *, environment: Mapping[str, str] | None = None) -> None:
+        self._pool = pool
+        self._providers = {name: pool.provider_of(name) for name in pool.names}
+        self._parameters = {
+            name: request_parameters(pool[name], provider.dialect)
+            for name, provider in self._providers.items()
+        }
+        known = os.environ if environment is None else environment
+        self._keys = provider_keys(self._providers.values(), known)
+        self._secrets = [*self._keys.values(), *(s for p in self._keys for s in p.secrets)]
+        self._callers: dict[Provider, ProviderClient] = {}
+        self._gates: dict[Provider, asyncio.Semaphore] = {}
+
+    async def __aenter__(self) -> "Upstream":
+        from prefill_router.client.call import ProviderClient
+
+        redaction = Redaction.of_keys(self._secrets)
+        for provider, key in self._keys.items():
+            self._callers[provider] = ProviderClient(provider, key, redaction)
+            self._gates[provider] = asyncio.Semaphore(provider.concurrency)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        callers, self._callers = self._callers, {}
+        for caller in callers.values():
+            await caller.close()
+
+    def parameters(self, target: str) -> dict[str, Any]:
+        """What a target is asked with, beside the messages, as it goes over the wire.
+
+        Raises:
+            ConfigError: The pool has no such target.
+        """
+        self._pool.indices([target])
+        return dict(self._parameters[target])
+
+    async def ask(self, target: str, prompt: Prompt) -> Reply:
+        """Ask a target, once.
+
+        Raises:
+            UpstreamError: It gave no answer, or only a part of one.
+            ConfigError: The pool has no such target, or the client isn't open.
+        """
+        self._pool.indices([target])
+        provider = self._providers[target]
+        caller = self._callers.get(provider)
+        if caller is None:
+            raise ConfigError("the client isn't open; ask within: async with Upstream(pool) as ...")
+        from prefill_router.client.call import EndpointRequest
+
+        question = EndpointRequest(target, self._body(target, prompt), prompt_text(prompt))
+        async with self._gates[provider]:
+            return await caller.call(question, ReplyReader(provider.dialect))
+
+    def _body(self, target: str, prompt: Prompt) -> bytes:
+        messages = request_messages(self._pool[target], self._providers[target].dialect, prompt)
+        body = {"messages": messages, **self._parameters[target]}
+        try:
+            return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:  # a lone surrogate: no Unicode text has one
+            raise failed(target, "refused", billed="no") from None
+
+
+def ask_once(pool: Pool, target: str, prompt: Prompt, *, attempts: int = 3) -> Reply:
+    """Ask one target and wait for its answer; not to be called where an event loop runs.
+
+    Args:
+        pool: Has the target.
+        target: Its name.
+        prompt: What is asked.
+        attempts: Calls at most. Between them it waits as long as the endpoint says, or a second,
+            and gives up rather than wait for longer than half a minute.
+
+    Raises:
+        UpstreamError: It gave no answer, or only a part of one.
+        ConfigError: The pool has no such target, or it can't be asked as it is.
+    """
+
+    async def ask() -> Reply:
+        async with Upstream(pool.select([target])) as upstream:
+            for _ in range(attempts - 1):
+                try:
+                    return await upstream.ask(target, prompt)
+                except UpstreamError as error:
+                    wait = _WAIT_SECONDS if error.retry_after is None else error.retry_after
+                    if not error.retriable or wait > _PATIENCE_SECONDS:
+                        raise
+                    await asyncio.sleep(wait)
+            return await upstream.ask(target, prompt)
+
+    return asyncio.run(ask())

@@ -1,0 +1,400 @@
+"""The prices of a pool, refreshed from OpenRouter's list of models.
+
+The list is a file, or an address that is asked once, without a key: dollars per token as decimal
+texts, among them -1 for a price that varies with who is asked. They become dollars per million
+tokens without rounding. A price of zero for cached input or reasoning is read as none of its own.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
+from urllib.parse import quote
+
+from prefill_router.errors import ConfigError, DataError, FailureKind, FormatError, UpstreamError
+from prefill_router.importers import values
+from prefill_router.targets import Pool, Target
+
+MOST_BYTES: Final = 64 * 2**20
+"""Of a list; OpenRouter's has less than one megabyte."""
+CONNECT_SECONDS: Final = 10.0
+WHOLE_SECONDS: Final = 60.0
+_KINDS: Final[Mapping[int, FailureKind]] = {
+    401: "unauthorised",
+    403: "unauthorised",
+    429: "rate_limited",
+    503: "overloaded",
+}
+
+
+def is_address(source: str) -> bool:
+    """Whether this is to be fetched, and not a file."""
+    return source.startswith(("http://", "https://"))
+
+
+def fetch(source: str, *, seconds: float = WHOLE_SECONDS) -> bytes:
+    """What stands at an address, or in a file.
+
+    Args:
+        source: An address that begins with http:// or https://, or a file.
+        seconds: How long the whole may take.
+
+    Raises:
+        FormatError: There is no such file, or there is too much in it.
+        UpstreamError: The address can't be reached, or doesn't answer with it.
+        ConfigError: The address isn't one.
+    """
+    return _from_address(source, seconds) if is_address(source) else _from_file(Path(source))
+
+
+def _from_file(path: Path) -> bytes:
+    if not path.is_file():
+        raise FormatError("no such file; name a file, or an address with http://", file=path)
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise FormatError(f"has more than {MOST_BYTES:,} bytes; it is no list", file=path)
+    return data
+
+
+def _from_address(address: str, seconds: float) -> bytes:
+    import httpx2
+
+    if set("@?#") & set(address):  # a path is put after it, and it stands in messages
+        raise ConfigError(
+            "the address of the list has a name, a key or a query in it; none is needed, leave it "
+            "out"
+        )
+    end = time.monotonic() + seconds
+    limits = httpx2.Timeout(min(seconds, CONNECT_SECONDS * 2), connect=CONNECT_SECONDS)
+    try:
+        with (
+            httpx2.Client(timeout=limits, follow_redirects=False) as client,
+            client.stream("GET", address, headers={"Accept": "application/json"}) as reply,
+        ):
+            _check_status(address, reply.status_code, reply.headers)
+            data = bytearray()
+            for piece in reply.iter_bytes():
+                data += piece
+                if len(data) > MOST_BYTES:
+                    raise _failed(address, f"sends more than {MOST_BYTES:,} bytes", "malformed")
+                if time.monotonic() > end:
+                    raise _failed(address, f"takes over {seconds:g} s", "answer_timeout")
+            return bytes(data)
+    except httpx2.InvalidURL as error:
+        raise ConfigError(f"{address} is no address: {error}") from None
+    except httpx2.ConnectTimeout:
+        raise _failed(address, "can't be reached in time", "connect_timeout") from None
+    except httpx2.TimeoutException:
+        raise _failed(address, "doesn't answer in time", "answer_timeout") from None
+    except httpx2.ConnectError as error:
+        raise _failed(address, f"can't be reached ({error})", "connect") from None
+    except (httpx2.TransportError, httpx2.DecodingError) as error:
+        raise _failed(address, f"breaks off ({type(error).__name__})", "broken_off") from None
+
+
+def _check_status(address: str, status: int, headers: Mapping[str, str]) -> None:
+    """Let only a whole answer pass.
+
+    Raises:
+        UpstreamError: It is something else.
+    """
+    if status == 200:
+        return
+    if 300 <= status < 400:
+        place = headers.get("location", "nowhere")
+        why = f"leads elsewhere, to {place[:200]}; name that address if you trust it"
+        raise _failed(address, why, "refused", status)
+    wait = headers.get("retry-after", "")
+    after = f" after {wait[:40]} s" if wait.isdecimal() else " later"
+    usual: FailureKind = "server_error" if status >= 500 else "refused"
+    kind = _KINDS.get(status, usual)
+    again = f"; try again{after}" if kind in ("rate_limited", "overloaded", "server_error") else ""
+    raise _failed(address, f"answers with HTTP {status}{again}", kind, status)
+
+
+def _failed(
+    address: str, why: str, failure: FailureKind, status: int | None = None
+) -> UpstreamError:
+    return UpstreamError(
+        f"the list of prices at {address} {why}. A file of it will do as well: --from FILE",
+        failure=failure,
+        status=status,
+        billed="no",
+    )
+
+
+OPENROUTER: Final = "https://openrouter.ai/api/v1/models"
+PRICES: Final = ("input_price", "output_price", "cached_input_price", "reasoning_price")
+"""The prices of a target, by the names of its fields."""
+_MILLION = Decimal(1_000_000)
+_DEAREST = Decimal("0.01")  # dollars per token; ten times what any model has cost so far
+_PER_REQUEST = "request"
+
+
+@final
+class PriceChange(NamedTuple):
+    """A target whose prices were looked up.
+
+    Attributes:
+        target: Its name.
+        model: The model of the list whose prices it has now.
+        provider: The provider whose prices they are; None for the model's own.
+        before: US dollars per million tokens, in the order of `PRICES`; None where unknown.
+        after: The same now.
+    """
+
+    target: str
+    model: str
+    provider: str | None
+    before: tuple[float | None, ...]
+    after: tuple[float | None, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RefreshedPool:
+    """A pool at other prices.
+
+    Attributes:
+        pool: The pool, with the date of the prices.
+        source: The list.
+        found: The targets that were in the list, whether or not their price differs.
+        kept: The others by name, each with the reason why it has its price still.
+        notes: What else is worth knowing.
+    """
+
+    pool: Pool
+    source: str
+    found: tuple[PriceChange, ...]
+    kept: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def refresh_prices(
+    pool: Pool,
+    *,
+    date: str,
+    source: str = OPENROUTER,
+    models: Mapping[str, str] | None = None,
+    provider: str | None = None,
+    providers: Mapping[str, str] | None = None,
+    read: Callable[[str], bytes] = fetch,
+) -> RefreshedPool:
+    """Look up the prices of a pool's targets.
+
+    Args:
+        pool: The pool.
+        date: Today, as ISO 8601; the date of prices that come from the list.
+        source: The address of the list, or a file that holds it.
+        models: The list's name of targets by target; the others are looked up by their `model` and
+            then by their name.
+        provider: Whose prices to take where that provider serves the model; elsewhere the model's.
+        providers: The same by target; there that provider must serve it.
+        read: Reads an address or a file.
+
+    Raises:
+        ConfigError: A target is unknown, a model that was named isn't listed, its price varies, or
+            no target is listed at all.
+        FormatError: The list isn't one.
+        UpstreamError: It can't be had.
+    """
+    named, serving = dict(models or {}), dict(providers or {})
+    pool.indices([*named, *serving])
+    if (provider or serving) and not is_address(source):
+        raise ConfigError(f"a provider's prices aren't in a file such as {source}; name an address")
+    look = _Lookup(source, _listing(read(source), source), read)
+    found: list[PriceChange] = []
+    kept: dict[str, str] = {}
+    for target in pool:
+        try:
+            own = serving.get(target.name)
+            found.append(look.up(target, named.get(target.name), own, own or provider))
+        except FormatError:
+            raise
+        except DataError as error:
+            if target.name in {**named, **serving}:
+                raise ConfigError(f"target {target.name!r}: {error}") from None
+            kept[target.name] = str(error)
+    if not found:
+        name, why = next(iter(kept.items()))
+        raise ConfigError(f"{source} has a price for none of the targets; {name!r}: {why}")
+    return RefreshedPool(
+        pool=_with(pool, found, date),
+        source=source,
+        found=tuple(found),
+        kept=kept,
+        notes=tuple(look.notes),
+    )
+
+
+@final
+class _Lookup:
+    """Looks targets up in the list, and in what the list's address says of their providers."""
+
+    def __init__(
+        self, source: str, listed: Mapping[str, Any], read: Callable[[str], bytes]
+    ) -> None:
+        self._source = source
+        self._listed = listed
+        self._read = read
+        self.notes: list[str] = []
+
+    def up(self, target: Target, model: str | None, own: str | None, at: str | None) -> PriceChange:
+        """What a target costs now.
+
+        Raises:
+            DataError: It isn't listed, or has no price that is known.
+        """
+        name = self._model(target) if model is None else self._known(model)
+        entry, provider = self._listed[name], None
+        if at is not None:
+            offer = self._offer(name, at)
+            if offer is not None:
+                entry, provider = offer, at
+            elif own is not None:
+                raise DataError(f"{at!r} doesn't serve {name}")
+            else:
+                self.notes.append(f"{target.name}: {at} doesn't serve it; the model's own price")
+        pricing = entry.get("pricing")
+        if not isinstance(pricing, dict):
+            raise DataError(f"the list has no pricing of {name}")
+        before = tuple(getattr(target, price) for price in PRICES)
+        change = PriceChange(target.name, name, provider, before, _prices(pricing, name))
+        self._note_uncounted(target.name, pricing)
+        return change
+
+    def _known(self, model: str) -> str:
+        if model not in self._listed:
+            raise DataError(f"the list has no model {model!r}{self._like(model)}")
+        return model
+
+    def _model(self, target: Target) -> str:
+        for name in (target.model, target.name):
+            if name is not None and name in self._listed:
+                return name
+        asked = target.model or target.name
+        raise DataError(f"the list has no model {asked!r}{self._like(asked)}")
+
+    def _like(self, name: str) -> str:
+        """The models whose own name is this one, as advice."""
+        wanted = name.rpartition("/")[2].lower()
+        like = [model for model in self._listed if model.rpartition("/")[2].lower() == wanted]
+        return f"; did you mean {' or '.join(like[:3])}? say so with --map" if like else ""
+
+    def _offer(self, model: str, provider: str) -> Mapping[str, Any] | None:
+        """The entry of a provider of a model, by its name or its tag; None where there is none."""
+        address = f"{self._source.rstrip('/')}/{quote(model, safe='/:')}/endpoints"
+        offers = [
+            offer
+            for offer in _offers(self._read(address), address)
+            if provider.lower() in (_lower(offer, "provider_name"), _lower(offer, "tag"))
+        ]
+        priced = {json.dumps(offer.get("pricing"), default=str, sort_keys=True) for offer in offers}
+        if len(priced) > 1:
+            tags = ", ".join(sorted(str(offer.get("tag")) for offer in offers))
+            raise DataError(f"{provider!r} serves {model} at several prices; name one of {tags}")
+        return offers[0] if offers else None
+
+    def _note_uncounted(self, target: str, pricing: Mapping[str, Any]) -> None:
+        """Say what a target costs beside its tokens, and in long prompts."""
+        price = _dollars(pricing.get(_PER_REQUEST), _PER_REQUEST)
+        if price:
+            self.notes.append(f"{target}: also ${price} per request, which isn't counted")
+        if pricing.get("overrides"):
+            self.notes.append(f"{target}: long prompts cost otherwise, which isn't counted")
+
+
+def _listing(data: bytes, source: str) -> Mapping[str, Any]:
+    entries = _json(data, source)
+    listed = entries.get("data") if isinstance(entries, dict) else None
+    if not isinstance(listed, list) or not listed:
+        raise FormatError("isn't a list of models: it has no entries in data", file=source)
+    return {
+        entry["id"]: entry
+        for entry in listed
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str)
+    }
+
+
+def _offers(data: bytes, address: str) -> Sequence[Mapping[str, Any]]:
+    answer = _json(data, address)
+    found = answer.get("data") if isinstance(answer, dict) else None
+    offers = found.get("endpoints") if isinstance(found, dict) else None
+    if not isinstance(offers, list):
+        raise FormatError("isn't a list of providers: it has no data.endpoints", file=address)
+    return [offer for offer in offers if isinstance(offer, dict)]
+
+
+def _json(data: bytes, source: str) -> Any:
+    try:
+        return json.loads(data.decode("utf-8-sig"), parse_float=Decimal)
+    except (ValueError, RecursionError):
+        what = "a web page" if data.lstrip()[:1] == b"<" else "no JSON"
+        raise FormatError(f"is {what}; a list of models is JSON", file=source) from None
+
+
+def _prices(pricing: Mapping[str, Any], model: str) -> tuple[float | None, ...]:
+    """Dollars per million tokens, in the order of `PRICES`."""
+    low, high = (
+        _dollars(pricing.get("prompt"), "prompt"),
+        _dollars(pricing.get("completion"), "completion"),
+    )
+    if low is None or high is None:
+        raise DataError(f"the list has no price of {model} for both input and output")
+    cached = _dollars(pricing.get("input_cache_read"), "input_cache_read")
+    reasoning = _dollars(pricing.get("internal_reasoning"), "internal_reasoning")
+    return tuple(
+        None if p is None else _per_million(p)
+        for p in (low, high, cached or None, reasoning or None)
+    )
+
+
+def _per_million(price: Decimal) -> float:
+    return float(price * _MILLION)
+
+
+def _dollars(value: object, name: str) -> Decimal | None:
+    """Dollars per unit; None where the list says nothing."""
+    if value is None:
+        return None
+    try:
+        price = Decimal(value) if isinstance(value, str | int | Decimal) else None
+    except InvalidOperation:
+        price = None
+    if price is None or isinstance(value, bool) or not price.is_finite():
+        raise DataError(f"its price for {name} is {values.show(value)}, which is no amount")
+    if price < 0:
+        raise DataError(f"its price for {name} varies (the list says {price})")
+    if price > _DEAREST and name != _PER_REQUEST:
+        raise DataError(
+            f"its price for {name} is ${price} per token, which can't be; is the list in dollars "
+            "per million tokens?"
+        )
+    return price
+
+
+def _lower(offer: Mapping[str, Any], field: str) -> str:
+    return str(offer.get(field, "")).lower()
+
+
+def _with(pool: Pool, found: Sequence[PriceChange], date: str) -> Pool:
+    changes = {change.target: change for change in found}
+    targets = tuple(
+        _at(target, changes[target.name]) if target.name in changes else target for target in pool
+    )
+    return replace(pool, targets=targets, prices_date=date)
+
+
+def _at(target: Target, change: PriceChange) -> Target:
+    low, high, cached, reasoning = change.after
+    return replace(
+        target,
+        input_price=low,
+        output_price=high,
+        cached_input_price=cached,
+        reasoning_price=reasoning,
+    )

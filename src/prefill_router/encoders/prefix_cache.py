@@ -1,0 +1,192 @@
+"""What a network computed of prompts' beginnings, kept in blocks of tokens, and reading on from it.
+
+The store is bounded by its size. A block is found by its tokens and the very block before it, never
+by a hash of them alone, so a prompt that differs anywhere before it can't find it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Int32
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import DynamicCache
+
+from prefill_router.activations import Site
+from prefill_router.encoders.hub import HubEncoder, layer_hooks
+from prefill_router.errors import ConfigError
+
+BLOCK = 64
+"""Tokens of a block."""
+Ids = Int32[NDArray[np.int32], " token"]
+_Key = tuple[int, bytes]
+_BEFORE_ALL = 0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PrefixBlock:
+    """What was computed of `BLOCK` tokens after a certain beginning.
+
+    Attributes:
+        keys: Of each block of the network that was run, [1, head, token, width].
+        values: The same of the values.
+        sums: Of the states over all tokens to the end of this block, [layer, hidden].
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    sums: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values, self.sums))
+
+
+@final
+class PrefixStore:
+    """Blocks of recent prompts; those that weren't used for longest are dropped first.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(self, *, most_bytes: int) -> None:
+        """Hold at most so many bytes."""
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._held: OrderedDict[_Key, tuple[int, PrefixBlock]] = OrderedDict()
+        self._numbers = count(_BEFORE_ALL + 1)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the blocks take."""
+        return self._bytes
+
+    def longest(self, ids: Ids) -> list[PrefixBlock]:
+        """The blocks of the longest beginning that is held; at least one token is left over."""
+        found = []
+        number = _BEFORE_ALL
+        for tokens in _whole_blocks(ids, leaving=1):
+            held = self._held.get((number, tokens))
+            if held is None:
+                break
+            number, block = held
+            found.append(block)
+        return found
+
+    def keep(self, ids: Ids, blocks: Sequence[PrefixBlock]) -> None:
+        """Hold the blocks of a prompt's beginning, as far as there is room.
+
+        Args:
+            ids: The prompt's tokens.
+            blocks: Of its first whole blocks, from the first one on.
+        """
+        used: list[_Key] = []
+        number = _BEFORE_ALL
+        for tokens, block in zip(_whole_blocks(ids), blocks, strict=False):
+            key = (number, tokens)
+            if key not in self._held:
+                self._held[key] = (next(self._numbers), block)
+                self._bytes += block.nbytes
+            number = self._held[key][0]
+            used.append(key)
+        for key in reversed(used):  # the first block last: none outlives the one before it
+            self._held.move_to_end(key)
+        while self._bytes > self._most_bytes:
+            _, (_, dropped) = self._held.popitem(last=False)
+            self._bytes -= dropped.nbytes
+
+
+def _whole_blocks(ids: Ids, *, leaving: int = 0) -> list[bytes]:
+    whole = (len(ids) - leaving) // BLOCK
+    return [ids[i * BLOCK : (i + 1) * BLOCK].tobytes() for i in range(whole)]
+
+
+def read_on(
+    encoder: HubEncoder, ids: Ids, before: Sequence[PrefixBlock], sites: tuple[Site, ...]
+) -> tuple[Tensor, list[PrefixBlock]]:
+    """The states of one prompt, and what was computed of each whole block of its tokens.
+
+    Args:
+        encoder: Reads it; its network must be causal.
+        ids: All tokens of the prompt.
+        before: What was computed of its first tokens, fewer than all.
+        sites: What to read, always the same for one chain of blocks.
+
+    Returns:
+        The states in float32, [site, hidden], and the blocks, those of `before` first.
+
+    Raises:
+        ConfigError: The network isn't of the kind that this works for.
+    """
+    seen: dict[int, Tensor] = {}
+    layers = sorted({site.layer for site in sites})
+    start, total = len(before) * BLOCK, len(ids)
+    cache = _cache_of(before)
+    rest = torch.from_numpy(ids[start:]).long()[None].to(encoder.device)
+    mask = torch.ones((1, total), dtype=torch.long, device=encoder.device)
+    with torch.inference_mode():
+        with layer_hooks(encoder.blocks, layers, seen.__setitem__):
+            encoder.network(
+                input_ids=rest, attention_mask=mask, past_key_values=cache, use_cache=True
+            )
+        if any(layer not in seen or seen[layer].shape[:2] != rest.shape for layer in layers):
+            raise ConfigError(f"{type(encoder.network).__name__} doesn't tell of each token")
+        sums = torch.stack([_sums(seen[layer][0], total - start) for layer in layers])
+        if before:
+            sums += before[-1].sums[:, None]
+        rows = [
+            seen[site.layer][0, -1].float()
+            if site.pooling == "last"
+            else (sums[layers.index(site.layer), -1] / total).float()
+            for site in sites
+        ]
+        return torch.stack(rows), [*before, *_new_blocks(cache, sums, start, total, layers[-1])]
+
+
+def _cache_of(before: Sequence[PrefixBlock]) -> DynamicCache:
+    cache = DynamicCache()
+    for layer in range(len(before[0].keys) if before else 0):
+        keys = torch.cat([block.keys[layer] for block in before], dim=-2)
+        values = torch.cat([block.values[layer] for block in before], dim=-2)
+        cache.update(keys, values, layer)
+    return cache
+
+
+def _sums(states: Tensor, count: int) -> Tensor:
+    """Sums over the tokens to the end of each whole block, then over all, in float64."""
+    ends = [*range(BLOCK, count + 1, BLOCK), count]
+    starts = [0, *ends[:-1]]
+    parts = [states[a:b].sum(0, dtype=torch.float64) for a, b in zip(starts, ends, strict=True)]
+    return torch.stack(parts).cumsum(0)
+
+
+def _new_blocks(
+    cache: DynamicCache, sums: Tensor, start: int, total: int, depth: int
+) -> list[PrefixBlock]:
+    """Copies of what the cache holds of each new whole block: a view would hold all of it.
+
+    Raises:
+        ConfigError: It doesn't hold every token at every block of the network that was run.
+    """
+    layers: list[Any] = cache.layers
+    held = [layer for layer in layers if layer.is_initialized]
+    if len(held) != depth or any(layer.keys.shape[-2] != total for layer in held):
+        raise ConfigError("the network doesn't keep the keys and values of each token")
+    return [
+        PrefixBlock(
+            tuple(layer.keys[..., first : first + BLOCK, :].clone() for layer in held),
+            tuple(layer.values[..., first : first + BLOCK, :].clone() for layer in held),
+            sums[:, number].clone(),
+        )
+        for number, first in enumerate(range(start, total - BLOCK + 1, BLOCK))
+    ]

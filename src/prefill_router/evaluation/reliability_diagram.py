@@ -1,0 +1,247 @@
+"""Whether a system's probabilities hold, target by target: the numbers, and the diagrams' data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.evaluation.binning import BINS, BinKind, Bins, BinSums
+from prefill_router.evaluation.bootstrap import LEVEL, Estimate, PerResample, Weights, chunks, ones
+from prefill_router.evaluation.judged_predictions import Trial
+from prefill_router.evaluation.metrics import macro_mean
+from prefill_router.evaluation.reliability import (
+    bias,
+    calibration_error,
+    chance_error,
+    decomposition,
+    log_loss,
+    with_chance,
+)
+from prefill_router.progress import Progress, SilentProgress
+
+MEAN = "mean of targets"
+MEANINGS: Mapping[str, str] = {
+    "ece": "calibration error: how far predicted probability and share of right answers are "
+    "apart, on average over bins of equal width",
+    "ece_equal_mass": "the same over bins of as many queries each",
+    "ece_by_chance": "what the first would be on average if every probability held",
+    "ece_equal_mass_by_chance": "what the second would be",
+    "bias": "mean predicted probability minus share of right answers; above 0: thought too good",
+    "brier": "mean squared difference of probability and outcome "
+    "= reliability - resolution + uncertainty + within",
+    "reliability": "of it, what calibration could save",
+    "reliability_beyond_chance": "the same less what chance adds; around 0 where every probability "
+    "holds",
+    "resolution": "what telling hard queries from easy ones has gained",
+    "uncertainty": "what always saying the share of right answers would cost",
+    "within": "what predictions vary within bins, less what they tell there",
+    "log_loss": "mean cross-entropy, nats",
+}
+PerCell = Float[NDArray[np.float64], "column bin"]
+_Table = dict[str, Float[NDArray[np.float64], "_resample _column"]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Diagram:
+    """Reliability diagrams of all targets, and of all together in the last row.
+
+    Attributes:
+        bins: What was put into which bin.
+        cells: How many labelled predictions are in each.
+        predicted: Their mean; NaN in an empty bin.
+        observed: The share of right answers among them.
+        lower: The 2.5th percentile of that share over the resamples; NaN without any.
+        upper: The 97.5th percentile.
+    """
+
+    bins: Bins
+    cells: PerCell
+    predicted: PerCell
+    observed: PerCell
+    lower: PerCell
+    upper: PerCell
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The data of the figure, one row for each bin that isn't empty."""
+        columns = {
+            "least": self.bins.lower,
+            "greatest": self.bins.upper,
+            "predicted": self.predicted,
+            "observed": self.observed,
+            "observed_lower": self.lower,
+            "observed_upper": self.upper,
+        }
+        return [
+            {
+                "target": self.bins.names[k],
+                "bins": f"equal {self.bins.kind}",
+                "bin": b,
+                "labels": int(self.cells[k, b]),
+                **{name: float(table[k, b]) for name, table in columns.items()},
+            }
+            for k, b in np.argwhere(self.cells > 0).tolist()
+        ]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Whether probabilities hold.
+
+    Attributes:
+        queries: How many were judged.
+        labels: How many labels each target has.
+        estimates: By target, `binning.POOLED` and `MEAN`, then by name; see `MEANINGS`.
+        diagrams: In bins of equal width and of equal mass.
+        resamples: What the intervals come from.
+        seed: What they were drawn with.
+    """
+
+    queries: int
+    labels: Mapping[str, int]
+    estimates: Mapping[str, Mapping[str, Estimate]]
+    diagrams: Mapping[BinKind, Diagram]
+    resamples: int
+    seed: int
+
+    @property
+    def off(self) -> tuple[str, ...]:
+        """The rows of `estimates` that are further off than chance explains, worst first.
+
+        The interval of their reliability beyond chance is above 0; of 40 rows that hold, about one
+        will be named all the same.
+        """
+        beyond = {n: row["reliability_beyond_chance"] for n, row in self.estimates.items()}
+        named = [name for name, value in beyond.items() if value.lower > 0]
+        return tuple(sorted(named, key=lambda name: -beyond[name].value))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        return {
+            "queries": self.queries,
+            "labels": dict(self.labels),
+            "calibration": {
+                name: {what: value.to_dict() for what, value in row.items()}
+                for name, row in self.estimates.items()
+            },
+            "off_beyond_chance": list(self.off),
+            "bins": self.diagrams["width"].bins.count,
+            "meanings": dict(MEANINGS),
+            "bootstrap": {"resamples": self.resamples, "seed": self.seed, "level": LEVEL},
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each target, all together, and the mean; with `_lower` and `_upper`."""
+        return [
+            {"target": name, "labels": self.labels[name]}
+            | {
+                f"{what}{end}": float(number)
+                for what, value in row.items()
+                for end, number in zip(
+                    ("", "_lower", "_upper"), (value.value, value.lower, value.upper), strict=True
+                )
+            }
+            for name, row in self.estimates.items()
+        ]
+
+
+def reliability_of(
+    trial: Trial,
+    *,
+    bins: int = BINS,
+    resamples: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Reliability:
+    """Judge whether a system's probabilities hold.
+
+    Args:
+        trial: Its predictions and what happened.
+        bins: How many.
+        resamples: Bootstrap resamples for the intervals; 0 for none.
+        seed: Another seed, other resamples.
+        progress: Shows how far the bootstrap is.
+
+    Raises:
+        ConfigError: An option makes no sense.
+    """
+    kinds: tuple[BinKind, BinKind] = ("width", "mass")
+    placed = {kind: Bins.of(trial, kind=kind, count=bins) for kind in kinds}
+    at, first = _judge(trial, placed, ones(len(trial)))
+    for name, bins_of in zip(("ece", "ece_equal_mass"), placed.values(), strict=True):
+        by_chance = chance_error(bins_of.sums(ones(len(trial)), noise="sampling"))
+        at[f"{name}_by_chance"] = _with_mean(by_chance)  # of the sample's size, so not resampled
+    tables: list[_Table] = []
+    observed: dict[BinKind, list[NDArray[np.float64]]] = {kind: [] for kind in kinds}
+    width = max(each.width for each in placed.values())
+    with (progress or SilentProgress()).task("calibration", total=resamples) as advance:
+        for weights in chunks(len(trial), count=resamples, seed=seed, width=width):
+            table, sums = _judge(trial, placed, weights)
+            tables.append(table)
+            for kind in kinds:
+                observed[kind].append(sums[kind].observed)
+            advance(len(weights))
+    names = (*placed["width"].names, MEAN)
+    known = (~np.isnan(trial.correct)).sum(axis=0).tolist()
+    return Reliability(
+        len(trial),
+        dict(zip(names, [*known, sum(known), sum(known)], strict=True)),
+        _estimates(names, at, tables),
+        {kind: _diagram(placed[kind], first[kind], observed[kind]) for kind in kinds},
+        resamples,
+        seed,
+    )
+
+
+def _judge(
+    trial: Trial, placed: Mapping[BinKind, Bins], weights: Weights
+) -> tuple[_Table, dict[BinKind, BinSums]]:
+    """All numbers, by name: the targets, all together, the mean over the targets."""
+    sums = {kind: bins.sums(weights) for kind, bins in placed.items()}
+    wide, clean = sums["width"], placed["width"].sums(weights, noise="all")
+    table = {
+        "ece": calibration_error(wide),
+        "ece_equal_mass": calibration_error(sums["mass"]),
+        "bias": bias(wide),
+        **decomposition(wide),
+        "reliability_beyond_chance": decomposition(clean)["reliability"],
+        "log_loss": log_loss(trial, weights),
+    }
+    return {what: _with_mean(values) for what, values in table.items()}, sums
+
+
+def _with_mean(
+    values: Float[NDArray[np.float64], "resample column"],
+) -> Float[NDArray[np.float64], "resample _"]:
+    mean: PerResample = macro_mean(values[:, :-1])
+    return np.concatenate([values, mean[:, None]], axis=1)
+
+
+def _estimates(
+    names: tuple[str, ...], at: _Table, tables: list[_Table]
+) -> dict[str, dict[str, Estimate]]:
+    result: dict[str, dict[str, Estimate]] = {name: {} for name in names}
+    for what, values in at.items():
+        resampled = np.concatenate([values[:0], *(t[what] for t in tables if what in t)])
+        for k, name in enumerate(names):
+            result[name][what] = Estimate.of(
+                float(values[0, k]), resampled[:, k], reason="it has no labels"
+            )
+    for what in ("ece", "ece_equal_mass"):
+        result = {k: with_chance(row, what, f"{what}_by_chance") for k, row in result.items()}
+    return result
+
+
+def _diagram(bins: Bins, at: BinSums, observed: list[NDArray[np.float64]]) -> Diagram:
+    lower, upper = np.full((2, len(bins.names), bins.count), np.nan)
+    drawn = np.concatenate([at.observed[:0], *observed])
+    tail = 50 * (1 - LEVEL)
+    for k, b in np.argwhere(at.weight[0] > 0).tolist():
+        met = drawn[~np.isnan(drawn[:, k, b]), k, b]
+        if len(met):
+            lower[k, b], upper[k, b] = np.percentile(met, [tail, 100 - tail])
+    return Diagram(bins, at.weight[0], at.predicted[0], at.observed[0], lower, upper)

@@ -1,0 +1,113 @@
+"""All that a predictor reads of a query: families of features side by side."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router.activations import Provenance, Site
+from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
+from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates
+from prefill_router.features.registry import load_family
+from prefill_router.short_repr import short_repr
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Families of features, side by side.
+
+    Attributes:
+        families: At least one, in the order of their columns.
+    """
+
+    families: tuple[Family, ...]
+
+    def __post_init__(self) -> None:
+        if not self.families:
+            raise ConfigError("there are no features; name at least one family, such as prefill")
+
+    @property
+    def width(self) -> int:
+        """How many features a query has."""
+        return sum(family.width for family in self.families)
+
+    @property
+    def sources(self) -> tuple[EncoderStates, ...]:
+        """The kinds of states that are read, each once; none for features of the text alone."""
+        return tuple(dict.fromkeys(s for family in self.families for s in family.sources))
+
+    @property
+    def provenances(self) -> tuple[Provenance, ...]:
+        """What must encode a request, in the order of `sources`."""
+        return tuple(source.provenance for source in self.sources)
+
+    def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
+        """What must be read of one encoder, sorted."""
+        return tuple(sorted({s for family in self.families for s in family.sites_of(provenance)}))
+
+    def source_of(self, provenance: Provenance) -> EncoderStates:
+        """The kind of states of one encoder, with the type that they must be rounded to.
+
+        Raises:
+            ProvenanceError: It isn't read.
+        """
+        for source in self.sources:
+            if source.provenance == provenance:
+                return source
+        raise ProvenanceError(
+            f"no feature is read from {provenance.encoder!r}; the encoders are "
+            f"{[p.encoder for p in self.provenances]}"
+        )
+
+    def read(self, reading: PromptStates) -> Columns:
+        """The features of these queries, one row each.
+
+        Raises:
+            ProvenanceError: An encoder's states are missing, or were made in another way.
+            StoreError: States of some prompts are missing.
+        """
+        return np.concatenate([family.read(reading) for family in self.families], axis=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; together with `tensors` they are all of it."""
+        return {"families": [family.to_dict() for family in self.families]}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, by names such as `0.block0.mean`."""
+        return {
+            f"{number}.{name}": array
+            for number, family in enumerate(self.families)
+            for name, array in family.tensors().items()
+        }
+
+    @classmethod
+    def from_dict(
+        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
+    ) -> "FeatureSet":
+        """The features of `to_dict` and `tensors`.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        saved: Any = config.get("families")
+        if set(config) != {"families"} or not _are_mappings(saved):
+            raise CorruptError(f"the router's features hold {sorted(config)}, not its families")
+        families = tuple(load_family(one, _under(tensors, i)) for i, one in enumerate(saved))
+        known = {f"{i}." for i in range(len(families))}
+        surplus = sorted(name for name in tensors if name.partition(".")[0] + "." not in known)
+        if surplus:
+            raise CorruptError(f"the router's features have the unknown arrays {surplus}")
+        return cls(families)
+
+
+def _are_mappings(saved: Any) -> bool:
+    return isinstance(saved, list) and all(isinstance(one, Mapping) for one in saved)
+
+
+def _under(tensors: Mapping[str, NDArray[Any]], number: int) -> dict[str, NDArray[Any]]:
+    start = f"{number}."
+    return {n.removeprefix(start): v for n, v in tensors.items() if n.startswith(start)}

@@ -1,0 +1,341 @@
+"""The logits of networks tuned on the text itself, one column per target.
+
+The base network isn't kept: it is loaded again, from the hub or a folder, when it is first needed,
+and must be the one that was tuned. Importing this loads neither torch nor peft.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from prefill_router.activations import Activations, Provenance
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.features.base import Columns, Family, FamilyConfig, PromptStates
+from prefill_router.features.registry import FamilyEntry
+from prefill_router.progress import Progress, SilentProgress
+
+if TYPE_CHECKING:
+    from prefill_router.features.text_network_lora import AdaptedNetwork
+
+
+Sharing = Literal["shared", "per_target"]
+Pool = Literal["first", "mean", "last"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TextNetworkConfig(FamilyConfig):
+    """Options of a pretrained network that is tuned, by LoRA, to predict the labels from the text.
+
+    Attributes:
+        network: A hub id, a local folder, or a packaged encoder such as `minilm`.
+        revision: Branch, tag or commit of a hub id.
+        mode: `shared` tunes one network with an output for each target, `per_target` one network
+            for each.
+        pool: Which state the outputs are read from: of the `first` token, the `mean` over the
+            tokens, or of the `last`.
+        modules: Names of the linear layers that are adapted; by default those that make an
+            attention's queries and values (DeBERTa: `query_proj` and `value_proj`).
+        rank: Of each adaption.
+        alpha: An adaption is scaled by alpha / rank.
+        dropout: The share of an adaption's inputs, and of the outputs' inputs, that is dropped.
+        epochs: Passes over the fitting rows, at most.
+        batch_size: Queries a step.
+        learning_rate: AdamW's at its highest, after the warm-up; it falls to 0 from there.
+        weight_decay: AdamW's.
+        warmup: The share of the steps in which the learning rate rises.
+        max_tokens: Longer prompts lose their middle.
+        validation: The share of the rows that is held out for the validation loss.
+        patience: Epochs without a better validation loss after which training stops.
+    """
+
+    network: str = "microsoft/deberta-v3-base"
+    revision: str | None = None
+    mode: Sharing = "shared"
+    pool: Pool = "mean"
+    modules: tuple[str, ...] | None = None
+    rank: int = 8
+    alpha: int = 16
+    dropout: float = 0.1
+    epochs: int = 8
+    batch_size: int = 32
+    learning_rate: float = 5e-4
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    max_tokens: int = 512
+    validation: float = 0.1
+    patience: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "alpha", "epochs", "batch_size", "max_tokens", "patience"):
+            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", "at least 1")
+        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
+        _require(0 <= self.dropout < 1, f"dropout is {self.dropout}", "in [0, 1)")
+        _require(0 <= self.warmup < 1, f"warmup is {self.warmup}", "in [0, 1)")
+        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
+        _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
+        _require(self.mode in ("shared", "per_target"), f"mode is {self.mode!r}", "one of these")
+        _require(self.pool in ("first", "mean", "last"), f"pool is {self.pool!r}", "one of these")
+        _require(self.modules != (), "modules is empty", "left out, or name at least one")
+
+    def fit(
+        self,
+        train: RoutingDataset,
+        states: Sequence[Activations],
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Family:
+        """Tune the network on the train part.
+
+        Raises:
+            ConfigError: The network can't be loaded, or an option doesn't suit it.
+            FitError: There is nothing to learn from, or the losses aren't finite.
+            MissingExtraError: peft isn't installed.
+        """
+        del states
+        from prefill_router.features.text_network_training import fit_text_network
+
+        return fit_text_network(train, self, seed=seed, progress=progress or SilentProgress())
+
+
+def _require(holds: bool, got: str, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"{got}; it must be {wanted}")
+
+
+class _TextNetworkModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _SavedBase(_TextNetworkModel):
+    encoder: str
+    revision: str
+    template: Literal["chat", "plain"]
+    template_hash: str
+    max_tokens: PositiveInt
+    dtype: Literal["float32"]
+    num_layers: PositiveInt
+    hidden_size: PositiveInt
+
+
+class _SavedLayer(_TextNetworkModel):
+    name: str
+    inputs: PositiveInt
+    outputs: PositiveInt
+
+
+class _SavedTextNetwork(_TextNetworkModel):
+    kind: Literal["text_network"]
+    targets: Annotated[list[str], Field(min_length=1)]
+    base: _SavedBase
+    mode: Sharing
+    pool: Pool
+    rank: PositiveInt
+    alpha: PositiveInt
+    layers: Annotated[list[_SavedLayer], Field(min_length=1)]
+    report: dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Adaption:
+    """How a network is adapted.
+
+    Attributes:
+        rank: Of each adaption.
+        alpha: An adaption is scaled by alpha / rank.
+        layers: The full name, inputs and outputs of each adapted layer.
+    """
+
+    rank: int
+    alpha: int
+    layers: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def of(cls, network: "AdaptedNetwork", *, rank: int, alpha: int) -> "Adaption":
+        """That of a network."""
+        arrays = network.arrays()
+        layers = [
+            (name, int(arrays[f"lora_a.{i}"].shape[1]), int(arrays[f"lora_b.{i}"].shape[0]))
+            for i, name in enumerate(network.modules)
+        ]
+        return cls(rank, alpha, tuple(layers))
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextNetwork(Family):
+    """Tuned networks: one for all targets, or one for each.
+
+    Attributes:
+        names: The targets' names.
+        made_by: What identifies the base network, its tokenizer and how prompts become tokens.
+        mode: Whether one network serves all targets.
+        pool: Which state the outputs are read from.
+        adaption: Which layers are adapted, and how.
+        arrays: Those of `AdaptedNetwork.arrays`, each with a first axis of networks.
+        report: The losses, and which targets couldn't be learned.
+        source: Where the base network is; None for the hub, or for a folder of its name here. It
+            isn't saved: it holds for this machine alone.
+    """
+
+    kind: ClassVar[str] = "text_network"
+    names: tuple[str, ...]
+    made_by: Provenance
+    mode: Sharing
+    pool: Pool
+    adaption: Adaption
+    arrays: Mapping[str, NDArray[np.float32]]
+    report: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
+
+    @property
+    def width(self) -> int:
+        """How many columns it has: the targets'."""
+        return len(self.names)
+
+    def at(self, source: Path | str) -> "TextNetwork":
+        """The same, where the base network lies at another place; what lies there is checked."""
+        return replace(self, source=str(source))
+
+    def located(self, folders: Mapping[str, Path | str]) -> "TextNetwork":
+        """The same, where its base network lies in one of these folders."""
+        place = folders.get(self.made_by.encoder)
+        return self if place is None else self.at(place)
+
+    def read(self, reading: PromptStates) -> Columns:
+        """The logits of these queries.
+
+        Raises:
+            ConfigError: The base network isn't found, or is too small for the adaptions.
+            ProvenanceError: It is another one than was tuned.
+            PromptError: A prompt can't be encoded; the message names its content key.
+            MissingExtraError: peft isn't installed.
+        """
+        if not len(reading):
+            return np.empty((0, self.width), dtype=np.float32)
+        places = {key: place for place, key in enumerate(dict.fromkeys(reading.keys))}
+        prompts = dict(zip(reading.keys, reading.prompts, strict=True))
+        network = self._network
+        tokens = network.encoder.tokenize([Query(key, prompts[key]) for key in places])
+        found = network.read(tokens, [self._of(i) for i in range(len(self.arrays["head.bias"]))])
+        distinct = found[0] if self.mode == "shared" else found[:, :, 0].T
+        columns: Columns = distinct[[places[key] for key in reading.keys]]
+        return columns
+
+    def _of(self, number: int) -> dict[str, NDArray[np.float32]]:
+        return {name: array[number] for name, array in self.arrays.items()}
+
+    @cached_property
+    def _network(self) -> "AdaptedNetwork":
+        from prefill_router.encoders import load_encoder_for
+        from prefill_router.encoders.hub import HubEncoder
+        from prefill_router.features.text_network_lora import AdaptedNetwork
+
+        is_hub = not self.made_by.revision.startswith(("sha256:", "sampled:"))
+        encoder = load_encoder_for(self.made_by, source=None if is_hub else self.source)
+        if not isinstance(encoder, HubEncoder):
+            raise ConfigError(f"the network {self.made_by.encoder!r} can't be adapted")
+        found = dict(encoder.network.named_modules())
+        missing = [name for name, _, _ in self.adaption.layers if name not in found]
+        if missing:
+            raise ConfigError(f"{self.made_by.encoder} has no layer {missing[0]!r} to adapt")
+        return AdaptedNetwork(
+            encoder,
+            outputs=int(self.arrays["head.bias"].shape[1]),
+            pool=self.pool,
+            modules=sorted({name.rpartition(".")[2] for name, _, _ in self.adaption.layers}),
+            rank=self.adaption.rank,
+            alpha=self.adaption.alpha,
+            dropout=0.0,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        layers = [{"name": n, "inputs": i, "outputs": o} for n, i, o in self.adaption.layers]
+        return {
+            "kind": self.kind,
+            "targets": list(self.names),
+            "base": self.made_by.to_dict(),
+            "mode": self.mode,
+            "pool": self.pool,
+            "rank": self.adaption.rank,
+            "alpha": self.adaption.alpha,
+            "layers": layers,
+            "report": dict(self.report),
+        }
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, see `arrays`."""
+        return dict(self.arrays)
+
+    @classmethod
+    def from_dict(
+        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
+    ) -> "TextNetwork":
+        """The family of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        try:
+            saved = _SavedTextNetwork.model_validate(dict(config))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise CorruptError(f"the network on the text: {place}: {first['msg']}") from None
+        if len(set(saved.targets)) < len(saved.targets):
+            raise CorruptError(f"the network on the text names {saved.targets}; make it again")
+        _check(tensors, _shapes(saved))
+        layers = tuple((layer.name, layer.inputs, layer.outputs) for layer in saved.layers)
+        return cls(
+            names=tuple(saved.targets),
+            made_by=Provenance(**saved.base.model_dump()),
+            mode=saved.mode,
+            pool=saved.pool,
+            adaption=Adaption(saved.rank, saved.alpha, layers),
+            arrays=dict(tensors),
+            report=saved.report,
+        )
+
+
+def _shapes(saved: _SavedTextNetwork) -> dict[str, tuple[int, ...]]:
+    targets = len(saved.targets)
+    networks, outputs = (1, targets) if saved.mode == "shared" else (targets, 1)
+    shapes: dict[str, tuple[int, ...]] = {
+        "head.weight": (networks, outputs, saved.base.hidden_size),
+        "head.bias": (networks, outputs),
+    }
+    for number, layer in enumerate(saved.layers):
+        shapes[f"lora_a.{number}"] = (networks, saved.rank, layer.inputs)
+        shapes[f"lora_b.{number}"] = (networks, layer.outputs, saved.rank)
+    return shapes
+
+
+def _check(tensors: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    differing = sorted(set(tensors) ^ set(shapes))
+    if differing:
+        raise CorruptError(
+            f"the network on the text lacks arrays, or has unknown ones: {differing[:3]}; "
+            "copy or make the router again"
+        )
+    for name, shape in shapes.items():
+        array = tensors[name]
+        if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
+            raise CorruptError(
+                f"the array {name} of the network on the text is {array.dtype} {array.shape}; it "
+                f"must be float32 {shape} and finite; copy or make the router again"
+            )
+
+
+ENTRY = FamilyEntry(TextNetworkConfig, TextNetwork)
+
+__all__ = ["ENTRY", "TextNetwork", "TextNetworkConfig"]

@@ -1,0 +1,358 @@
+"""Fits networks on the text: labels, rows held out, and the tuning on tokenised prompts.
+
+One network learns all targets, or each target has one of its own.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int
+from numpy.typing import NDArray
+from scipy.special import logit
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from prefill_router.data import RoutingDataset
+from prefill_router.encoders import load_encoder
+from prefill_router.encoders.base import TokenizedPrompt, batches
+from prefill_router.encoders.hub import HubEncoder
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.features.text_network import Adaption, TextNetwork, TextNetworkConfig
+from prefill_router.features.text_network_lora import AdaptedNetwork
+from prefill_router.progress import Advance, Progress
+
+Rows = Int[NDArray[np.int64], " _"]
+_BATCHES_SORTED = 16
+"""So many batches are sorted by length together: less padding, and still a random order."""
+_LONGEST_GRADIENT = 1.0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Train rows.
+
+    Attributes:
+        prompts: As the network reads them.
+        correct: Labels in [0, 1], NaN where missing.
+        fit: The rows that are fitted on.
+        held: The rows whose loss tells when to stop.
+    """
+
+    prompts: Sequence[TokenizedPrompt]
+    correct: Float64[NDArray[np.float64], "query target"]
+    fit: Rows
+    held: Rows
+
+    @property
+    def present(self) -> Bool[NDArray[np.bool_], "query target"]:
+        """Which labels are there."""
+        return ~np.isnan(self.correct)
+
+    def only(self, target: int) -> "Texts":
+        """The rows with labels of one target; both parts have all of them if one had none."""
+        labelled = self.present[:, target]
+        fit, held = self.fit[labelled[self.fit]], self.held[labelled[self.held]]
+        if not len(fit) or not len(held):
+            fit = held = np.flatnonzero(labelled)
+        return Texts(self.prompts, self.correct[:, target : target + 1], fit, held)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What training one network gave.
+
+    Attributes:
+        arrays: See `AdaptedNetwork.arrays`; of the best epoch.
+        train: Mean loss of each epoch, in nats per label, with dropout, as the weights moved.
+        validation: After each epoch, without dropout.
+        best_epoch: The epoch, from 0, of the least validation loss.
+    """
+
+    arrays: dict[str, NDArray[np.float32]]
+    train: list[float]
+    validation: list[float]
+    best_epoch: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the record."""
+        return {
+            "best_epoch": self.best_epoch,
+            "train_loss": self.train,
+            "validation_loss": self.validation,
+        }
+
+
+def steps_of(texts: Texts, config: TextNetworkConfig) -> int:
+    """How many steps an epoch has."""
+    return math.ceil(len(texts.fit) / config.batch_size)
+
+
+def tune(
+    network: AdaptedNetwork,
+    texts: Texts,
+    config: TextNetworkConfig,
+    *,
+    seed: int,
+    advance: Advance,
+) -> Tuned:
+    """Train from where the network stands.
+
+    Raises:
+        FitError: The losses aren't finite.
+    """
+    random = np.random.default_rng(seed)
+    optimiser = torch.optim.AdamW(
+        network.parameters, lr=config.learning_rate, weight_decay=config.weight_decay
+    )
+    total = steps_of(texts, config) * config.epochs
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, _rate(total, config.warmup))
+    losses, validation, best = list[float](), list[float](), dict[str, NDArray[np.float32]]()
+    best_epoch = -1
+    with network.training(seed):
+        for epoch in range(config.epochs):
+            step = _Step(network, texts, optimiser, schedule)
+            each = []
+            for rows in _orders(texts, config.batch_size, random):
+                each.append(step(rows))
+                advance(note=f"loss {each[-1]:.3f}")
+            losses.append(float(np.mean(each)))
+            validation.append(_validate(network, texts))
+            if not math.isfinite(losses[-1] + validation[-1]):
+                raise FitError("the losses aren't finite; lower learning_rate")
+            if validation[-1] < (validation[best_epoch] if best else math.inf):
+                best_epoch, best = epoch, network.arrays()
+            if epoch - best_epoch >= config.patience:
+                break
+    advance(total - steps_of(texts, config) * len(losses))
+    return Tuned(best, losses, validation, best_epoch)
+
+
+def _rate(total: int, warmup: float) -> Callable[[int], float]:
+    """The learning rate as a share of its highest: up during the warm-up, then down to 0."""
+    rising = max(1, round(total * warmup))
+
+    def rate(step: int) -> float:
+        return min((step + 1) / rising, (total - step) / max(1, total - rising))
+
+    return rate
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """One step of the optimiser."""
+
+    network: AdaptedNetwork
+    texts: Texts
+    optimiser: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+
+    def __call__(self, rows: Sequence[int]) -> float:
+        loss, count = _loss(self.network, self.texts, rows)
+        self.optimiser.zero_grad()
+        torch.autograd.backward([loss / count])
+        torch.nn.utils.clip_grad_norm_(self.network.parameters, _LONGEST_GRADIENT)
+        self.optimiser.step()
+        self.schedule.step()
+        return loss.item() / count
+
+
+def _orders(texts: Texts, batch_size: int, random: np.random.Generator) -> Iterator[Sequence[int]]:
+    """The fitting rows in batches, those of a batch of similar length, in random order."""
+    order = random.permutation(texts.fit)
+    lengths = np.array([len(prompt.ids) for prompt in texts.prompts])
+    parts: list[list[int]] = []
+    for start in range(0, len(order), batch_size * _BATCHES_SORTED):
+        pool = order[start : start + batch_size * _BATCHES_SORTED]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        parts += [pool[i : i + batch_size].tolist() for i in range(0, len(pool), batch_size)]
+    for number in random.permutation(len(parts)).tolist():
+        yield parts[number]
+
+
+def _loss(network: AdaptedNetwork, texts: Texts, rows: Sequence[int]) -> tuple[Tensor, int]:
+    """The cross-entropy in nats summed over the labels of these rows, and how many there are."""
+    logits = network.logits([texts.prompts[row] for row in rows])
+    present = texts.present[rows]
+    labels = torch.from_numpy(np.nan_to_num(texts.correct[rows])).to(logits)
+    each = binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    mask = torch.from_numpy(present).to(logits)
+    return (each * mask).sum(), max(1, int(present.sum()))
+
+
+def _validate(network: AdaptedNetwork, texts: Texts) -> float:
+    """The mean loss of the held-out rows, without dropout."""
+    prompts = [texts.prompts[row] for row in texts.held]
+    lengths = [len(prompt.ids) for prompt in prompts]
+    total, labels = 0.0, 0
+    with network.evaluating(), torch.no_grad():
+        for part in batches(lengths, network.encoder.batch_tokens):
+            rows = [int(texts.held[place]) for place in part]
+            loss, _ = _loss(network, texts, rows)
+            total, labels = total + loss.item(), labels + int(texts.present[rows].sum())
+    return total / max(1, labels)
+
+
+PerTarget = Float64[NDArray[np.float64], " target"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Labels:
+    """The labels of the train part.
+
+    Attributes:
+        correct: NaN where missing, and in the columns of targets that can't be learned.
+        learned: Which targets have two different labels.
+        logits: Of each target's share of right answers, by the rule of succession.
+        notes: Which targets can't be learned.
+    """
+
+    correct: Float64[NDArray[np.float64], "query target"]
+    learned: Bool[NDArray[np.bool_], " target"]
+    logits: PerTarget
+    notes: tuple[str, ...]
+
+
+def fit_text_network(
+    train: RoutingDataset, config: TextNetworkConfig, *, seed: int, progress: Progress
+) -> TextNetwork:
+    """Tune a network on the train part.
+
+    Queries without a usable label are left out. A target whose labels are all the same, or all
+    missing, gets the logit of its share of right answers.
+
+    Raises:
+        ConfigError: The network can't be loaded, or an option doesn't suit it.
+        FitError: There is nothing to learn from, or the losses aren't finite.
+        MissingExtraError: peft isn't installed.
+    """
+    labels = _labels(train)
+    encoder = load_encoder(
+        config.network, revision=config.revision, max_tokens=config.max_tokens, dtype="float32"
+    )
+    if not isinstance(encoder, HubEncoder):
+        raise ConfigError(f"the network {config.network!r} can't be tuned; name a hub id or folder")
+    shared = config.mode == "shared"
+    network = AdaptedNetwork(
+        encoder,
+        outputs=len(train.pool.names) if shared else 1,
+        pool=config.pool,
+        modules=config.modules,
+        rank=config.rank,
+        alpha=config.alpha,
+        dropout=config.dropout,
+    )
+    texts = _texts(train, labels, encoder, config, seed)
+    tuned = (_tune_shared if shared else _tune_each)(network, texts, labels, config, seed, progress)
+    return TextNetwork(
+        names=train.pool.names,
+        made_by=encoder.provenance,
+        mode=config.mode,
+        pool=config.pool,
+        adaption=Adaption.of(network, rank=config.rank, alpha=config.alpha),
+        arrays={name: np.stack([t.arrays[name] for t in tuned]) for name in tuned[0].arrays},
+        report={"networks": [t.to_dict() for t in tuned], "notes": list(labels.notes)},
+        source=config.network,
+    )
+
+
+def _labels(train: RoutingDataset) -> _Labels:
+    correct = np.asarray(train.correct, dtype=np.float64)
+    present = ~np.isnan(correct)
+    low = np.where(present, correct, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(present, correct, -np.inf).max(axis=0, initial=-np.inf)
+    learned = np.asarray(low < high)
+    if not learned.any():
+        raise FitError(
+            "no target has two different labels, so there is nothing to learn; "
+            "add queries that a target answers correctly and queries that it doesn't"
+        )
+    counts, sums = present.sum(axis=0), np.nansum(correct, axis=0)
+    none = counts == 0
+    rates = np.where(none, sums.sum() + 1, sums + 1) / np.where(none, counts.sum() + 2, counts + 2)
+    notes = [
+        f"{train.pool.names[i]} can't be learned: it lacks two different labels; "
+        f"it is given {rates[i]:.3f}"
+        for i in np.flatnonzero(~learned).tolist()
+    ]
+    kept = np.where(learned, correct, np.nan)
+    return _Labels(kept, learned, np.asarray(logit(rates)), tuple(notes))
+
+
+def _texts(
+    train: RoutingDataset,
+    labels: _Labels,
+    encoder: HubEncoder,
+    config: TextNetworkConfig,
+    seed: int,
+) -> Texts:
+    """The rows with a label, in an order that the dataset's doesn't change."""
+    keys = train.prompt_keys
+    rows = np.flatnonzero(~np.isnan(labels.correct).all(axis=1)).tolist()
+
+    def content(row: int) -> tuple[str, bytes]:
+        return keys[row], np.nan_to_num(labels.correct[row], nan=-1.0).tobytes()
+
+    rows.sort(key=content)
+    prompts = encoder.tokenize([train.queries[row] for row in rows])
+    fit, held = _hold_out([keys[row] for row in rows], config.validation, seed)
+    return Texts(prompts, labels.correct[rows], fit, held)
+
+
+def _hold_out(keys: list[str], share: float, seed: int) -> tuple[Rows, Rows]:
+    """The rows to fit on and to hold out; equal prompts stay together, a single one does both."""
+    distinct = sorted(set(keys))
+    everything = np.arange(len(keys))
+    if len(distinct) == 1:
+        return everything, everything
+    count = min(max(round(share * len(distinct)), 1), len(distinct) - 1)
+    drawn = np.random.default_rng(seed).permutation(len(distinct))[:count]
+    chosen = {distinct[i] for i in drawn.tolist()}
+    held = np.array([key in chosen for key in keys])
+    return everything[~held], everything[held]
+
+
+def _tune_shared(
+    network: AdaptedNetwork,
+    texts: Texts,
+    labels: _Labels,
+    config: TextNetworkConfig,
+    seed: int,
+    progress: Progress,
+) -> list[Tuned]:
+    network.begin(labels.logits.astype(np.float32), seed)
+    with progress.task("tuning", total=steps_of(texts, config) * config.epochs) as advance:
+        tuned = tune(network, texts, config, seed=seed, advance=advance)
+    weight, bias = tuned.arrays["head.weight"], tuned.arrays["head.bias"]
+    weight[~labels.learned] = 0
+    bias[~labels.learned] = labels.logits[~labels.learned]
+    return [tuned]
+
+
+def _tune_each(
+    network: AdaptedNetwork,
+    texts: Texts,
+    labels: _Labels,
+    config: TextNetworkConfig,
+    seed: int,
+    progress: Progress,
+) -> list[Tuned]:
+    parts: dict[int, Texts] = {i: texts.only(i) for i in np.flatnonzero(labels.learned).tolist()}
+    total = sum(steps_of(part, config) for part in parts.values()) * config.epochs
+    draws: list[Any] = np.random.SeedSequence(seed).generate_state(len(labels.learned)).tolist()
+    tuned = []
+    with progress.task("tuning", total=total) as advance:
+        for i, draw in enumerate(draws):
+            network.begin(labels.logits[i : i + 1].astype(np.float32), draw)
+            if i in parts:
+                tuned.append(tune(network, parts[i], config, seed=draw, advance=advance))
+            else:
+                tuned.append(Tuned(network.arrays(), [], [], -1))
+    return tuned

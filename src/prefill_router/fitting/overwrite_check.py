@@ -1,0 +1,59 @@
+"""Where a fitted router goes: another router that stands there isn't replaced by mistake."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic_core import to_jsonable_python
+
+from prefill_router.activations import Activations
+from prefill_router.data import RoutingDataset, Split
+from prefill_router.encoders import recorded_name
+from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.fitting.fit import draw
+from prefill_router.fitting.recipe import FitConfig
+from prefill_router.router import Router
+from prefill_router.router.storage import is_router
+
+
+def check_same_fit(
+    folder: Path,
+    dataset: RoutingDataset,
+    stores: Sequence[Activations],
+    *,
+    config: FitConfig,
+    drawn: Split | None,
+) -> None:
+    """Check that a folder holds no router, or what the same fit made.
+
+    Args:
+        folder: Where the router goes.
+        dataset: As in `fit_router`; so the others.
+        stores: States.
+        config: The options.
+        drawn: The split; None where it is drawn.
+
+    Raises:
+        ConfigError: Another router stands there, or one whose prices were changed since.
+    """
+    if not is_router(folder):
+        return
+    try:
+        there = Router.load(folder)
+    except PrefillRouterError:
+        raise ConfigError(f"{folder} is a router that can't be read; {_MEND}") from None
+    needed = {recorded_name(need.encoder) for need in config.recipe.needs}
+    encoders = {store.provenance.encoder for store in stores} | needed
+    if (
+        there.record.trained_on.fingerprint != dataset.fingerprint
+        or there.record.options != to_jsonable_python(config.to_dict())
+        or there.split != (drawn or draw(dataset, config))
+        or there.is_repriced
+        or not {one.encoder for one in there.features.provenances} <= encoders
+    ):
+        raise ConfigError(
+            f"{folder} is another router, fitted on {there.record.created} on other data or with "
+            f"other options, or repriced since; {_MEND}"
+        )
+
+
+_MEND = "name another folder, or say --overwrite"

@@ -1,0 +1,319 @@
+"""The application: every route, its description, and the guard before it.
+
+Its own endpoints are the decision without the call, feedback, models, reload, health and metrics.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Annotated, Any, final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+
+from prefill_router import __version__
+from prefill_router.errors import DataError, PrefillRouterError, StoreError
+from prefill_router.gateway.api.openapi import (
+    ERROR,
+    PATHS,
+    body_schema,
+    operation,
+    page_paths,
+    plain_paths,
+    wishes,
+)
+from prefill_router.gateway.api.passthrough_routes import passthrough_routes
+from prefill_router.gateway.api.routed_calls import RoutedEndpoint, dry_run
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard import KEY, ClientKey, Guard, address_of, error_handlers
+from prefill_router.gateway.page import page_routes
+from prefill_router.gateway.page.numbers import PageNumbers
+from prefill_router.gateway.protocol import ROUTING_NAMES
+from prefill_router.gateway.receipts import Feedback, is_recorded
+from prefill_router.gateway.runtime.configuration import LoadedGateway, Snapshot
+from prefill_router.gateway.runtime.gateway import Gateway, health_checks
+from prefill_router.gateway.telemetry import with_fields
+from prefill_router.targets import Target
+
+_log = logging.getLogger(__name__)
+_Handler = Callable[[Request, Any], Awaitable[Response]]
+_TOLD = "An OpenAI-compatible server that sends each request to the target a router picks."
+
+
+def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
+    """The whole application (ASGI).
+
+    Args:
+        gateway: Started before the first request comes.
+        loaded: What it begins with.
+    """
+    settings = loaded.settings
+    guard = Guard(
+        application(gateway),
+        listen=settings.listen,
+        limits=settings.limits,
+        keys=loaded.keys,
+        key_limits=gateway.key_limits,
+        room=gateway.room,
+        refused=lambda refusal, address: _refused(gateway, refusal, address),
+    )
+    gateway.on_reload.append(
+        lambda new: guard.use(listen=settings.listen, limits=new.settings.limits, keys=new.keys)
+    )
+    return guard
+
+
+def application(gateway: Gateway) -> FastAPI:
+    """Every route, without the guard."""
+    handlers: dict[Any, Any] = {**error_handlers(), RequestValidationError: _invalid}
+    handlers[RefusalError] = _counted(gateway, handlers[RefusalError])
+    app = FastAPI(
+        title="prefill-router",
+        version=__version__,
+        description=_TOLD,
+        docs_url=None,  # its page would be fetched from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=handlers,
+    )
+    forwarded = [
+        Route(path, RoutedEndpoint(gateway, endpoint), methods=["POST"])
+        for endpoint, path in PATHS.items()
+    ]
+    app.router.routes.extend(forwarded + passthrough_routes(gateway))
+    app.include_router(operations(gateway))
+    app.router.routes.extend(page_routes(PageNumbers(gateway)))
+    app.openapi = _described(app.openapi)  # type: ignore[method-assign]
+    return app
+
+
+def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """FastAPI's own description, and that of the routes which it doesn't see."""
+
+    @cache
+    def describe() -> dict[str, Any]:
+        document = openapi()
+        for endpoint, path in PATHS.items():
+            document["paths"].setdefault(path, {"post": operation(endpoint)})
+        document["paths"].update(plain_paths())
+        document["paths"].update(page_paths())
+        return document
+
+    return describe
+
+
+def _counted(gateway: Gateway, reply: _Handler) -> _Handler:
+    """Tell metrics and the log of what is refused once the guard has let it through."""
+
+    async def refuse(request: Request, error: Any) -> Response:
+        _refused(gateway, error, address_of(request.scope), path=_route(request))
+        return await reply(request, error)
+
+    return refuse
+
+
+def _refused(gateway: Gateway, error: RefusalError, address: str | None, **more: str) -> None:
+    gateway.metrics.refused(error.status)
+    fields = {**more, "status": error.status, "code": error.code, "address": address}
+    _log.info("refused", extra=with_fields(fields))
+
+
+def _route(request: Request) -> str:
+    """The path that a request's route has, never what was sent; empty where there is none."""
+    found = request.scope.get("route")
+    if found is None:  # only FastAPI's own leave theirs there
+        fit = (r for r in request.app.routes if r.matches(request.scope)[0] is Match.FULL)
+        found = next(fit, None)
+    return getattr(found, "path", "")
+
+
+async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    """What a body lacks, without quoting it."""
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    told = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in found)
+    refusal = RefusalError(told or "the request can't be read", status=400)
+    return JSONResponse(refusal.body(), status_code=refusal.status)
+
+
+_REPLIES: dict[int | str, dict[str, Any]] = {"default": ERROR}
+
+
+@final
+class FeedbackBody(BaseModel):
+    """How good somebody found an answer.
+
+    Attributes:
+        id: The decision's, from the reply's headers.
+        score: From 0, wrong, to 1, right.
+        source: Who says so; of each source the latest score counts.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+    score: Annotated[float, Field(ge=0, le=1)]
+    source: Annotated[str, Field(min_length=1, max_length=200)] = "user"
+
+
+def operations(gateway: Gateway) -> APIRouter:
+    """The routes, all but those that forward and those of the page."""
+    routes = APIRouter()
+    _of_clients(routes, gateway)
+    _of_operators(routes, gateway)
+    return routes
+
+
+def _of_clients(routes: APIRouter, gateway: Gateway) -> None:
+    @routes.get("/v1/models", tags=["models"], summary="Targets, and names that route")
+    async def models(request: Request) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": models_of(gateway, request.scope.get(KEY))})
+
+    @routes.get(
+        "/v1/models/{name:path}", tags=["models"], responses=_REPLIES, summary="One of them"
+    )
+    async def model(request: Request, name: str) -> JSONResponse:
+        found = [row for row in models_of(gateway, request.scope.get(KEY)) if row["id"] == name]
+        if not found:
+            raise RefusalError("no such model; see /v1/models", status=404, code="model_not_found")
+        return JSONResponse(found[0])
+
+    body = {"required": True, "content": {"application/json": {"schema": body_schema("chat")}}}
+
+    @routes.post(
+        "/v1/route",
+        tags=["routing"],
+        responses=_REPLIES,
+        summary="The decision without the call",
+        openapi_extra={"requestBody": body, "parameters": wishes()},
+    )
+    async def route(request: Request) -> JSONResponse:
+        return await dry_run(gateway, request)
+
+    @routes.post(
+        "/v1/feedback", tags=["routing"], responses=_REPLIES, summary="How good an answer was"
+    )
+    async def feedback(request: Request, body: FeedbackBody) -> JSONResponse:
+        try:
+            said = Feedback(id=body.id, score=body.score, source=body.source, at=time.time())
+        except DataError as error:
+            raise RefusalError(str(error)) from None
+        if not await _may_be_told(gateway, body.id, request.scope.get(KEY)):
+            raise RefusalError(
+                "no such decision of yours; its id is in the reply's headers",
+                status=404,
+                code="unknown_decision",
+                param="id",
+            )
+        kept = await gateway.writer.keep(said)
+        return JSONResponse({"id": body.id, "kept": kept}, status_code=200 if kept else 503)
+
+
+def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
+    @routes.post(
+        "/admin/reload",
+        tags=["operating"],
+        responses=_REPLIES,
+        summary="Read router, pool, prices and settings again",
+    )
+    async def reload() -> JSONResponse:
+        try:
+            loaded = await gateway.reload()
+        except PrefillRouterError as error:
+            raise RefusalError(
+                f"all stays as it was: {error}", status=409, code="reload_failed"
+            ) from None
+        return JSONResponse(
+            {
+                "router": loaded.light.fingerprint,
+                "prices_date": loaded.pool.prices_date,
+                "warnings": loaded.warnings,
+            }
+        )
+
+    health = health_checks(gateway)
+
+    @routes.get("/health", tags=["operating"], responses=_REPLIES, summary="Whether it is alive")
+    async def alive() -> JSONResponse:
+        report = health.alive()
+        return JSONResponse(report.value, status_code=report.status)
+
+    routes.head("/health", include_in_schema=False)(alive)
+
+    @routes.get("/ready", tags=["operating"], responses=_REPLIES, summary="Whether it answers")
+    async def ready() -> JSONResponse:
+        gateway.is_watched = True
+        report = health.ready()
+        router = {"verdict": gateway.live.loaded.light.verdict}
+        return JSONResponse({**report.value, "router": router}, status_code=report.status)
+
+    routes.head("/ready", include_in_schema=False)(ready)
+
+    @routes.get("/metrics", tags=["operating"], summary="Metrics, for Prometheus")
+    async def metrics(request: Request) -> Response:
+        content, kind = gateway.metrics.render(request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": kind})
+
+
+async def _may_be_told(gateway: Gateway, decision: str, key: ClientKey | None) -> bool:
+    """Whether there is a receipt of a decision, and who asks may score it.
+
+    A key's holder may score what was decided for that key, an admin everything. What is another
+    key's is looked for as long as what never was, so that nobody learns of it.
+
+    Raises:
+        RefusalError: That can't be read now; without keys, or of an admin, it is taken for granted.
+    """
+    owner = None if key is None or key.admin else key.name
+    recent = gateway.recent.find(decision)
+    if recent is not None and owner in (None, recent.key):
+        return True
+    try:
+        if not gateway.writer.healthy:
+            raise StoreError("the receipts' database is away")
+        return await asyncio.to_thread(is_recorded, gateway.receipts_url, decision, key=owner)
+    except StoreError:
+        if owner is None:
+            return True
+        raise RefusalError(
+            "receipts can't be read now, so whose decision this is isn't known; send it again",
+            status=503,
+            kind="server_error",
+            code="unavailable",
+            headers={"retry-after": "5"},
+        ) from None
+
+
+def models_of(gateway: Gateway, key: ClientKey | None) -> list[dict[str, Any]]:
+    """The rows that a client sees: of the targets, those that its key may use."""
+    live = gateway.live
+    allowed = None if key is None else key.targets
+    names = dict.fromkeys((*ROUTING_NAMES, *live.settings.routing.names))
+    targets_come_first = (name for name in names if name not in live.loaded.pool.names)
+    routing = [_model(name, "prefill-router", gateway.began) for name in targets_come_first]
+    targets = [
+        {
+            **_model(t.name, live.loaded.pool.provider_of(t.name).name, gateway.began),
+            **_can(live, t),
+        }
+        for t in live.loaded.pool
+        if allowed is None or t.name in allowed
+    ]
+    return [*routing, *targets]
+
+
+def _model(name: str, owner: str, created: float) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
+
+
+def _can(live: Snapshot, target: Target) -> dict[str, Any]:
+    return {
+        "context_length": target.context_tokens,
+        "accepts": list(target.accepts),
+        "serves": list(live.loaded.pool.serves(target.name)),
+        "input_price": target.input_price,
+        "output_price": target.output_price,
+    }

@@ -1,0 +1,274 @@
+"""Calls that go to a target undecided, and its answer back, as they are (ASGI).
+
+They are those about a stored response, and counts of tokens. They cost nothing and nothing of them
+is learned from, so that no receipt is kept: they are counted, logged and traced.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+from urllib.parse import parse_qs, quote
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from prefill_router.gateway.api.request_scope import (
+    headers_on,
+    query_of,
+    read_incoming,
+    request_scope,
+    target_header,
+)
+from prefill_router.gateway.api.routed_calls import check_streams, decide, forward
+from prefill_router.gateway.decide import RoutingRequest
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard import KEY, ClientKey
+from prefill_router.gateway.protocol import read_preferences
+from prefill_router.gateway.proxy import ForwardRequest, Header
+from prefill_router.gateway.records import RequestOutcome, TargetAttempt
+from prefill_router.gateway.runtime.configuration import Snapshot
+from prefill_router.gateway.runtime.gateway import Gateway
+from prefill_router.gateway.telemetry import Trace, with_fields
+from prefill_router.targets import Endpoint
+
+_log = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PassthroughRequest:
+    """A plain request.
+
+    Attributes:
+        gateway: The gateway.
+        live: What it goes on with.
+        scope: Of ASGI.
+        body: All of it.
+        at: When it came, seconds since 1970.
+    """
+
+    gateway: Gateway
+    live: Snapshot
+    scope: Scope
+    body: bytes
+    at: float
+
+    @property
+    def key(self) -> ClientKey | None:
+        """The client's key."""
+        found: ClientKey | None = self.scope.get(KEY)
+        return found
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PassthroughDestination:
+    """Where a plain request goes.
+
+    Attributes:
+        endpoint: By whose address.
+        below: What follows its path, percent-encoded.
+        order: The targets that may be asked, the first one first.
+        bodies: The body for a target, by its name.
+        stream: Whether a stream is asked for.
+        lacking: The statuses by which a target says that it has no such call; the next is asked.
+    """
+
+    endpoint: Endpoint
+    below: str
+    order: tuple[str, ...]
+    bodies: Callable[[str], bytes]
+    stream: bool = False
+    lacking: frozenset[int] = frozenset()
+
+
+@final
+class PassthroughEndpoint:
+    """The plain calls of one path.
+
+    Args:
+        gateway: The gateway.
+        names: What each method is called in metrics and the log.
+        find: Finds where a request goes, or refuses it.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        names: Mapping[str, str],
+        find: Callable[[PassthroughRequest], Awaitable[PassthroughDestination]],
+    ) -> None:
+        self._gateway, self._names, self._find = gateway, names, find
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; the guard has read its body."""
+        at, gateway = time.time(), self._gateway
+        body: bytes = (await receive()).get("body", b"")
+        with request_scope(gateway, scope["headers"], at=at) as (live, trace):
+            asked = PassthroughRequest(gateway=gateway, live=live, scope=scope, body=body, at=at)
+            errand = await self._find(asked)
+            check_streams(gateway, stream=errand.stream)
+            call = _call(
+                asked, errand, _PassthroughReport(asked, self._names[scope["method"]], trace), trace
+            )
+            await forward(gateway, live, call, receive, send)
+
+
+def _call(
+    asked: PassthroughRequest,
+    errand: PassthroughDestination,
+    telling: "_PassthroughReport",
+    trace: Trace | None,
+) -> ForwardRequest:
+    return ForwardRequest(
+        endpoint=errand.endpoint,
+        method=asked.scope["method"].encode(),
+        below=errand.below.encode(),
+        query=query_of(asked.scope),
+        is_plain=True,
+        lacking=errand.lacking,
+        bodies=errand.bodies,
+        order=errand.order,
+        stream=errand.stream,
+        headers=headers_on(asked.live, asked.scope["headers"], trace),
+        reply_headers=_reply_headers,
+        finished=telling.finished,
+    )
+
+
+@final
+class _PassthroughReport:
+    """Tells metrics, the log and the trace of a request that has ended."""
+
+    def __init__(self, asked: PassthroughRequest, name: str, trace: Trace | None) -> None:
+        self._key = None if asked.key is None else asked.key.name
+        self._gateway, self._name, self._trace = asked.gateway, name, trace
+
+    async def finished(self, outcome: RequestOutcome) -> None:
+        self._gateway.metrics.passed(self._name, outcome)
+        fields = {
+            "call": self._name,
+            "target": outcome.target,
+            "outcome": outcome.kind,
+            "status": outcome.status,
+            "attempts": len(outcome.attempts),
+            "seconds": round(outcome.total_seconds, 6),
+            "key": self._key,
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        _log.info("plain call", extra=with_fields(known))
+        if self._trace is not None:
+            self._trace.end_passed(self._name, outcome, at=time.time())
+
+
+def _reply_headers(target: str | None, attempts: tuple[TargetAttempt, ...]) -> list[Header]:
+    del attempts
+    return [] if target is None else [target_header(target)]
+
+
+STORED: Mapping[str, Mapping[str, str]] = {
+    "": {"GET": "retrieve", "DELETE": "delete"},
+    "/input_items": {"GET": "input_items"},
+    "/cancel": {"POST": "cancel"},
+}
+"""The calls about a stored response, by what follows it in the path, and their methods."""
+COUNTED: Mapping[str, tuple[Endpoint, str]] = {
+    "/v1/messages/count_tokens": ("messages", "/count_tokens"),
+    "/v1/responses/input_tokens": ("responses", "/input_tokens"),
+}
+"""The counts of tokens: by their path, the call that they are about and what follows its path."""
+_LACKING = frozenset((404, 405, 501))
+
+
+def passthrough_routes(gateway: Gateway) -> list[Route]:
+    """The routes of all plain calls."""
+    counts = [
+        Route(
+            path,
+            PassthroughEndpoint(
+                gateway, {"POST": "count_tokens"}, partial(_count, endpoint=endpoint, below=below)
+            ),
+            methods=["POST"],
+        )
+        for path, (endpoint, below) in COUNTED.items()
+    ]
+    about = [
+        Route(
+            f"/v1/responses/{{id}}{below}",
+            PassthroughEndpoint(gateway, names, partial(_stored, below=below)),
+            methods=list(names),
+        )
+        for below, names in STORED.items()
+    ]
+    return counts + about
+
+
+async def _stored(asked: PassthroughRequest, *, below: str) -> PassthroughDestination:
+    """To the target that keeps the response which the path names.
+
+    Raises:
+        RefusalError: 404, nobody is known to keep it for this key.
+    """
+    scope = asked.scope
+    name: str = scope["path_params"]["id"]
+    if not name.strip("."):  # it would climb in the target's path
+        raise RefusalError("the path names no response", status=404, code="unknown_response")
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    sent = asked.body if scope["method"] == "POST" else b""
+    return PassthroughDestination(
+        endpoint="responses",
+        below=f"/{quote(name, safe='')}{below}",
+        order=(asked.live.keepers.keeper(name, _question(asked)),),
+        bodies=lambda _: sent,
+        stream=query.get("stream") == ["true"],
+    )
+
+
+async def _count(
+    asked: PassthroughRequest, *, endpoint: Endpoint, below: str
+) -> PassthroughDestination:
+    """To the target that would answer the request itself, or the next that can count.
+
+    Raises:
+        RefusalError: As of the request itself.
+    """
+    gateway, live = asked.gateway, asked.live
+    incoming = read_incoming(
+        endpoint,
+        asked.body,
+        asked.scope["headers"],
+        key=asked.key,
+        settings=live.settings,
+        pool=live.loaded.pool,
+        lam=gateway.lam_set,
+        at=asked.at,
+    )
+    decided = await decide(gateway, live, incoming, counted=False)
+    splicer = incoming.envelope.splicer
+    return PassthroughDestination(
+        endpoint=endpoint,
+        below=below,
+        order=decided.choice.order,
+        bodies=lambda target: live.body_for(target, splicer, endpoint, ask_usage=False),
+        lacking=_LACKING,
+    )
+
+
+def _question(asked: PassthroughRequest) -> RoutingRequest:
+    """Who asks about a response, and which targets may be asked."""
+    key = asked.key
+    allowed = None if key is None or key.targets is None else frozenset(key.targets)
+    names = [n for n in asked.live.loaded.pool.names if allowed is None or n in allowed]
+    wishes = read_preferences(asked.scope["headers"], names)
+    return RoutingRequest(
+        endpoint="responses",
+        at=asked.at,
+        max_tokens=0,  # nothing is written
+        allow=wishes.allow,
+        exclude=wishes.exclude,
+        key=None if key is None else key.name,
+        key_targets=allowed,
+    )

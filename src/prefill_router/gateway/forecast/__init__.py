@@ -1,0 +1,14 @@
+"""Forecasts: the router's encoder and predictor, in a process of their own.
+
+forecaster       what the gateway asks: forecasts, with a deadline, a queue and a cache
+queue            the requests that wait, each prompt once, which come in time, and recent forecasts
+worker_process   the process as its parent sees it, and what goes through the pipes
+worker           the process itself, and its forecasts of a batch
+
+Importing this loads no torch; only the worker does.
+"""
+
+from prefill_router.gateway.forecast.forecaster import Forecaster, ForecasterState, ForecasterStats
+from prefill_router.gateway.forecast.worker_process import NoForecastError
+
+__all__ = ["Forecaster", "ForecasterState", "ForecasterStats", "NoForecastError"]

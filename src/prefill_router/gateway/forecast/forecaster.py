@@ -1,0 +1,322 @@
+"""What the gateway asks for forecasts: a queue and a cache before the encoder's process."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from prefill_router.data import Prompt, prompt_key
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.forecast.messages import (
+    FrameError,
+    WorkerHello,
+    found_of,
+    plain_options,
+    plain_prompt,
+)
+from prefill_router.gateway.forecast.queue import (
+    BatchTimeModel,
+    ForecastCache,
+    ForecastJob,
+    ForecastQueue,
+)
+from prefill_router.gateway.forecast.worker_process import (
+    EncoderGoneError,
+    NoForecastError,
+    WorkerProcess,
+    start_worker,
+)
+from prefill_router.router.decision import Forecast
+from prefill_router.router.states import EncoderSources
+
+ForecasterState = Literal["starting", "ready", "down", "closed"]
+"""`starting`: its process loads the encoder; `down`: it failed, and is started again in a while."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ForecasterStats:
+    """Counts since the start, but for the first three.
+
+    Attributes:
+        state: Whether it gives forecasts now.
+        waiting: Prompts that no batch has taken yet.
+        under_way: Prompts of the batch that is being read.
+        batches: Batches that were answered.
+        encoded: Prompts in them.
+        cache_hits: Requests that were answered from memory.
+        shared: Requests that waited for a prompt which another had asked for already.
+        restarts: How often the encoder's process was started again.
+        busy_seconds: How long it worked on batches.
+    """
+
+    state: ForecasterState
+    waiting: int
+    under_way: int
+    batches: int
+    encoded: int
+    cache_hits: int
+    shared: int
+    restarts: int
+    busy_seconds: float
+
+    @property
+    def mean_batch(self) -> float:
+        """Prompts in a batch; 0 before the first."""
+        return self.encoded / self.batches if self.batches else 0.0
+
+
+_log = logging.getLogger(__name__)
+_LONGEST_PAUSE = 30.0
+_BATCH_CHARACTERS = 1_000_000
+_PATIENCE = 10  # the longest prompts take so many times as long as that of the warm-up
+
+
+@final
+class Forecaster:
+    """Forecasts by an encoder in a process of its own, which is started again when it fails.
+
+    While one batch is read, what comes waits, and goes as the next batch; nothing waits for company
+    otherwise. What would come too late, by how long batches took so far, is refused at once. Equal
+    prompts are read once, and what was read lately is remembered.
+
+    Args:
+        folder: The router's.
+        sources: Where its encoders are found; none may be loaded already.
+        max_queue: So many prompts wait at most.
+        max_batch: So many are read together at most.
+        cache_entries: So many forecasts are remembered; 0 for none.
+        threads: How many the encoder computes with; by default one fewer than cores, so that one is
+            left for the gateway: threads that must wait for a core hold all the others up.
+        reuse_bytes: How much a causal encoder keeps of the beginnings that prompts share, so as not
+            to read them again; 0 for nothing. Prompts of more than 64 tokens are then read one by
+            one.
+        max_characters: Longer prompts count as unreadable: tokenising them would hold all others.
+        hang_seconds: A batch that takes so much longer than batches should means that the process
+            hangs; it is killed.
+        start_seconds: So long may loading take, a download included.
+        pause_seconds: Before a failed process is started again; doubled up to 30 s while it fails.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        sources: EncoderSources | None = None,
+        max_queue: int = 256,
+        max_batch: int = 32,
+        cache_entries: int = 4096,
+        threads: int | None = None,
+        reuse_bytes: int = 0,
+        max_characters: int = 1_000_000,
+        hang_seconds: float = 30.0,
+        start_seconds: float = 600.0,
+        pause_seconds: float = 0.5,
+    ) -> None:
+        self._options = plain_options(
+            Path(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
+        )
+        self._pace = BatchTimeModel()
+        self._waiting = ForecastQueue(
+            most=max_queue, batch=max_batch, characters=_BATCH_CHARACTERS, pace=self._pace
+        )
+        self._memory = ForecastCache(cache_entries)
+        self._max_characters = max_characters
+        self._hang_seconds = hang_seconds
+        self._start_seconds = start_seconds
+        self._first_pause = self._pause = pause_seconds
+        self._state: ForecasterState = "starting"
+        self._hello: WorkerHello | None = None
+        self._link: WorkerProcess | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._arrived = asyncio.Event()
+        self._batches = self._encoded = self._shared = self._restarts = 0
+        self._busy_seconds = 0.0
+
+    @property
+    def state(self) -> ForecasterState:
+        """Whether it gives forecasts now."""
+        return self._state
+
+    @property
+    def hello(self) -> WorkerHello:
+        """What the process said of itself: fingerprint, targets, encoders.
+
+        Raises:
+            ConfigError: It wasn't started yet.
+        """
+        if self._hello is None:
+            raise ConfigError("the forecaster isn't started; await its start() first")
+        return self._hello
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the encoder's process; None where there is none."""
+        return None if self._link is None else self._link.pid
+
+    def stats(self) -> ForecasterStats:
+        """Counts for metrics."""
+        return ForecasterStats(
+            state=self._state,
+            waiting=len(self._waiting),
+            under_way=self._waiting.under_way,
+            batches=self._batches,
+            encoded=self._encoded,
+            cache_hits=self._memory.hits,
+            shared=self._shared,
+            restarts=self._restarts,
+            busy_seconds=self._busy_seconds,
+        )
+
+    async def start(self) -> None:
+        """Start the process, and wait until it is warm.
+
+        Raises:
+            ConfigError: It can't load the router or its encoder; in its own words.
+        """
+        if self._task is not None or self._state == "closed":
+            raise ConfigError("a forecaster is started once; make another")
+        self._link = await start_worker(self._options, seconds=self._start_seconds)
+        self._hello = self._link.hello
+        self._pace.begin(self._hello.prompt_seconds)
+        self._state = "ready"
+        self._task = asyncio.create_task(self._run(self._link))
+
+    async def close(self, *, seconds: float = 5.0) -> None:
+        """Take nothing more, answer what waits for at most `seconds`, and end the process."""
+        self._state = "closed"
+        waiting = [job.found for job in self._waiting.jobs]
+        if waiting:
+            await asyncio.wait(waiting, timeout=seconds)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._state = "closed"
+        self._waiting.end_all("encoder_down")
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+    async def forecast(self, prompt: Prompt, *, seconds: float) -> Forecast:
+        """What the router expects of a prompt.
+
+        Args:
+            prompt: Text or messages.
+            seconds: It isn't waited for longer.
+
+        Raises:
+            NoForecastError: There is none, or not in time; it says why.
+        """
+        key = prompt_key(prompt)
+        held = self._memory.get(key)
+        if held is not None:
+            return held
+        if seconds <= 0:
+            raise NoForecastError("deadline")
+        job = self._waiting.get(key)
+        if job is None:
+            job = self._admit(key, prompt, seconds)
+        else:
+            self._shared += 1
+        return await self._wait_for(job, seconds)
+
+    def _admit(self, key: str, prompt: Prompt, seconds: float) -> ForecastJob:
+        if self._state != "ready":
+            raise NoForecastError("encoder_down")
+        size = len(prompt) if isinstance(prompt, str) else sum(len(m.content) for m in prompt)
+        if size > self._max_characters:
+            raise NoForecastError("unreadable")
+        loop = asyncio.get_running_loop()
+        if not self._waiting.admits(size, now=loop.time(), seconds=seconds):
+            raise NoForecastError("queue_full")
+        job = ForecastJob(key, prompt, size, loop.create_future())
+        self._waiting.add(job)
+        self._arrived.set()
+        return job
+
+    async def _wait_for(self, job: ForecastJob, seconds: float) -> Forecast:
+        job.waiters += 1
+        job.until = max(job.until, asyncio.get_running_loop().time() + seconds)
+        try:
+            await asyncio.wait((job.found,), timeout=seconds)
+        finally:
+            self._waiting.leave(job)
+        if not job.found.done():
+            raise NoForecastError("deadline")
+        found = job.found.result()
+        if isinstance(found, str):
+            raise NoForecastError(found)
+        return found
+
+    async def _run(self, link: WorkerProcess) -> None:
+        """Serve until cancelled; a process that fails is replaced."""
+        while True:
+            watching = asyncio.create_task(self._watch(link))
+            try:
+                await self._serve(link)
+            except EncoderGoneError as error:
+                _log.warning("%s; it is started again", error)
+            finally:
+                watching.cancel()
+                if self._state != "closed":
+                    self._state = "down"
+                self._waiting.end_all("encoder_down")
+            await link.kill()
+            link = await self._start_again()
+
+    async def _watch(self, link: WorkerProcess) -> None:
+        await link.gone.wait()
+        self._arrived.set()
+
+    async def _serve(self, link: WorkerProcess) -> None:
+        while True:
+            await self._arrived.wait()
+            if link.gone.is_set():
+                raise EncoderGoneError(f"the encoder's process ended: {await link.last_words()}")
+            batch = self._waiting.take(asyncio.get_running_loop().time())
+            if not batch:
+                self._arrived.clear()
+                continue
+            await self._read(link, batch)
+            self._waiting.settled(asyncio.get_running_loop().time())
+            self._pause = self._first_pause
+
+    async def _read(self, link: WorkerProcess, batch: list[ForecastJob]) -> None:
+        limit = self._hang_seconds + _PATIENCE * link.hello.prompt_seconds * len(batch)
+        try:
+            async with asyncio.timeout(limit):
+                answer = await link.ask({"prompts": [plain_prompt(job.prompt) for job in batch]})
+            count, targets = len(batch), len(self.hello.targets)
+            found = found_of(answer["found"], count=count, targets=targets)
+            self._busy_seconds += float(answer["seconds"])
+        except TimeoutError:
+            raise EncoderGoneError(
+                f"a batch of {len(batch)} took the encoder's process over {limit:.0f} s"
+            ) from None
+        except (FrameError, LookupError, TypeError, ValueError):
+            raise EncoderGoneError("the encoder's process answers with no forecasts") from None
+        self._batches += 1
+        self._encoded += len(batch)
+        for job, one in zip(batch, found, strict=True):
+            if isinstance(one, Forecast):
+                self._memory.put(job.key, one)
+            job.end(one)
+
+    async def _start_again(self) -> WorkerProcess:
+        while True:
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._state = "starting"
+            try:
+                self._link = link = await start_worker(self._options, seconds=self._start_seconds)
+            except ConfigError as error:
+                _log.warning("the encoder's process can't be started: %s", error)
+            else:
+                if link.hello.fingerprint == self.hello.fingerprint:
+                    self._restarts += 1
+                    self._state = "ready"
+                    return link
+                _log.error("the router's folder holds another router now; reload the gateway")
+                await link.kill()
+            self._state = "down"

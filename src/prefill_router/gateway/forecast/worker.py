@@ -1,0 +1,224 @@
+"""The process that encodes: `python -m prefill_router.gateway.forecast.worker`.
+
+It is told what to load in its first frame, greets once it is warm, then answers one frame with one
+until its standard input ends. In a batch one bad prompt spoils no other's forecast. Nothing of a
+prompt ever goes to its log.
+"""
+
+import faulthandler
+import logging
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from prefill_router.data import Prompt
+from prefill_router.errors import CorruptError, PrefillRouterError, PromptError, UpstreamError
+from prefill_router.gateway.forecast.messages import (
+    ForecastResult,
+    WorkerHello,
+    pack_frame,
+    plain_found,
+    prompt_of,
+    read_frame,
+    sources_of,
+)
+from prefill_router.router import Router
+from prefill_router.router.storage import fingerprint
+
+_log = logging.getLogger(__name__)
+_PLACE = re.compile(r"request (\d+)")
+# What libraries raise on a prompt that they choke on, and where memory runs out.
+_FAILURES = (
+    PrefillRouterError,
+    RuntimeError,
+    MemoryError,
+    ValueError,
+    TypeError,
+    LookupError,
+    OSError,
+)
+
+
+def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[ForecastResult]:
+    """What is expected of each prompt, or why it can't be said; encoded together.
+
+    A prompt that can't be encoded is left out, and the others are tried again; after any other
+    failure they are read one by one.
+    """
+    found: list[ForecastResult] = ["unreadable"] * len(prompts)
+    left = list(range(len(prompts)))
+    while left:
+        try:
+            forecasts = router.forecast_many([prompts[i] for i in left])
+        except PromptError as error:
+            place = _place(error, len(left))
+            if place is None:
+                return [_alone(router, prompt) for prompt in prompts]
+            del left[place]
+        except _FAILURES as error:
+            _log.warning("a batch of %d failed: %s", len(left), type(error).__name__)
+            for i in left:
+                found[i] = _alone(router, prompts[i])
+            return found
+        else:
+            for i, forecast in zip(left, forecasts, strict=True):
+                found[i] = forecast
+            return found
+    return found
+
+
+def reusing_beginnings(router: Router, most_bytes: int) -> Router:
+    """The router, its encoders keeping what they made of shared beginnings, where they can.
+
+    On a GPU nothing is kept: prompts would be read one by one there, and batches pay more.
+    """
+    if not router.features.provenances or _on_gpu(router.sources.device):
+        return router
+    from prefill_router.encoders.prefix_encoder import with_prefix_reuse
+
+    loaded = tuple(
+        with_prefix_reuse(router.encoder(provenance), most_bytes=most_bytes)
+        for provenance in router.features.provenances
+    )
+    return router.with_sources(replace(router.sources, loaded=loaded))
+
+
+def _on_gpu(device: str | None) -> bool:
+    import torch
+
+    return torch.cuda.is_available() if device is None else not device.startswith("cpu")
+
+
+def still_works(router: Router) -> bool:
+    """Whether an ordinary prompt can be read: a GPU that failed once, say, never does again."""
+    try:
+        router.forecast_many(["How are you?"])
+    except _FAILURES as error:
+        _log.warning("an ordinary prompt failed too: %s", type(error).__name__)
+        return False
+    return True
+
+
+def _alone(router: Router, prompt: Prompt) -> ForecastResult:
+    try:
+        return router.forecast_many([prompt])[0]
+    except PromptError:
+        return "unreadable"
+    except UpstreamError as error:
+        _log.warning("the encoder's endpoint failed: %s", error.failure)
+        return "encoder_down"
+    except _FAILURES as error:
+        _log.warning("a prompt failed: %s", type(error).__name__)
+        return "unreadable"
+
+
+def _place(error: PromptError, count: int) -> int | None:
+    """Which prompt of the batch it was, from 0."""
+    named = _PLACE.fullmatch(error.query_id)
+    place = None if named is None else int(named[1]) - 1
+    return place if place is not None and 0 <= place < count else None
+
+
+_LONG = "Which of these words comes first in the alphabet? " * 66
+_WARM_UP = ("How are you?", _LONG, _LONG)
+_BROKEN = 3
+
+
+def main() -> int:
+    """Serve; returns the exit status."""
+    source, sink = sys.stdin.buffer, _own_output()
+    faulthandler.enable()
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
+    options = read_frame(source)
+    if options is None:
+        return 0
+    try:
+        router, hello = _load(options)
+    except PrefillRouterError as error:
+        _send(sink, {"error": str(error)})
+        return 1
+    sys.excepthook = _tell_without_words
+    _send(sink, hello.to_dict())
+    return _serve(router, source, sink)
+
+
+def _serve(router: Router, source: BinaryIO, sink: BinaryIO) -> int:
+    while (asked := read_frame(source)) is not None:
+        begun = time.perf_counter()
+        found = forecast_each(router, [prompt_of(prompt) for prompt in asked["prompts"]])
+        seconds = time.perf_counter() - begun
+        _send(sink, {"found": [plain_found(one) for one in found], "seconds": seconds})
+        if all(isinstance(one, str) for one in found) and not still_works(router):
+            return _BROKEN
+    return 0
+
+
+def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
+    """The router, warm, and what is said of it."""
+    begun = time.perf_counter()
+    folder = Path(options["router"])
+    before = ""
+    with suppress(OSError):  # what is missing is told better when it is loaded
+        before = fingerprint(folder)
+    router = Router.load(folder, sources=sources_of(options))
+    if fingerprint(folder) != before:
+        raise CorruptError(f"{folder} was replaced while it was being read; load it again")
+    router.forecast_many(_WARM_UP[:1])  # loads the networks
+    _use_threads(options["threads"])
+    if options["reuse_bytes"]:
+        router = reusing_beginnings(router, options["reuse_bytes"])
+    for prompt in _WARM_UP:
+        started = time.perf_counter()
+        router.forecast_many([prompt])
+    ended = time.perf_counter()
+    hello = WorkerHello(
+        fingerprint=before,
+        targets=router.pool.names,
+        encoders=tuple(dict.fromkeys(p.encoder for p in router.features.provenances)),
+        seconds=ended - begun,
+        prompt_seconds=ended - started,
+    )
+    return router, hello
+
+
+def _use_threads(threads: int | None) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None:  # a router without a network needs none, and importing it takes seconds
+        return
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1) if threads is None else threads)
+
+
+def _own_output() -> BinaryIO:
+    """Standard output, for frames alone: what libraries print goes to standard error."""
+    sys.stdout.flush()
+    own = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return os.fdopen(own, "wb")
+
+
+def _send(sink: BinaryIO, value: Any) -> None:
+    sink.write(pack_frame(value))
+    sink.flush()
+
+
+def _tell_without_words(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Log an unexpected error's kind and place; its message might quote a prompt."""
+    del error
+    frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(trace)]
+    logging.getLogger(__name__).error("%s at %s", kind.__name__, ", ".join(frames))
+
+
+if __name__ == "__main__":
+    status = main()
+    logging.shutdown()
+    os._exit(status)  # taking torch down in good order takes seconds, and nothing is left to keep

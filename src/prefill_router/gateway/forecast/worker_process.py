@@ -1,0 +1,175 @@
+"""The encoder's process as its parent sees it: started, watched, asked and ended."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from contextlib import suppress
+from typing import Any, final
+
+from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.gateway.forecast.messages import (
+    FrameError,
+    WorkerHello,
+    pack_frame,
+    receive_frame,
+)
+from prefill_router.gateway.types import FallbackReason
+
+_log = logging.getLogger(__name__)
+_MODULE = "prefill_router.gateway.forecast.worker"
+_QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+_NOBODY = WorkerHello(fingerprint="", targets=(), encoders=(), seconds=0.0, prompt_seconds=0.0)
+_BUFFER = 1 << 20
+_LONGEST_LINE = 1000
+_END_SECONDS = 2.0
+
+
+@final
+class WorkerProcess:
+    """A process that is ready to be asked. Made by `open_link`.
+
+    Attributes:
+        hello: What it said of itself.
+        gone: Set once it has ended.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.hello = _NOBODY
+        self.gone = asyncio.Event()
+        self._process = process
+        self._last_words: deque[str] = deque(maxlen=5)
+        self._listening = asyncio.create_task(self._listen())
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    async def ask(self, value: Any) -> Any:
+        """Send one frame and wait for the answer.
+
+        Raises:
+            EncoderGoneError: The process has ended, or answers with no frame.
+        """
+        into, out = self._process.stdin, self._process.stdout
+        if into is None or out is None:
+            raise EncoderGoneError("the encoder's process has no pipes")
+        try:
+            into.write(pack_frame(value))
+            await into.drain()
+            return await receive_frame(out)
+        except (OSError, FrameError) as error:
+            raise EncoderGoneError(f"the encoder's process doesn't answer: {error}") from None
+
+    async def close(self) -> None:
+        """Let the process end after what it is at; it is killed where that takes seconds."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await self.gone.wait()
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End the process and whatever it started, now."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        await self.gone.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):  # a grandchild may hold the pipe
+                await self._listening
+
+    async def last_words(self) -> str:
+        """How it ended, and the last lines of its log."""
+        await self.kill()
+        told = " | ".join(self._last_words) or "nothing"
+        return f"exit status {self._process.returncode}; it said: {told}"
+
+    async def _watch(self) -> None:
+        await self._process.wait()
+        self.gone.set()
+
+    async def _listen(self) -> None:
+        """Pass its log on, line by line."""
+        pipe = self._process.stderr
+        rest = b""
+        while pipe is not None and (piece := await pipe.read(_BUFFER)):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self._tell(line)
+            rest = rest[-_LONGEST_LINE:]
+        self._tell(rest)
+
+    def _tell(self, line: bytes) -> None:
+        text = line[:_LONGEST_LINE].decode("utf-8", "replace").strip()
+        if text:
+            self._last_words.append(text)
+            _log.info("encoder: %s", text)
+
+
+async def start_worker(options: Any, *, seconds: float) -> WorkerProcess:
+    """Start a process, and wait until it is warm.
+
+    Args:
+        options: What it is told first, of `exchange.plain_options`.
+        seconds: It is given up after so long.
+
+    Raises:
+        ConfigError: It can't load the router or its encoder; in its own words.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", _MODULE),  # -P: a file in the working folder is no module
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C in the terminal is for the gateway alone
+        limit=_BUFFER,
+        env=_QUIET | os.environ,
+    )
+    link = WorkerProcess(process)
+    is_ready = False
+    try:
+        async with asyncio.timeout(seconds):
+            link.hello = _hello(await link.ask(options))
+        is_ready = True
+    except TimeoutError:
+        raise ConfigError(
+            f"the encoder's process wasn't ready within {seconds:g} s; is its disk or its GPU busy?"
+        ) from None
+    except (EncoderGoneError, FrameError):
+        raise ConfigError(
+            f"the encoder's process ended before it was ready: {await link.last_words()}"
+        ) from None
+    finally:
+        if not is_ready:
+            await link.kill()
+    return link
+
+
+def _hello(answer: Any) -> WorkerHello:
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        raise ConfigError(answer["error"])
+    return WorkerHello.from_dict(answer)
+
+
+@final
+class NoForecastError(PrefillRouterError):
+    """There is no forecast of a request, or not in time.
+
+    Attributes:
+        reason: Why.
+    """
+
+    def __init__(self, reason: FallbackReason) -> None:
+        super().__init__(f"there is no forecast of this request: {reason}")
+        self.reason: FallbackReason = reason
+
+
+@final
+class EncoderGoneError(PrefillRouterError):
+    """The encoder's process ended, hangs, or says what makes no sense."""

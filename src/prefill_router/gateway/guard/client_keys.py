@@ -1,0 +1,304 @@
+"""Clients' keys: which there are, what each may do, whose a request bears, and the file of them.
+
+keys:
+  - name: alice
+    sha256: 5f4d...          # of the key; the key itself is shown once, when it is made
+    created: 2026-11-22
+    requests_per_minute: 60  # optional, like all that follows
+    concurrent: 8
+    dollars_per_day: 5
+    dollars_per_hour: 1
+    targets: [small, large]
+    admin: true
+    expires: 2027-01-31
+"""
+
+import importlib.util
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, final
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    field_validator,
+)
+
+from prefill_router import files
+from prefill_router.errors import ConfigError
+from prefill_router.yaml_files import read_yaml
+
+_Rate = Annotated[StrictInt, Field(ge=1, le=10_000_000)]
+_Dollars = Annotated[float, Field(gt=0)]
+
+
+@final
+class ClientKey(BaseModel):
+    """A client's key: its hash, and what it may do.
+
+    Attributes:
+        name: What receipts and budgets call it.
+        sha256: Of the key, in hexadecimal; the key itself is kept nowhere.
+        created: The day it was made.
+        requests_per_minute: At most so many requests; None for no limit.
+        concurrent: At most so many at once; None for no limit.
+        dollars_per_day: What it may spend in a day (UTC); None for no limit.
+        dollars_per_hour: The same of an hour.
+        targets: Whom its requests may go to; None for all.
+        admin: Whether it may also read metrics and the page's numbers, and change settings.
+        expires: It is good until then; a day is good until its end (UTC). None for ever.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    sha256: Annotated[str, Field(repr=False)]
+    created: date | None = None
+    requests_per_minute: _Rate | None = None
+    concurrent: _Rate | None = None
+    dollars_per_day: _Dollars | None = None
+    dollars_per_hour: _Dollars | None = None
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    admin: StrictBool = False
+    expires: datetime | None = None
+
+    @field_validator("sha256")
+    @classmethod
+    def _is_a_hash(cls, value: str) -> str:
+        if value.startswith("pr-"):
+            raise ValueError("is a key; write its SHA-256 here, or have `key new` do so")
+        if len(value) != 64 or set(value) - set("0123456789abcdef"):
+            raise ValueError("is no SHA-256: 64 hexadecimal digits, in lower case")
+        return value
+
+    @field_validator("expires", mode="before")
+    @classmethod
+    def _is_a_moment(cls, value: Any) -> Any:
+        if isinstance(value, str) and len(value) == len("2026-01-31"):
+            value = _day(value)
+        if isinstance(value, date) and not isinstance(value, datetime):
+            last = datetime(value.year, value.month, value.day, tzinfo=UTC)
+            return last + timedelta(days=1) if value < date.max else last
+        return value
+
+    @field_validator("expires")
+    @classmethod
+    def _has_a_zone(cls, value: datetime | None) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError("lacks a time zone, such as the Z of 2026-01-31T12:00:00Z")
+        return value
+
+
+@final
+class ClientKeys:
+    """The keys that a gateway knows.
+
+    Keys are 256 random bits, so a single SHA-256 keeps them: nobody can try so many, and the slow
+    hashes that passwords need would only slow the requests. Looking a hash up in a table tells
+    by its time something about hashes at most, and whom a guessed key's hash resembles can't be
+    steered; so the time tells nothing about keys.
+
+    Args:
+        keys: With distinct names and hashes.
+        clock: Seconds since 1970.
+
+    Raises:
+        ConfigError: Two keys have one name or one hash.
+    """
+
+    def __init__(
+        self, keys: Sequence[ClientKey], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
+        self._keys = tuple(keys)
+        told = repeated_keys([{"name": key.name, "sha256": key.sha256} for key in keys])
+        if told:
+            raise ConfigError(*told)
+        self._by_digest = {
+            bytes.fromhex(key.sha256): (
+                key,
+                float("inf") if key.expires is None else key.expires.timestamp(),
+            )
+            for key in keys
+        }
+
+    def __iter__(self) -> Any:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, authorization: bytes | None, x_api_key: bytes | None) -> ClientKey | None:
+        """Whose key a request bears, in either of two headers; None for none that is good."""
+        if authorization is not None and authorization[:7].lower() == b"bearer ":
+            found = self._known(authorization[7:].strip())
+            if found is not None:
+                return found
+        return None if x_api_key is None else self._known(x_api_key.strip())
+
+    def check_targets(self, names: Iterable[str]) -> None:
+        """Check that keys name targets of this pool alone.
+
+        Raises:
+            ConfigError: Some don't; the message names every one.
+        """
+        known = set(names)
+        told = [
+            f"the key {key.name!r} is for {unknown}, which the pool lacks; its targets are "
+            f"{sorted(known)}"
+            for key in self._keys
+            if (unknown := sorted(set(key.targets or ()) - known))
+        ]
+        if told:
+            raise ConfigError(*told)
+
+    def _known(self, key: bytes) -> ClientKey | None:
+        found = self._by_digest.get(sha256(key).digest())
+        return None if found is None or self._clock() >= found[1] else found[0]
+
+
+def repeated_keys(rows: Iterable[Any]) -> list[str]:
+    """What is said of names and hashes that are there twice, in rows that may be anything."""
+    seen: dict[str, set[str]] = {"name": set(), "sha256": set()}
+    told = []
+    for number, row in enumerate(rows):
+        for field, values in seen.items():
+            value = row.get(field) if isinstance(row, dict) else None
+            if isinstance(value, str):
+                if value in values:
+                    told.append(f"keys.{number}.{field}: is there twice; give each key its own")
+                values.add(value)
+    return told
+
+
+def _day(text: str) -> date | str:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+_HAS_LOCKS = importlib.util.find_spec("fcntl") is not None  # on Unix
+_BITS = 256
+_PRIVATE = 0o600
+
+
+def read_keys(path: Path) -> ClientKeys:
+    """The keys of a file.
+
+    Raises:
+        ConfigError: The file is missing or can't be used; the message names everything that is
+            wrong with it, and quotes nothing of it.
+    """
+    return ClientKeys(read_rows(path))
+
+
+def read_rows(path: Path) -> tuple[ClientKey, ...]:
+    """The keys of a file, in its order; raises as `read_keys`."""
+    rows = _rows(path)
+    keys: list[ClientKey] = []
+    told: list[str] = []
+    for number, row in enumerate(rows):
+        try:
+            keys.append(ClientKey.model_validate(row))
+        except ValidationError as error:
+            told.extend(f"{_place(number, e['loc'])}: {e['msg']}" for e in error.errors())
+    told.extend(repeated_keys(rows))
+    if told:
+        raise ConfigError(*(f"{path}: {one}" for one in told))
+    return tuple(keys)
+
+
+def new_key() -> str:
+    """A new key: 256 random bits."""
+    return f"pr-{secrets.token_urlsafe(_BITS // 8)}"
+
+
+def digest(key: str) -> str:
+    """What a file keeps of a key."""
+    return sha256(key.encode()).hexdigest()
+
+
+def add_key(path: Path, key: ClientKey) -> None:
+    """Write a further key to a file, or to a new one.
+
+    Raises:
+        ConfigError: The file can't be used, or has a key of that name.
+    """
+    with _alone(path):
+        keys = read_rows(path) if path.exists() else ()
+        if any(known.name == key.name for known in keys):
+            raise ConfigError(
+                f"{path} has a key named {key.name!r}; name this one otherwise, or revoke that one"
+            )
+        _write(path, (*keys, key))
+
+
+def remove_key(path: Path, name: str) -> ClientKey:
+    """Take a key out of a file.
+
+    Raises:
+        ConfigError: The file can't be used, or has no key of that name.
+    """
+    with _alone(path):
+        keys = read_rows(path)
+        found = next((key for key in keys if key.name == name), None)
+        if found is None:
+            names = ", ".join(key.name for key in keys) or "none"
+            raise ConfigError(f"{path} has no key named {name!r}; it has {names}")
+        _write(path, [key for key in keys if key is not found])
+    return found
+
+
+def _rows(path: Path) -> list[Any]:
+    try:
+        value = read_yaml(path)
+    except ConfigError as error:
+        told = str(error)
+        if told.startswith("not YAML"):  # which would quote what is around the mistake
+            told = "not YAML; see the guide for what it looks like"
+        raise ConfigError(f"{path}: {told}") from None
+    rows = value.get("keys") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or set(value) != {"keys"} or not isinstance(rows, list):
+        raise ConfigError(f"{path}: not a file of keys; it has one name, keys, and a list below it")
+    return rows
+
+
+def _place(number: int, loc: tuple[int | str, ...]) -> str:
+    known = loc and loc[0] in ClientKey.model_fields
+    # a name that isn't known may be a key in the wrong place
+    return ".".join(("keys", str(number), *map(str, loc if known else ("(another name)",))))
+
+
+def _write(path: Path, keys: Sequence[ClientKey]) -> None:
+    rows = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
+    text = yaml.safe_dump({"keys": rows}, sort_keys=False)
+    files.write_text(path, text, mode=_PRIVATE)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that of two commands at once neither loses what the other did."""
+    files.check_place(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not _HAS_LOCKS:
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,147 @@
+"""What goes back to clients where a request isn't answered: refusals, errors, unknown paths; JSON.
+
+And the headers that every reply has or lacks.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Send
+
+from prefill_router.gateway.errors import RefusalError
+
+Header = tuple[bytes, bytes]
+
+PAGE_HEADERS: tuple[Header, ...] = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        b"connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Of every reply but those of `/v1`."""
+_PAGE_NAMES = frozenset(name for name, _ in PAGE_HEADERS)
+_CORS = b"access-control-"
+
+
+@final
+class GuardedSend:
+    """A `send` that minds the headers: no CORS ever, whatever a target said.
+
+    Args:
+        send: The server's own.
+        of_page: Whether the headers of the page are added.
+    """
+
+    __slots__ = ("_of_page", "_send", "started")
+
+    def __init__(self, send: Send, *, of_page: bool) -> None:
+        self._send = send
+        self._of_page = of_page
+        self.started = False
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        """Send a message of ASGI."""
+        if not self.started and message["type"] == "http.response.start":
+            self.started = True
+            headers = [h for h in message.get("headers", ()) if not h[0].startswith(_CORS)]
+            if self._of_page:
+                headers = [h for h in headers if h[0] not in _PAGE_NAMES]
+                headers.extend(PAGE_HEADERS)
+            message["headers"] = headers
+        return self._send(message)
+
+
+def refusal_body(refusal: RefusalError, *, path: str) -> bytes:
+    """A refusal's JSON, in the shape of the API that the path belongs to."""
+    anthropic = path.startswith("/v1/messages")
+    return json.dumps(refusal.body(anthropic=anthropic), allow_nan=False).encode()
+
+
+async def send_refusal(send: Send, refusal: RefusalError, *, path: str) -> None:
+    """Send a refusal, in the shape of the API that the path belongs to."""
+    body = refusal_body(refusal, path=path)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        *((name.encode(), value.encode()) for name, value in refusal.headers.items()),
+    ]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+def error_handlers() -> dict[int | type[Exception], Handler]:
+    """For `FastAPI(exception_handlers=...)`: errors of Starlette's own, and what isn't foreseen.
+
+    The reply to what isn't foreseen tells nothing but that; the log has the rest.
+    """
+    return {HTTPException: _of_starlette, RefusalError: _of_gateway, Exception: _unforeseen}
+
+
+async def _of_starlette(request: Request, error: HTTPException) -> Response:
+    headers = dict(error.headers or {})
+    if "Allow" in headers:
+        headers["Allow"] = _allowed(headers["Allow"])
+    told = {  # without the path, which may hold anything
+        404: f"no such path{_nearest(request)}; /openapi.json lists those that there are",
+        405: f"the path doesn't take {request.method}; it takes what the header allow says",
+    }
+    text = told.get(error.status_code, HTTPStatus(error.status_code).phrase)
+    code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
+    refusal = RefusalError(text, status=error.status_code, code=code, headers=headers)
+    return _reply(request, refusal)
+
+
+def _allowed(methods: str) -> str:
+    """What a path takes, in order; where it takes GET, the head alone may be asked for too."""
+    names = {name.strip() for name in methods.split(",")}
+    return ", ".join(sorted({*names, "HEAD"} if "GET" in names else names))
+
+
+def _nearest(request: Request) -> str:
+    """The path that was probably meant: of this server's own words, nothing that was sent."""
+    known = request.app.openapi()["paths"]
+    parts = [part for part in request.scope["path"].split("/") if part]
+    while parts[:1] == ["v1"]:
+        parts.pop(0)
+    for path in ("/" + "/".join(parts), "/" + "/".join(["v1", *parts])):
+        if path in known and parts:
+            return (
+                f"; did you mean {path}? OpenAI's clients want a base URL that ends with /v1, "
+                "Anthropic's one that ends before it"
+            )
+    return ""
+
+
+async def _of_gateway(request: Request, error: RefusalError) -> Response:
+    return _reply(request, error)
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    refusal = RefusalError(
+        "the gateway failed; its log says how", status=500, kind="server_error", code="internal"
+    )
+    return _reply(request, refusal)
+
+
+def _reply(request: Request, refusal: RefusalError) -> Response:
+    return Response(
+        refusal_body(refusal, path=request.url.path),
+        status_code=refusal.status,
+        headers={"x-content-type-options": "nosniff", **refusal.headers},
+        media_type="application/json",
+    )

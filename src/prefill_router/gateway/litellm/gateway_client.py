@@ -1,0 +1,274 @@
+"""A running gateway, asked for the order of its targets.
+
+A request is what LiteLLM's Router knows of it, as the gateway reads it.
+"""
+
+import asyncio
+import json
+import os
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import httpx2
+
+from prefill_router.client import check_encrypted, is_loopback
+from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.gateway.types import HEADER, SESSION_HEADER
+from prefill_router.targets import Endpoint
+
+_PASSED = (
+    *("tools", "functions", "response_format", "text", "instructions", "previous_response_id"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens", "prompt_cache_key", "user"),
+)
+_LONGEST_SESSION = 256
+_NO_CHATS = [
+    [{"role": "user", "content": text}]
+    for text in (
+        *("prompt", "default text", "files-api-fake-text", "batch-api-fake-text"),
+        "vector-store-api-fake-text",
+    )
+]
+"""What stands for the messages in calls that have none, in LiteLLM 1.106 to 1.109."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LiteLLMRequest:
+    """A request that is to be decided on.
+
+    Attributes:
+        endpoint: Which call it is.
+        body: As a client would send it.
+        session: What LiteLLM calls the conversation; None where nothing can stand in a header.
+    """
+
+    endpoint: Endpoint
+    body: bytes
+    session: str | None
+
+
+def read_request(
+    messages: Sequence[Any] | None,
+    input: Any,  # noqa: A002  LiteLLM's name
+    request_kwargs: Mapping[str, Any] | None,
+) -> LiteLLMRequest | None:
+    """A request to be decided on; None where there is nothing to read, or no JSON.
+
+    Args:
+        messages: Of a chat; of pictures, speech, files and the like a text that LiteLLM puts there.
+        input: Of a call of the Responses API, or what is to be embedded: vectors of two models
+            don't mix.
+        request_kwargs: All else that LiteLLM knows; `input` again, but for embeddings.
+    """
+    known = request_kwargs or {}
+    endpoint: Endpoint = "chat" if messages else "responses"
+    said = list(messages) if messages else input if "input" in known else None
+    if not said or said in _NO_CHATS:
+        return None
+    further = {name: known[name] for name in _PASSED if known.get(name) is not None}
+    field = "messages" if endpoint == "chat" else "input"
+    try:
+        body = json.dumps({"model": "auto", field: said, **further}, default=_plain)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return LiteLLMRequest(endpoint=endpoint, body=body.encode(), session=_session(known))
+
+
+def failed_before(request_kwargs: Mapping[str, Any] | None) -> Counter[str]:
+    """How often each deployment failed at this request, by its id; LiteLLM notes it on retries."""
+    failed: Counter[str] = Counter()
+    for part in _metadata(request_kwargs or {}):
+        records = part.get("previous_models")
+        for record in records if isinstance(records, list | tuple) else ():
+            place = record.get("deployment_id") if isinstance(record, Mapping) else None
+            if isinstance(place, str):
+                failed[place] += 1
+    return failed
+
+
+def _metadata(known: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    parts = (known.get("metadata"), known.get("litellm_metadata"))
+    return [part for part in parts if isinstance(part, Mapping)]
+
+
+def _session(known: Mapping[str, Any]) -> str | None:
+    named = [known.get("litellm_session_id")]
+    named += [part.get("session_id") for part in _metadata(known)]
+    for name in named:
+        if isinstance(name, str) and name.isascii() and name.isprintable() and name.strip():
+            return name.strip()[:_LONGEST_SESSION]
+    return None
+
+
+def _plain(value: object) -> Any:
+    """Messages and schemas may be pydantic's; a schema counts by being there alone."""
+    if isinstance(value, type):
+        return {"type": "json_schema", "json_schema": {"name": value.__name__, "schema": {}}}
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError("no JSON")
+    return dump(exclude_none=True)
+
+
+_TOO_MANY = 429
+
+
+@final
+class NoDecisionError(PrefillRouterError):
+    """There is no decision; the message says why, and quotes no prompt and no key."""
+
+
+@final
+class SpentError(PrefillRouterError):
+    """The gateway refuses: a budget is spent, or its key asks too often.
+
+    Attributes:
+        status_code: 429, by which LiteLLM tells errors apart.
+        num_retries: 0: asking again, as LiteLLM else does after a 429, would be in vain.
+    """
+
+    status_code = _TOO_MANY
+    num_retries = 0
+
+
+@final
+class GatewayClient:
+    """Asks a gateway's `/v1/route`.
+
+    Args:
+        url: The gateway's.
+        lam: The trade-off; None for the gateway's own.
+        api_key_env: The variable of its key; None for none.
+        seconds: A decision that takes longer isn't waited for.
+
+    Raises:
+        ConfigError: The address can't be one, the variable isn't set, or its key would go over
+            plain http to another machine.
+    """
+
+    def __init__(
+        self, url: str, *, lam: float | None, api_key_env: str | None, seconds: float
+    ) -> None:
+        self._url = _checked(url) + "/v1/route"
+        self._headers = {"content-type": "application/json"}
+        if lam is not None:
+            self._headers[HEADER + "lam"] = f"{lam:g}"
+        if api_key_env is not None:
+            self._headers["authorization"] = f"Bearer {_key(api_key_env)}"
+            check_encrypted(self._url, os.environ, whose="the gateway's key")
+        self._options: dict[str, Any] = {
+            "timeout": seconds,
+            # a proxy of the environment has no business between neighbours
+            "trust_env": not is_loopback(httpx2.URL(self._url).host),
+        }
+        self._client: httpx2.Client | None = None
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def order(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+        """Names of targets, the chosen one first.
+
+        Raises:
+            NoDecisionError: The gateway can't be reached, or gives no decision.
+            SpentError: It refuses.
+        """
+        if self._client is None:
+            self._client = httpx2.Client(**self._options)
+        try:
+            reply = self._client.post(
+                self._url, content=asked.body, headers=self._sent(asked.session)
+            )
+        except httpx2.HTTPError as error:
+            raise NoDecisionError(_unreached(error)) from None
+        return _order(reply)
+
+    async def order_async(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+        """The same, awaited.
+
+        Raises:
+            NoDecisionError: As of `order`.
+            SpentError: As of `order`.
+        """
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:  # connections belong to the loop that they were opened in
+            client = self._clients[loop] = httpx2.AsyncClient(**self._options)
+        try:
+            reply = await client.post(
+                self._url, content=asked.body, headers=self._sent(asked.session)
+            )
+        except httpx2.HTTPError as error:
+            raise NoDecisionError(_unreached(error)) from None
+        return _order(reply)
+
+    async def aclose(self) -> None:
+        """Close the connections of this loop, and those of `order`."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections of `order`."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _sent(self, session: str | None) -> dict[str, str]:
+        return self._headers if session is None else {**self._headers, SESSION_HEADER: session}
+
+
+def _unreached(error: httpx2.HTTPError) -> str:
+    return f"the gateway can't be reached ({type(error).__name__})"
+
+
+def _order(reply: httpx2.Response) -> tuple[str, ...]:
+    if reply.status_code == _TOO_MANY:
+        raise SpentError("the gateway refuses: a budget is spent, or its key asks too often")
+    if reply.status_code != httpx2.codes.OK:
+        raise NoDecisionError(f"the gateway replied {reply.status_code}{_code(reply)}")
+    order = _json(reply).get("order")
+    if not isinstance(order, list) or not order or not all(isinstance(n, str) for n in order):
+        raise NoDecisionError("the gateway's reply has no order of targets")
+    return tuple(order)
+
+
+def _code(reply: httpx2.Response) -> str:
+    error = _json(reply).get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    return f" ({code})" if isinstance(code, str) else ""
+
+
+def _json(reply: httpx2.Response) -> dict[str, Any]:
+    try:
+        value = json.loads(reply.content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        parts = httpx2.URL()
+    if parts.scheme not in ("http", "https") or not parts.host or parts.userinfo:
+        raise ConfigError(
+            "the gateway's address begins with http:// or https://, then a host and no password, "
+            "such as http://127.0.0.1:8080"
+        )
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "")
+    if not key.strip() or not key.isascii() or not key.isprintable():
+        raise ConfigError(
+            "the variable that api_key_env names is empty, isn't set, or holds what no header "
+            "can; set it to the gateway's key"
+        )
+    return key.strip()

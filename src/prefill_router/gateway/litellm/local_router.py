@@ -1,0 +1,73 @@
+"""A router in this process, asked for the order of its targets."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import final
+
+from prefill_router.errors import PrefillRouterError
+from prefill_router.gateway.litellm.gateway_client import LiteLLMRequest, NoDecisionError
+from prefill_router.gateway.protocol import read_envelope, scored_prompt
+from prefill_router.router import Router
+
+
+@final
+class LocalRouter:
+    """Asks a router of this process, in a thread of its own: encoding takes the processor.
+
+    Args:
+        folder: The router's.
+        lam: The trade-off.
+        seconds: A decision that takes longer isn't waited for.
+
+    Raises:
+        ConfigError: There is no router.
+        CorruptError: It isn't what was written.
+    """
+
+    def __init__(self, folder: Path, *, lam: float, seconds: float) -> None:
+        self._router, self._lam, self._seconds = Router.load(folder), lam, seconds
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefill-router")
+
+    def order(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+        """Names of targets, the chosen one first; a router alone knows no sessions.
+
+        Raises:
+            NoDecisionError: The request can't be read, or it took too long.
+        """
+        found = self._thread.submit(self._decide, asked)
+        try:
+            return found.result(self._seconds)
+        except TimeoutError:
+            found.cancel()
+            raise NoDecisionError("the router took too long") from None
+
+    async def order_async(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+        """The same, awaited.
+
+        Raises:
+            NoDecisionError: As of `order`.
+        """
+        found = asyncio.wrap_future(self._thread.submit(self._decide, asked))
+        try:
+            return await asyncio.wait_for(found, self._seconds)
+        except TimeoutError:
+            raise NoDecisionError("the router took too long") from None
+
+    def _decide(self, asked: LiteLLMRequest) -> tuple[str, ...]:
+        try:
+            prompt = scored_prompt(read_envelope(asked.endpoint, asked.body), "last_user")
+            order = () if prompt is None else self._router.route(prompt, lam=self._lam).order
+        except PrefillRouterError as error:
+            raise NoDecisionError(f"the router can't read it ({type(error).__name__})") from None
+        if not order:
+            raise NoDecisionError("the request has no text")
+        return order
+
+    async def aclose(self) -> None:
+        """End the thread."""
+        self.close()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

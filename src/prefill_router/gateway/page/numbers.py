@@ -1,0 +1,220 @@
+"""The page's numbers, from what the gateway remembers and from its receipts."""
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, final
+
+from prefill_router import __version__
+from prefill_router.errors import StoreError
+from prefill_router.gateway.page import views
+from prefill_router.gateway.page.shapes import (
+    BudgetView,
+    CurveView,
+    DecisionDetail,
+    Decisions,
+    DriftView,
+    FeatureDrift,
+    LamSet,
+    Overview,
+    Spend,
+    SpendWindow,
+    Targets,
+    Timeline,
+    WhatIf,
+)
+from prefill_router.gateway.receipts import ReceiptsSummary, Recorded, read_receipts, summary
+from prefill_router.gateway.runtime.gateway import health_checks
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.runtime.gateway import Gateway
+
+
+_log = logging.getLogger(__name__)
+_HOUR, _DAY = 3600.0, 86_400.0
+_KEPT_SECONDS = 2.0  # of sums over the receipts, which several pages may ask for
+_NEEDED = 200
+_MUCH_DRIFT = 0.25
+
+
+@final
+class PageNumbers:
+    """Answers what the page asks (`page.PageSource`)."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._health = health_checks(gateway)
+        self._spend: tuple[float, Spend] | None = None
+        self._summing = asyncio.Lock()
+        self._failing_at, self._often = 0.0, list[str]()
+
+    async def overview(self) -> Overview:
+        """The state of the gateway: `/ready`'s, and degraded where its decisions or targets are."""
+        gateway, report = self._gateway, self._health.ready()
+        light = gateway.live.loaded.light
+        checks = report.value["checks"]
+        state, worse = report.value["state"], [*self._drifted(), *self._failing()]
+        return Overview(
+            state="degraded" if worse and state == "ready" else state,
+            problems=[*(check["note"] for check in checks.values() if "note" in check), *worse],
+            router=light.fingerprint,
+            policy=light.policy.kind,
+            encoder=", ".join(light.encoders) or None,
+            lam=gateway.lam_left,
+            lam_set=gateway.lam,
+            lam_configured=gateway.settings.routing.lam,
+            requests_last_hour=gateway.recent.requests_last_hour(),
+            fallback_share=gateway.fallbacks.report().share,
+            uptime_seconds=time.time() - gateway.began,
+            version=__version__,
+        )
+
+    def _drifted(self) -> list[str]:
+        report = self._gateway.drift.report()
+        if report is None or report.largest < _MUCH_DRIFT:
+            return []
+        moved = sum(value >= _MUCH_DRIFT for value in report.by_feature.values())
+        return [
+            f"requests have drifted from those the router learned from: {moved} of "
+            f"{len(report.by_feature)} features moved much, one to {report.largest:.2g}, where "
+            f"{_MUCH_DRIFT:g} is much"
+        ]
+
+    def _failing(self) -> list[str]:
+        """Targets that fail often; looked for every few seconds."""
+        now = time.monotonic()
+        if now - self._failing_at > _KEPT_SECONDS:
+            gateway = self._gateway
+            _, ended = gateway.recent.last_hour()
+            pool = gateway.live.loaded.pool
+            rows = [views.health(pool, name, gateway.breakers, ended) for name in pool.names]
+            self._failing_at, self._often = now, views.failing(rows)
+        return self._often
+
+    async def timeline(self) -> Timeline:
+        """The last hour, minute by minute."""
+        minutes = [views.minute(minute) for minute in self._gateway.recent.minutes()]
+        return Timeline(until=60.0 * (time.time() // 60 + 1), minutes=minutes)
+
+    async def decisions(
+        self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
+    ) -> Decisions:
+        """The requests that ended lately."""
+        recent = self._gateway.recent
+        found = recent.since(
+            after,
+            limit,
+            which=lambda receipt: (
+                outcome in (None, receipt.outcome.kind) and (part or "") in receipt.choice.id
+            ),
+        )
+        return Decisions(cursor=recent.cursor, decisions=[views.row(one) for one in found])
+
+    async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
+        """All of one decision; None if there is none of this name."""
+        receipt = self._gateway.recent.find(id)
+        if receipt is None:
+            url = self._receipts_url()
+            found = await asyncio.to_thread(lambda: list(read_receipts(url, ids=[id])))
+            if not found:
+                return None
+            receipt = found[0]
+        return views.detail(receipt)
+
+    async def spend(self) -> Spend:
+        """What was spent, and what is left of the budgets."""
+        async with self._summing:
+            now = time.time()
+            if self._spend is None or now - self._spend[0] > _KEPT_SECONDS:
+                self._spend = (now, await self._summed(now))
+            return self._spend[1]
+
+    async def _summed(self, now: float) -> Spend:
+        url = self._receipts_url()
+        hour, day = now - _HOUR, now - now % _DAY
+        return Spend(
+            hour=_window(hour, await asyncio.to_thread(summary, url, hour)),
+            day=_window(day, await asyncio.to_thread(summary, url, day)),
+            budgets=[
+                BudgetView(
+                    key=state.budget.key,
+                    per=state.budget.per,
+                    dollars=state.budget.dollars,
+                    spent=state.spent,
+                    soften_from=state.budget.soften_from,
+                    stop=state.budget.stop,
+                    resets_at=now + state.seconds_left,
+                )
+                for state in self._gateway.budgets.states(now)
+            ],
+        )
+
+    def _receipts_url(self) -> str:
+        """Where receipts are read.
+
+        Raises:
+            StoreError: The database is known to be away; asking it would take seconds.
+        """
+        if not self._gateway.writer.healthy:
+            raise StoreError("the receipts' database can't be reached now")
+        return self._gateway.receipts_url
+
+    async def curve(self) -> CurveView:
+        """The accuracy-cost curve of the requests that are remembered."""
+        receipts = self._gateway.recent.all()
+        recorded = await asyncio.to_thread(Recorded.of, receipts)
+        return await asyncio.to_thread(views.curve, recorded, receipts)
+
+    async def whatif(self, lam: float) -> WhatIf:
+        """What another lam would have changed; it changes nothing."""
+        recorded = await asyncio.to_thread(Recorded.of, self._gateway.recent.all())
+        return await asyncio.to_thread(views.whatif, recorded, now=self._gateway.lam, then=lam)
+
+    async def targets(self) -> Targets:
+        """How the targets do."""
+        gateway = self._gateway
+        pool = gateway.live.loaded.pool
+        since, ended = gateway.recent.last_hour()
+        return Targets(
+            prices_date=pool.prices_date,
+            since=since,
+            targets=[views.health(pool, name, gateway.breakers, ended) for name in pool.names],
+        )
+
+    async def drift(self) -> DriftView:
+        """How far the requests have moved from the train rows."""
+        watch = self._gateway.drift
+        report = watch.report()
+        found = {} if report is None else report.by_feature
+        return DriftView(
+            watched=bool(watch.features),
+            requests=watch.requests,
+            needed=_NEEDED,
+            mean=None if report is None else report.mean,
+            features=[
+                FeatureDrift(feature=name, psi=psi)
+                for name, psi in sorted(found.items(), key=lambda pair: -pair[1])
+            ],
+        )
+
+    async def set_lam(self, lam: float) -> LamSet:
+        """Make `lam` the trade-off of requests that name none, until the gateway ends."""
+        before = self._gateway.lam
+        self._gateway.lam_set = lam
+        _log.warning("lam is %g from now on; it was %g", lam, before)
+        return LamSet(lam=lam, before=before)
+
+
+def _window(since: float, found: ReceiptsSummary) -> SpendWindow:
+    return SpendWindow(
+        since=since,
+        requests=found.requests,
+        cost=found.cost,
+        unknown=found.unknown,
+        by_target=views.spends(found),
+        by_key=views.keys(found),
+        compared=found.instead.requests,
+        compared_cost=found.instead.spent,
+        at_best=views.instead(found, found.instead.best),
+        at_dearest=views.instead(found, found.instead.dearest),
+    )

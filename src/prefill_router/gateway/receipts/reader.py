@@ -1,0 +1,248 @@
+"""Reads receipts back: whole, and what the gateway needs of them at its start."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, final
+
+from prefill_router.gateway.receipts.rows import NAMES, Feedback, from_row, named_values
+from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, Store, open_store
+from prefill_router.gateway.records import Receipt
+from prefill_router.gateway.types import OutcomeKind
+
+_PAGE = 500
+"""Rows that are read at once, so that no transaction stays open for long."""
+
+
+@final
+@dataclass(frozen=True)
+class RequestSpend:
+    """What one request cost.
+
+    Attributes:
+        key: The name of the client's key; None where none is asked for.
+        at: When the request came, seconds since 1970.
+        cost: Observed cost, US dollars.
+    """
+
+    key: str | None
+    at: float
+    cost: float
+
+
+@final
+@dataclass(frozen=True)
+class SessionTurn:
+    """An answered request of a conversation.
+
+    Attributes:
+        session: The conversation; None where only the response can be gone on from.
+        target: Who answered.
+        tokens: Input and output together, or of the input as was estimated.
+        at: When the request came, seconds since 1970.
+        tool_calls: Ids of the tool calls in the answer.
+        response_id: The answer's own id, where its target keeps it (Responses).
+        key: The name of the client's key; None where none is asked for.
+    """
+
+    session: str | None
+    target: str
+    tokens: int
+    at: float
+    tool_calls: tuple[str, ...]
+    response_id: str | None
+    key: str | None = None
+
+
+def read_receipts(
+    url: str,
+    *,
+    since: float | None = None,
+    until: float | None = None,
+    limit: int | None = None,
+    ids: Sequence[str] | None = None,
+    outcome: OutcomeKind | None = None,
+    target: str | None = None,
+    newest_first: bool = False,
+) -> Iterator[Receipt]:
+    """Receipts by the time of their requests.
+
+    Args:
+        url: See `open_store`.
+        since: From when on, seconds since 1970.
+        until: Before when.
+        limit: At most so many.
+        ids: Only those of these decisions, at most some hundreds.
+        outcome: Only requests that ended so.
+        target: Only requests that it answered, or was asked first.
+        newest_first: By falling time.
+
+    Raises:
+        StoreError: The database can't be read, or isn't one of receipts.
+        CorruptError: A row isn't what was written.
+    """
+    wanted: list[tuple[str, list[Any]]] = [
+        ("at >= ?", [since]),
+        ("at < ?", [until]),
+        ("outcome = ?", [outcome]),
+        ("target = ?", [target]),
+    ]
+    given = [(clause, values) for clause, values in wanted if values != [None]]
+    if ids is not None:
+        texts = [name for name in ids if name.isprintable()]  # others no database takes
+        given.append((f"id IN ({', '.join('?' * len(texts)) or 'NULL'})", texts))
+    with closing(open_store(url, create=False)) as store:
+        for row in pages(store, NAMES, given, limit=limit, newest_first=newest_first):
+            yield from_row(row)
+
+
+def scored_receipts(
+    url: str, *, since: float | None = None
+) -> Iterator[tuple[Receipt, list[Feedback]]]:
+    """Receipts by their time, each with the latest score of each source.
+
+    Args:
+        url: See `open_store`.
+        since: From when on, seconds since 1970.
+
+    Raises:
+        StoreError: As `read_receipts`; so `CorruptError`.
+    """
+    given: list[tuple[str, list[Any]]] = [] if since is None else [("at >= ?", [since])]
+    with closing(open_store(url, create=False)) as store:
+        rows = pages(store, NAMES, given)
+        while some := [from_row(row) for row in islice(rows, _PAGE)]:
+            scores = _latest(store, [receipt.choice.id for receipt in some])
+            yield from ((receipt, scores.get(receipt.choice.id, [])) for receipt in some)
+
+
+def is_recorded(url: str, decision: str, *, key: str | None = None) -> bool:
+    """Whether there is a receipt of a decision.
+
+    Args:
+        url: See `open_store`.
+        decision: Its id.
+        key: Only one of a request with the client's key of this name; None for any.
+
+    Raises:
+        StoreError: As `read_receipts`.
+    """
+    given = "" if key is None else " AND client_key = ?"
+    query = f"SELECT 1 FROM {RECEIPTS} WHERE id = ?{given}"
+    with closing(open_store(url, create=False)) as store:
+        return bool(store.select(query, [decision] if key is None else [decision, key]))
+
+
+def recent(url: str, count: int) -> list[Receipt]:
+    """The latest receipts, the newest first; errors as `read_receipts`."""
+    return list(read_receipts(url, limit=count, newest_first=True))
+
+
+def spend_since(url: str, since: float) -> Iterator[RequestSpend]:
+    """What requests since then cost, by their time; errors as `read_receipts`."""
+    given: list[tuple[str, list[Any]]] = [("at >= ?", [since]), ("cost > ?", [0.0])]
+    with closing(open_store(url, create=False)) as store:
+        for at, _, key, cost in pages(store, ("at", "id", "client_key", "cost"), given):
+            yield RequestSpend(key, at, cost)
+
+
+def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
+    """What was answered since then that later requests may go on from, by its time.
+
+    Turns of conversations, responses that may be kept, and calls of tools. Where the decision alone
+    was asked for, the target that it told counts as the one that answered. Of an answer that broke
+    off, the response alone: it may be had again from its target.
+
+    Raises:
+        StoreError: As `read_receipts`.
+    """
+    counts = ("COALESCE(input_tokens, estimated_input_tokens)", "output_tokens")
+    target = "COALESCE(answered_by, target)"
+    columns = (
+        "at",
+        "id",
+        "session",
+        target,
+        *counts,
+        "answer",
+        "endpoint",
+        "client_key",
+        "outcome",
+    )
+    given: list[tuple[str, list[Any]]] = [
+        ("at >= ?", [since]),
+        ("(answered_by IS NOT NULL OR outcome = 'routed')", []),
+        (
+            "(outcome IN ('answered', 'disconnected', 'routed') OR (outcome = 'cut' AND "
+            "endpoint = 'responses'))",
+            [],
+        ),
+        (
+            "(session IS NOT NULL OR endpoint = 'responses' OR answer LIKE ?)",
+            ['%"tool_calls":["%'],
+        ),
+    ]
+    with closing(open_store(url, create=False)) as store:
+        for row in pages(store, columns, given):
+            at, name, session, who, given_tokens, written, answer, endpoint, key, outcome = row
+            known = named_values(answer, name)
+            tokens = given_tokens + (written or 0)
+            calls = tuple(known.get("tool_calls") or ())
+            kept = known.get("response_id") if endpoint == "responses" else None
+            if outcome == "cut":
+                session, calls = None, ()
+            yield SessionTurn(session, who, tokens, at, calls, kept, key)
+
+
+def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, list[Feedback]]:
+    """Of each decision, the latest score of each source; errors as `read_receipts`.
+
+    Args:
+        url: See `open_store`.
+        ids: Only those of these decisions, at most some hundreds.
+    """
+    with closing(open_store(url, create=False)) as store:
+        return _latest(store, ids)
+
+
+def _latest(store: Store, ids: Sequence[str] | None) -> dict[str, list[Feedback]]:
+    named = "" if ids is None else f" WHERE id IN ({', '.join('?' * len(ids)) or 'NULL'})"
+    query = f"SELECT id, source, at, score FROM {FEEDBACK}{named} ORDER BY at"
+    latest = {
+        (identity, source): Feedback(id=identity, source=source, at=at, score=score)
+        for identity, source, at, score in store.select(query, list(ids or ()))
+    }
+    found: dict[str, list[Feedback]] = {}
+    for feedback in latest.values():
+        found.setdefault(feedback.id, []).append(feedback)
+    return found
+
+
+def pages(
+    store: Store,
+    columns: Sequence[str],
+    given: Sequence[tuple[str, list[Any]]],
+    *,
+    limit: int | None = None,
+    newest_first: bool = False,
+) -> Iterator[tuple[Any, ...]]:
+    """Rows by (time, id), page after page; `columns` hold both."""
+    time, identity = columns.index("at"), columns.index("id")
+    sign, direction, begin = ("<", "DESC", "at < ?") if newest_first else (">", "ASC", "at >= ?")
+    clauses, left = list(given), limit
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(_PAGE, left)
+        where = " AND ".join(clause for clause, _ in clauses) or "1 = 1"
+        rows = store.select(
+            f"SELECT {', '.join(columns)} FROM {RECEIPTS} WHERE {where} "
+            f"ORDER BY at {direction}, id {direction} LIMIT {size}",
+            [value for _, values in clauses for value in values],
+        )
+        yield from rows
+        if len(rows) < size:
+            return
+        left = None if left is None else left - size
+        # Instead of the first bound, not beside it: SQLite would go on from there on every page.
+        clauses = [clause for clause in given if clause[0] != begin]
+        clauses.append((f"(at, id) {sign} (?, ?)", [rows[-1][time], rows[-1][identity]]))

@@ -1,0 +1,138 @@
+"""The accuracy-cost curve of the recorded traffic as a figure, with its data beside."""
+
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from prefill_router.errors import DataError
+from prefill_router.gateway.receipts.replay import Replay
+from prefill_router.reporting.figures import (
+    INK,
+    QUIET,
+    legend_below,
+    new_figure,
+    place_labels,
+    stroke,
+    style,
+    write_figure,
+)
+
+_REQUESTS = 1000
+_SEEN = 100
+"""Places of the curve that labels had better not cover."""
+
+
+def write_picture(found: Replay, path: Path) -> list[Path]:
+    """Draw what replayed settings give, expected.
+
+    Args:
+        found: The settings and the requests.
+        path: Where to, without a suffix.
+
+    Returns:
+        The files: `.png`, `.svg` and `.csv`.
+
+    Raises:
+        DataError: What the requests cost isn't known.
+    """
+    if not found.recorded.priced.all():
+        raise DataError(
+            "what some of these requests cost isn't known, so there is no picture of it; replay "
+            "with --pool, whose prices are known"
+        )
+    rows = rows_of(found)
+    how = "in their conversations" if found.sessions else "each by itself"
+    title = f"{len(found.recorded):,} recorded requests, decided again {how}"
+    return write_figure(picture(rows, title=title), path, rows)
+
+
+def picture(rows: list[dict[str, Any]], *, title: str) -> Figure:
+    """The picture of the points that `rows_of` gives."""
+    figure = new_figure(6.4, 4.6)
+    axes = figure.subplots()
+    _draw(axes, rows)
+    axes.margins(x=0.08, y=0.08)
+    style(axes, title=title, x="expected US dollars for 1,000 requests", y="expected accuracy")
+    legend_below(figure)
+    _name(axes, rows)
+    return figure
+
+
+def rows_of(found: Replay) -> list[dict[str, Any]]:
+    """The points of the picture: the curve, each target alone, what was, and what was tried."""
+    curve = found.recorded.curve()
+    rows = [
+        _row("curve", "", p, c, lam=lam)
+        for lam, p, c in zip(
+            curve.lam.tolist(), curve.accuracy.tolist(), curve.cost.tolist(), strict=True
+        )
+    ]
+    singles = found.recorded.singles().items()
+    rows += [_row("target", name, one.accuracy, one.cost) for name, one in singles]
+    rows += [
+        _row("setting", one.name, one.accuracy, one.estimated_cost / one.requests)
+        for one in found.settings
+    ]
+    return rows
+
+
+def _row(
+    kind: str, name: str, accuracy: float, cost: float, *, lam: float | None = None
+) -> dict[str, Any]:
+    told = {"accuracy": accuracy, "usd_per_1000": _REQUESTS * cost}
+    return {"kind": kind, "name": name, "lam": lam, **told}
+
+
+def _points(rows: list[dict[str, Any]], kind: str) -> list[tuple[float, float]]:
+    return [(row["usd_per_1000"], row["accuracy"]) for row in rows if row["kind"] == kind]
+
+
+def _draw(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    costs, accuracies = _axes(_points(rows, "curve"))
+    colour, _, _ = stroke(0)
+    axes.step(
+        costs, accuracies, where="post", label="any lam, each by itself", color=colour, lw=1.6
+    )
+    axes.plot(*_axes(_points(rows, "target")), "o", label="one target alone", color=QUIET, ms=5)
+    was, *tried = _points(rows, "setting")
+    colour, _, marker = stroke(1)
+    axes.plot(*_axes([was]), marker, label="as it was", color=colour, ms=7)
+    colour, _, marker = stroke(2)
+    axes.plot(*_axes(tried), marker, label="settings tried", color=colour, ms=6)
+
+
+def _axes(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _name(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Names beside the points, all but that of what was, which the legend tells.
+
+    Settings that came out the same are one point, and have one label.
+    """
+    names: dict[tuple[float, float], list[str]] = {}
+    for kind, first in (("target", 0), ("setting", 1)):
+        some = [row["name"] for row in rows if row["kind"] == kind][first:]
+        for point, name in zip(_points(rows, kind)[first:], some, strict=True):
+            if np.isfinite(point).all():
+                x, y = (float(f"{value:.6g}") for value in point)  # rounding makes no two points
+                names.setdefault((x, y), []).append(name)
+    avoid = [*_along(_points(rows, "curve")), *_points(rows, "setting")]
+    told = [", ".join(some) for some in names.values()]
+    place_labels(axes, list(names), told, avoid=avoid, size=7, colour=INK)
+
+
+def _along(curve: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Places on the stairs of a curve, evenly apart as the eye sees them."""
+    corners = [(x, y) for (_, y), (x, _) in pairwise(curve)]
+    x, y = np.array([*chain.from_iterable(zip(curve, corners, strict=False)), curve[-1]]).T
+    steps = np.hypot(np.diff(x) / (np.ptp(x) or 1.0), np.diff(y) / (np.ptp(y) or 1.0))
+    length = np.concatenate([[0.0], np.cumsum(steps)])
+    at = np.linspace(0.0, length[-1], _SEEN)
+    return list(
+        zip(np.interp(at, length, x).tolist(), np.interp(at, length, y).tolist(), strict=True)
+    )

@@ -1,0 +1,356 @@
+"""Recorded requests that can be decided again: at another lam, other prices, by another router.
+
+Of each request only what deciding it again needs is kept, a few hundred bytes; the rest of a
+receipt isn't held on to.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.cost import CostScale
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.receipts.explanation import policy_of, scale_of
+from prefill_router.gateway.records import Receipt
+from prefill_router.policy import LambdaPath, Policy
+
+PerCell = Float[NDArray[np.float64], "request target"]
+PerRequest = Float[NDArray[np.float64], " request"]
+Who = Int[NDArray[np.int64], " request"]
+
+
+@final
+@dataclass(frozen=True)
+class ReplayPoint:
+    """What the requests would give at one setting, expected.
+
+    Attributes:
+        accuracy: Mean probability of the chosen targets.
+        cost: Mean estimated cost, US dollars for each request.
+    """
+
+    accuracy: float
+    cost: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ExpectedCurve:
+    """The exact curve: point i holds above lam[i], up to lam[i + 1]; the first from 0 on.
+
+    Attributes:
+        lam: Where each point begins.
+        accuracy: As in `ReplayPoint`.
+        cost: As in `ReplayPoint`.
+    """
+
+    lam: Float[NDArray[np.float64], " point"]
+    accuracy: Float[NDArray[np.float64], " point"]
+    cost: Float[NDArray[np.float64], " point"]
+
+    def thinned(self, most: int = 200) -> "ExpectedCurve":
+        """At most so many of the points, the ends among them, spread evenly over the others."""
+        at = np.unique(np.linspace(0, len(self.lam) - 1, min(most, len(self.lam))).round())
+        some = at.astype(np.int64)
+        return ExpectedCurve(self.lam[some], self.accuracy[some], self.cost[some])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """Requests that a forecast decided on, with all that deciding them again needs.
+
+    Each is decided on its own here: conversations that keep their target, and failures, play no
+    part.
+
+    Attributes:
+        ids: Of the decisions.
+        targets: The columns.
+        correctness: Predicted probabilities; NaN where a request knows nothing of a target.
+        estimated_cost: US dollars, with nothing cached; NaN as `correctness`, 0 where no prices
+            were known.
+        priced: Of which requests costs were known.
+        may_answer: Which targets could answer each request.
+        policies: Who chose; the same object for all that it decided.
+        scales: The low and the high end of each request's scale of costs, US dollars.
+        lam: The trade-off of each.
+        chosen: The column of who was asked first.
+        alone: The column of whom the policy alone chose.
+        observed: What the answer cost where `chosen` gave it, US dollars; NaN where unknown.
+        input_tokens: Estimated, of the whole request.
+        path: The winners over lam.
+        left_out: How many receipts can't be decided again, by the reason.
+    """
+
+    ids: tuple[str, ...]
+    targets: tuple[str, ...]
+    correctness: PerCell
+    estimated_cost: PerCell
+    priced: Bool[NDArray[np.bool_], " request"]
+    may_answer: Bool[NDArray[np.bool_], "request target"]
+    policies: tuple[Policy, ...]
+    scales: Float[NDArray[np.float64], "request 2"]
+    lam: PerRequest
+    chosen: Who
+    alone: Who
+    observed: PerRequest
+    input_tokens: PerRequest
+    path: LambdaPath
+    left_out: Mapping[str, int]
+
+    @classmethod
+    def of(cls, receipts: Iterable[Receipt]) -> "Recorded":
+        """Take what can be decided again out of receipts, read one after another."""
+        found = ReplayRows()
+        for receipt in receipts:
+            found.add(receipt)
+        correctness, cost, may = found.tables()
+        low_high, (lam, observed, tokens, priced) = found.numbers()[:, :2], found.numbers()[:, 2:].T
+        chosen, alone = found.who().T
+        table = cls(
+            ids=tuple(found.ids),
+            targets=tuple(found.targets),
+            correctness=correctness,
+            estimated_cost=cost,
+            priced=priced == 1,
+            may_answer=may == 1,
+            policies=tuple(found.policies),
+            scales=low_high,
+            lam=lam,
+            chosen=chosen,
+            alone=alone,
+            observed=observed,
+            input_tokens=tokens,
+            path=LambdaPath(*(np.zeros(n, t) for n, t in ((1, "i8"), (0, "f8"), (0, "i8")))),
+            left_out=found.left_out,
+        )
+        return table._decided()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def again(
+        self,
+        *,
+        correctness: PerCell | None = None,
+        estimated_cost: PerCell | None = None,
+        priced: bool = True,
+        scale: CostScale | None = None,
+        policy: Policy | None = None,
+    ) -> "Recorded":
+        """The same requests with other forecasts, costs (known if `priced`) or another policy."""
+        ends = (scale.low, scale.high) if scale is not None else None
+        scales = self.scales if ends is None else np.tile(np.array(ends), (len(self), 1))
+        return replace(
+            self,
+            correctness=self.correctness if correctness is None else correctness,
+            estimated_cost=self.estimated_cost if estimated_cost is None else estimated_cost,
+            priced=self.priced if estimated_cost is None else np.full(len(self), priced),
+            scales=scales,
+            policies=self.policies if policy is None else (policy,) * len(self),
+        )._decided()
+
+    def select(self, rows: NDArray[np.int64]) -> "Recorded":
+        """These requests alone; the others count as left out no more than before."""
+        tables = ("correctness", "estimated_cost", "priced", "may_answer", "scales", "lam")
+        more = ("chosen", "alone", "observed", "input_tokens")
+        part = {name: getattr(self, name)[rows] for name in (*tables, *more)}
+        ids = tuple(self.ids[i] for i in rows)
+        return replace(self, ids=ids, policies=tuple(self.policies[i] for i in rows), **part)
+
+    def at(self, lam: float) -> Who:
+        """Whom the policies choose at one lam: columns of `targets`."""
+        return self.path.at(lam)
+
+    def at_own_lam(self) -> Who:
+        """Whom the policies choose at each request's own lam."""
+        path, lam = self.path, np.repeat(self.lam, np.diff(self.path.start))
+        begun = (path.lam < lam) | (path.lam == 0) | (lam == 1)
+        before = np.concatenate([[0], np.cumsum(begun)])
+        count = before[path.start[1:]] - before[path.start[:-1]]
+        who: Who = path.target[path.start[:-1] + count - 1]
+        return who
+
+    def point(self, who: Who) -> ReplayPoint:
+        """What a choice gives, expected, over those whose target is known; NaN where none is."""
+        rows = np.arange(len(self))
+        return ReplayPoint(_mean(self.correctness[rows, who]), _mean(self._known_cost[rows, who]))
+
+    def moves(self, before: Who, after: Who) -> list[tuple[str, str, int]]:
+        """How many requests go from which target to which other one, the most frequent first."""
+        changed = np.flatnonzero(before != after)
+        pairs = Counter(zip(before[changed].tolist(), after[changed].tolist(), strict=True))
+        return [(self.targets[a], self.targets[b], n) for (a, b), n in pairs.most_common()]
+
+    def curve(self) -> ExpectedCurve:
+        """Expected accuracy and cost over lam, exactly."""
+        if not len(self):
+            return ExpectedCurve(np.zeros(0), np.zeros(0), np.zeros(0))
+        later = np.flatnonzero(self.path.lam > 0)
+        later = later[np.argsort(self.path.lam[later], kind="stable")]
+        query, target = self.path.query, self.path.target
+        lam, first = np.unique(self.path.lam[later], return_index=True)
+        ends = np.append(first[1:], len(later))[: len(first)]
+        start = self.point(self.at(0.0))
+
+        def running(table: PerCell, begin: float) -> NDArray[np.float64]:
+            value = table[query, target]
+            gained = np.cumsum(value[later] - value[later - 1]) / len(self)
+            return np.concatenate([[begin], begin + gained[ends - 1]])
+
+        return ExpectedCurve(
+            np.concatenate([[0.0], lam]),
+            running(self.correctness, start.accuracy),
+            running(self._known_cost, start.cost),
+        )
+
+    def singles(self) -> dict[str, ReplayPoint]:
+        """What each target alone would give, on the requests that know it."""
+        return {
+            name: ReplayPoint(_mean(self.correctness[:, k]), _mean(self._known_cost[:, k]))
+            for k, name in enumerate(self.targets)
+        }
+
+    @property
+    def _known_cost(self) -> PerCell:
+        """Estimated costs; NaN throughout where those of some request aren't known."""
+        return (
+            self.estimated_cost if self.priced.all() else np.full_like(self.estimated_cost, np.nan)
+        )
+
+    def _decided(self) -> "Recorded":
+        """The same with its path; requests that the policy can't decide are left out."""
+        known = ~np.isnan(self.correctness + self.estimated_cost)
+        may = self.may_answer & known
+        low, high = self.scales[:, :1], self.scales[:, 1:]
+        wide = np.where(high > low, high - low, 1.0)
+        cost = np.where(high > low, (self.estimated_cost - low) / wide, 0.0)
+        groups: dict[tuple[int, bytes], list[int]] = {}
+        for i, policy in enumerate(self.policies):
+            groups.setdefault((id(policy), may[i].tobytes()), []).append(i)
+        parts: list[tuple[NDArray[Any], ...]] = []
+        for members in groups.values():
+            rows, columns = np.array(members), np.flatnonzero(may[members[0]])
+            names, cells = tuple(self.targets[k] for k in columns), np.ix_(rows, columns)
+            policy = self.policies[members[0]]
+            try:
+                path = policy.path(self.correctness[cells], cost[cells], targets=names)
+            except ConfigError:  # nobody may answer, or nobody whom the policy names
+                continue
+            parts.append((rows[path.query], path.lam, columns[path.target]))
+        return self._joined(parts)
+
+    def _joined(self, parts: Sequence[tuple[NDArray[Any], ...]]) -> "Recorded":
+        empty = (np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
+        query, lam, target = (np.concatenate(part) for part in zip(empty, *parts, strict=True))
+        order = np.argsort(query, kind="stable")
+        rows, place = np.unique(query, return_inverse=True)
+        start = np.searchsorted(place[order], np.arange(len(rows) + 1)).astype(np.int64)
+        path = LambdaPath(start, lam[order], target[order].astype(np.int64))
+        undecided = len(self) - len(rows)
+        more = {"the policy can't decide among those who could answer": undecided}
+        left_out = {**self.left_out, **(more if undecided else {})}
+        return replace(self.select(rows), path=path, left_out=left_out)
+
+
+def _mean(column: NDArray[np.float64]) -> float:
+    known = column[~np.isnan(column)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+_AGAIN = ("policy", "session", "share")
+_WITHOUT: Mapping[str, str] = {
+    "named": "the client named the target",
+    "tool_loop": "waited for tool results",
+    "stored": "went on from a stored response",
+    "fallback": "had no forecast",
+}
+
+
+@final
+class ReplayRows:
+    """Requests that can be decided again, a few hundred bytes each.
+
+    Attributes:
+        ids: Of the decisions.
+        policies: Who chose; the same object for all that it decided.
+        targets: The names of the columns.
+        left_out: How many receipts can't be decided again, by the reason.
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.policies: list[Policy] = []
+        self.targets: dict[str, int] = {}
+        self.left_out: Counter[str] = Counter()
+        self._policies: dict[str, Policy] = {}
+        self._numbers, self._who, self._cells = array("d"), array("q"), array("d")
+
+    def add(self, receipt: Receipt) -> None:
+        """Take one, or count why not."""
+        policy, scale, why = policy_of(receipt), scale_of(receipt), _why_not(receipt)
+        if why or policy is None or scale is None:
+            self.left_out[why or "doesn't hold the policy or the scale of costs"] += 1
+            return
+        choice, costs = receipt.choice, _costs(receipt)
+        for name, probability in choice.correctness.items():
+            column = self.targets.setdefault(name, len(self.targets))
+            may = name in choice.order
+            self._cells.extend((len(self.ids), column, probability, costs[name], may))
+        alone = choice.policy_target or choice.target
+        self._who.extend((self.targets[choice.target], self.targets[alone]))
+        lam = float("nan") if choice.lam is None else choice.lam
+        observed = _observed(receipt)
+        priced = bool(choice.estimated_cost)
+        self._numbers.extend((scale.low, scale.high, lam, observed, choice.input_tokens, priced))
+        self.ids.append(choice.id)
+        self.policies.append(self._policies.setdefault(repr(policy), policy))
+
+    def numbers(self) -> Float[NDArray[np.float64], "request 6"]:
+        """Of each: its scale's low and high end, lam, observed cost, input tokens; 1 if priced."""
+        return np.array(self._numbers, dtype=np.float64).reshape(-1, 6)
+
+    def who(self) -> Int[NDArray[np.int64], "request 2"]:
+        """The columns of who was asked first, and of whom the policy alone chose."""
+        return np.array(self._who, dtype=np.int64).reshape(-1, 2)
+
+    def tables(self) -> Float[NDArray[np.float64], "3 request target"]:
+        """Probabilities, estimated costs, and 1 for who might answer; NaN for who isn't known."""
+        cells = np.array(self._cells, dtype=np.float64).reshape(-1, 5)
+        tables = np.full((3, len(self.ids), len(self.targets)), np.nan)
+        rows, columns = cells[:, :2].astype(np.int64).T
+        tables[:, rows, columns] = cells[:, 2:].T
+        return tables
+
+
+def _why_not(receipt: Receipt) -> str:
+    """Why a request can't be decided again; empty where it can."""
+    choice = receipt.choice
+    if choice.reason not in _AGAIN or choice.fallback is not None:
+        return _WITHOUT.get(choice.reason, _WITHOUT["fallback"])
+    known = {*choice.order, choice.policy_target or choice.target} <= choice.correctness.keys()
+    priced = not choice.estimated_cost or choice.correctness.keys() <= choice.estimated_cost.keys()
+    if not known or not priced or choice.lam is None:
+        return "doesn't hold every target's probability and cost"
+    return ""
+
+
+def _costs(receipt: Receipt) -> Mapping[str, float]:
+    """Estimated costs with nothing cached; zero where no prices were known, as at the decision."""
+    choice = receipt.choice
+    if not choice.estimated_cost:
+        return dict.fromkeys(choice.correctness, 0.0)
+    return {
+        name: cost + choice.cached.get(name, 0.0) for name, cost in choice.estimated_cost.items()
+    }
+
+
+def _observed(receipt: Receipt) -> float:
+    first = receipt.outcome.target == receipt.choice.target
+    return receipt.cost if first and receipt.cost is not None else float("nan")

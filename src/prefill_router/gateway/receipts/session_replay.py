@@ -1,0 +1,239 @@
+"""What recorded requests would have got at another lam, with conversations that keep their target.
+
+The gateway's own code decides, on what receipts hold: each setting has a memory of conversations of
+its own, in which the answers end when they did.
+"""
+
+import heapq
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+
+from prefill_router.cost import CostScale
+from prefill_router.errors import DataError
+from prefill_router.gateway.decide import (
+    Allowance,
+    CostScores,
+    RequestEstimate,
+    RoutingRequest,
+    Sessions,
+    TargetChooser,
+)
+from prefill_router.gateway.receipts import (
+    AffinityRule,
+    Receipt,
+    Recorded,
+    Replay,
+    ReplaySetting,
+    affinity_rule_of,
+    check_any,
+    replay_setting,
+)
+from prefill_router.gateway.receipts.replay_table import PerRequest, Who
+from prefill_router.gateway.settings import (
+    GatewaySettings,
+    RoutingSettings,
+    SessionSettings,
+    TrafficSettings,
+)
+
+_HOLDS = ("answered", "disconnected", "routed")
+"""How a request ends whose target holds the conversation from then on."""
+_MOST = 10_000_000
+_End = tuple[float, int, str, str, int]
+
+
+def replay_sessions(receipts: Iterable[Receipt], lams: Sequence[float]) -> Replay:
+    """Decide recorded requests again, each after those of its conversation that came before.
+
+    A request in a tool loop goes where its conversation is; so does one without a forecast, where
+    that target could answer it. Neither is counted, nor is what the client named. Requests outside
+    the routed share stay where they were. Answers cost as many tokens as they did, in the tokens of
+    whoever gives them.
+
+    Args:
+        receipts: By the time of their requests.
+        lams: The trade-offs; besides, each request's own is tried.
+
+    Raises:
+        DataError: No request can be decided again, or no receipt holds by what conversations kept
+            their target.
+        ConfigError: A lam is outside [0, 1].
+    """
+    rows = [replace(receipt, prompt=None) for receipt in receipts]
+    recorded = Recorded.of(rows)
+    check_any(recorded)
+    keeping = [None if r.choice.session is None else affinity_rule_of(r) for r in rows]
+    lacking = sum(
+        found is None and row.choice.session is not None
+        for found, row in zip(keeping, rows, strict=True)
+    )
+    if lacking and not any(keeping):
+        raise DataError(
+            "no receipt holds by what conversations kept their target: they are older than this "
+            "package's; replay without --sessions"
+        )
+    story = _RecordedSessions(recorded, rows, keeping)
+    notes = [f"{lacking:,} older receipts don't tell how conversations are kept"] if lacking else []
+    tried = (story.told(f"lam = {lam:g}", recorded.at(lam), lam) for lam in lams)
+    own = story.told("at its own lam", recorded.at_own_lam(), None)
+    return Replay(recorded, (story.was(), own, *tried), tuple(notes), sessions=True)
+
+
+@final
+class _RecordedSessions:
+    """What happened, and what would have."""
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        receipts: Sequence[Receipt],
+        keeping: Sequence[AffinityRule | None],
+    ) -> None:
+        self._recorded, self._receipts, self._keeping = recorded, receipts, keeping
+        self._row = {name: row for row, name in enumerate(recorded.ids)}
+        self._column = {name: k for k, name in enumerate(recorded.targets)}
+
+    def was(self) -> ReplaySetting:
+        """What happened."""
+        rows = {r.choice.id: r.choice for r in self._receipts if r.choice.id in self._row}
+        choices = [rows[name] for name in self._recorded.ids]
+        cost = np.array([choice.estimated_cost.get(choice.target, 0.0) for choice in choices])
+        return replay_setting(self._recorded, "as it was", self._recorded.chosen, cost=cost)
+
+    def told(self, name: str, alone: Who, lam: float | None) -> ReplaySetting:
+        """What would have happened at a lam.
+
+        Args:
+            name: Of the setting.
+            alone: Whom the policy chooses of each request by itself.
+            lam: The trade-off; None for each request's own.
+        """
+        world = _ReplayedSessions(self._recorded, alone, lam)
+        who = alone.copy()
+        cost: PerRequest = np.zeros(len(alone))
+        for receipt, keeping in zip(self._receipts, self._keeping, strict=True):
+            row = self._row.get(receipt.choice.id)
+            target, dollars = world.decide(receipt, keeping, row)
+            world.ends(receipt, keeping, target)
+            if row is not None:
+                column = who[row] = self._column[target]
+                known = self._recorded.estimated_cost[row, column]
+                cost[row] = known if dollars is None else dollars
+        return replay_setting(self._recorded, name, who, cost=cost)
+
+
+@final
+class _ReplayedSessions:
+    """One setting's conversations, up to the request that is decided."""
+
+    def __init__(self, recorded: Recorded, alone: Who, lam: float | None) -> None:
+        self._recorded, self._alone, self._lam = recorded, alone, lam
+        self._sessions = Sessions(SessionSettings(most=_MOST))
+        self._ends: list[_End] = []
+        self._choosers: dict[Hashable, TargetChooser] = {}
+
+    def decide(
+        self, receipt: Receipt, keeping: AffinityRule | None, row: int | None
+    ) -> tuple[str, float | None]:
+        """The target of a request, and what it is estimated to cost there with what is cached.
+
+        Args:
+            receipt: The request.
+            keeping: By what its conversation is kept; None where that isn't known.
+            row: Its row of those that can be decided again; None where it can't.
+
+        Returns:
+            The cost is None where nothing is cached.
+        """
+        self._until(receipt.at)
+        choice = receipt.choice
+        held = None if keeping is None else self._held(receipt, keeping)
+        if row is None:
+            free = choice.reason not in ("tool_loop", "stored")
+            stays = held is not None and (not free or held in choice.order)
+            return (held if stays and held is not None else choice.target), None
+        if choice.reason == "share":
+            return choice.target, None
+        if held is None or keeping is None:
+            return self._recorded.targets[self._alone[row]], None
+        return self._chosen(receipt, keeping, row)
+
+    def ends(self, receipt: Receipt, keeping: AffinityRule | None, target: str) -> None:
+        """The same request ends, at this target or at who was asked after it."""
+        choice, outcome = receipt.choice, receipt.outcome
+        known = outcome.target is not None or outcome.kind == "routed"
+        if choice.session is None or outcome.kind not in _HOLDS or not known:
+            return
+        was = outcome.target or choice.target
+        who = was if target == choice.target else target
+        usage = outcome.usage
+        counts = () if usage is None else (usage.input_tokens, usage.output_tokens)
+        tokens = sum(n for n in counts if n is not None) or choice.input_tokens
+        if keeping is not None and who != was:
+            tokens = round(tokens * keeping.ratio.get(who, 1.0) / keeping.ratio.get(was, 1.0))
+        end = receipt.at + outcome.total_seconds
+        heapq.heappush(self._ends, (end, len(self._ends), choice.session, who, tokens))
+
+    def _until(self, at: float) -> None:
+        while self._ends and self._ends[0][0] <= at:
+            end, _, session, target, tokens = heapq.heappop(self._ends)
+            self._sessions.answered(session, target=target, tokens=tokens, at=end)
+
+    def _held(self, receipt: Receipt, keeping: AffinityRule) -> str | None:
+        """Who holds a request's conversation; None for nobody."""
+        self._sessions.use(SessionSettings(seconds=keeping.seconds, most=_MOST))
+        seat = self._sessions.seat(receipt.choice.session, receipt.at)
+        return None if seat is None or receipt.choice.opening else seat.target
+
+    def _chosen(self, receipt: Receipt, keeping: AffinityRule, row: int) -> tuple[str, float]:
+        """As the gateway chooses, where somebody holds the conversation."""
+        choice, names = receipt.choice, tuple(receipt.choice.correctness)
+        own = choice.lam or 0.0
+        spent = own == 0 and bool(choice.lam_asked)
+        lam = Allowance(own, exhausted=spent) if self._lam is None else Allowance(self._lam)
+        columns = [self._recorded.targets.index(name) for name in names]
+        chosen = self._chooser(names, keeping, row).choose(
+            RoutingRequest(endpoint=receipt.endpoint, at=receipt.at, session=choice.session),
+            RequestEstimate(
+                tokens=choice.input_tokens,
+                cost=self._recorded.estimated_cost[row, columns],
+                correctness=self._recorded.correctness[row, columns],
+            ),
+            lam,
+            [k for k, name in enumerate(names) if name in choice.order],
+            decision=choice.id,
+        )
+        first = chosen.order[0]
+        return names[first], float(chosen.cost[first])
+
+    def _chooser(self, names: tuple[str, ...], keeping: AffinityRule, row: int) -> TargetChooser:
+        policy, (low, high) = self._recorded.policies[row], self._recorded.scales[row].tolist()
+        parts = (*keeping.ratio.items(), *keeping.saved.items())
+        key = (id(policy), names, low, high, keeping.cache_seconds, keeping.margin, parts)
+        if key not in self._choosers:
+            self._choosers[key] = TargetChooser(
+                names,
+                policy,
+                CostScores(
+                    CostScale(low, high),
+                    saved=np.array([keeping.saved.get(name, 0.0) for name in names]),
+                    ratio=np.array([keeping.ratio.get(name, 1.0) for name in names]),
+                ),
+                None,
+                settings=_settings(keeping),
+                sessions=self._sessions,
+            )
+        return self._choosers[key]
+
+
+def _settings(keeping: AffinityRule) -> GatewaySettings:
+    """Those that matter here; what the environment says doesn't."""
+    sessions = SessionSettings(
+        seconds=keeping.seconds, cache_seconds=keeping.cache_seconds, margin=keeping.margin
+    )
+    return GatewaySettings.model_construct(
+        sessions=sessions, routing=RoutingSettings(), traffic=TrafficSettings()
+    )

@@ -1,0 +1,6 @@
+"""The gateway's state: the pieces joined, until the process is asked to end.
+
+configuration   where everything is, read with every error at once; what a reload replaces
+activity        what ended lately, and what metrics read of the gateway's parts
+gateway         what lasts as long as the process
+"""

@@ -1,0 +1,383 @@
+"""The gateway: what lasts as long as its process, and the present `Snapshot` in the middle of it.
+
+At its start receipts tell it this day's spending, the latest requests, and the conversations that
+go on. `health_checks` is what `/health` and `/ready` look at.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import final
+
+from prefill_router.client import NO_KEY, provider_keys
+from prefill_router.client.keys import Redaction
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.decide import (
+    Budgets,
+    Decider,
+    ResponseOwners,
+    SessionRow,
+    Sessions,
+    SteadyClock,
+)
+from prefill_router.gateway.forecast import Forecaster
+from prefill_router.gateway.guard import BodyBudget, KeyLimits, key_budgets
+from prefill_router.gateway.protocol import to_client
+from prefill_router.gateway.proxy import Breakers, Forwarder
+from prefill_router.gateway.receipts import (
+    Receipt,
+    ReceiptWriter,
+    SessionTurn,
+    open_store,
+    recent,
+    sessions_since,
+    spend_since,
+)
+from prefill_router.gateway.runtime.activity import RecentRequests, breakers_of, gauge_readings
+from prefill_router.gateway.runtime.configuration import (
+    GatewayPaths,
+    LoadedGateway,
+    Snapshot,
+    load,
+    static_changes,
+)
+from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
+from prefill_router.gateway.telemetry import (
+    DriftWatch,
+    EventLoopLag,
+    FallbackWatch,
+    Health,
+    Metrics,
+    Traces,
+    check_encoder,
+    check_process,
+    check_receipts,
+    check_targets,
+    log_request,
+)
+from prefill_router.router import EncoderSources
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class Gateway:
+    """All of a gateway but its HTTP.
+
+    Args:
+        places: What it is made of.
+        loaded: The same, read.
+        environment: Where the providers' keys are; the process's if not given.
+
+    Attributes:
+        began: When it was made, seconds since 1970.
+        receipts_url: Where receipts go, whatever is reloaded.
+        lam_set: The lam of requests that name none, where somebody applied one.
+        metrics: For Prometheus.
+        drift: Of the requests, from the router's train rows.
+        fallbacks: How many decisions lack a forecast lately.
+        traces: Where they are sent; None for nowhere.
+        pulse: Whether the event loop is held up.
+        key_limits: What is known of each key's requests.
+        room: Where the bodies of requests are held.
+        recent: The requests that ended lately.
+        is_watched: Whether somebody has asked whether it is ready.
+        is_ending: Whether it ends as soon as requests under way have.
+        under_way: Requests under way.
+        streams: Those of them that are streamed.
+        on_reload: Told of what was read anew.
+        on_secrets: Told of all keys that there are or were, before they are used.
+    """
+
+    def __init__(
+        self,
+        places: GatewayPaths,
+        loaded: LoadedGateway,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        settings = loaded.settings
+        self._places, self._first = places, loaded
+        self._environment = os.environ if environment is None else environment
+        self.began = time.time()
+        self.receipts_url = settings.receipts.url
+        self.lam_set: float | None = None
+        self.breakers = Breakers(
+            failures=settings.failures.breaker_failures, seconds=settings.failures.breaker_seconds
+        )
+        self.sessions = Sessions(settings.sessions)
+        self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
+        self.metrics = Metrics(loaded.pool.names, readings=gauge_readings(self))
+        self.under_way = self.streams = 0
+        self.is_watched = self.is_ending = False
+        self.on_reload: list[Callable[[LoadedGateway], None]] = []
+        self.on_secrets: list[Callable[[Collection[str]], None]] = []
+        self.drift = _drift(loaded)
+        self.fallbacks = FallbackWatch()
+        self.traces = None if settings.traces is None else Traces(settings.traces)
+        self.pulse = EventLoopLag()
+        self.key_limits = KeyLimits()
+        self.room = BodyBudget(settings.limits.held_bytes)
+        self.recent = RecentRequests()
+        self._writer: ReceiptWriter | None = None
+        self._secrets: set[str] = set()  # those of before too: their answers may still come
+        self._live: Snapshot | None = None
+        self._old: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self._reloading = asyncio.Lock()
+
+    @property
+    def live(self) -> Snapshot:
+        """What answers now.
+
+        Raises:
+            ConfigError: It wasn't started.
+        """
+        if self._live is None:
+            raise ConfigError("the gateway isn't started; await its start() first")
+        return self._live
+
+    @property
+    def writer(self) -> ReceiptWriter:
+        """What keeps receipts.
+
+        Raises:
+            ConfigError: It wasn't started.
+        """
+        if self._writer is None:
+            raise ConfigError("the gateway isn't started; await its start() first")
+        return self._writer
+
+    @property
+    def settings(self) -> GatewaySettings:
+        """The present settings."""
+        return self.live.settings
+
+    @property
+    def lam(self) -> float:
+        """The trade-off of a request that names none, before budgets."""
+        return self.settings.routing.lam if self.lam_set is None else self.lam_set
+
+    @property
+    def lam_left(self) -> float:
+        """The same after the whole gateway's budgets."""
+        states = self.budgets.states(time.time())
+        return self.lam * min((s.factor for s in states if s.budget.key is None), default=1.0)
+
+    def enter(self) -> Snapshot:
+        """What a request begins with, and ends with; `leave` of it must follow."""
+        return self.live.enter()
+
+    async def start(self) -> None:
+        """Open the receipts, remember what they tell, and start the encoder.
+
+        Raises:
+            ConfigError: The encoder can't be started.
+            StoreError: The receipts can't be opened.
+        """
+        settings = self._first.settings
+        store = await asyncio.to_thread(open_store, settings.receipts.url)
+        self._writer = ReceiptWriter(
+            store,
+            wait_seconds=settings.receipts.wait_seconds,
+            max_queue=settings.receipts.max_queue,
+            keep_days=settings.receipts.keep_days,
+        )
+        await asyncio.to_thread(warm_start, self, settings)
+        self._live = await self._made(self._first, None)
+        self._beating = asyncio.create_task(self.pulse.run())
+        _log.info("ready, with the router %s", self._first.light.fingerprint)
+
+    async def reload(self) -> LoadedGateway:
+        """Read everything again, and go on with it; requests under way end with what they had.
+
+        Where it listens, its receipts and its traces stay what they were; a warning tells where
+        the settings want it otherwise.
+
+        Raises:
+            ConfigError: Something can't be used; all stays as it was.
+        """
+        async with self._reloading:
+            loaded = await asyncio.to_thread(load, self._places, environment=self._environment)
+            lasting = static_changes(self._first.settings, loaded.settings)
+            loaded = replace(loaded, warnings=(*loaded.warnings, *lasting))
+            before = self.live
+            self._live = await self._made(loaded, before)
+            settings = loaded.settings
+            self.breakers.set(
+                failures=settings.failures.breaker_failures,
+                seconds=settings.failures.breaker_seconds,
+            )
+            self.sessions.use(settings.sessions)
+            self.budgets.use(_budgets(loaded))
+            self.metrics.use_targets(loaded.pool.names)
+            if loaded.light.fingerprint != before.loaded.light.fingerprint:
+                self.drift = _drift(loaded)
+            ending = asyncio.create_task(before.close(keep=self._live.forecaster))
+            self._old.add(ending)
+            ending.add_done_callback(self._old.discard)
+            for tell in self.on_reload:
+                tell(loaded)
+            for warning in loaded.warnings:
+                _log.warning("%s", warning)
+            _log.info("reloaded, with the router %s", loaded.light.fingerprint)
+            return loaded
+
+    def end_soon(self) -> float:
+        """Be ready no more; gives the seconds that requests still come for.
+
+        None where nobody asks whether it is ready.
+        """
+        self.is_ending = True
+        return self._first.settings.listen.unready_seconds if self.is_watched else 0.0
+
+    async def keep(self, receipt: Receipt) -> None:
+        """Count a request that ended, and keep its receipt."""
+        self.metrics.observe(receipt)
+        self.recent.add(receipt)
+        log_request(receipt)
+        await self.writer.keep(receipt)
+
+    async def close(self) -> None:
+        """End what was started; receipts that wait are written first."""
+        if self._beating is not None:
+            self._beating.cancel()
+        if self._live is not None:
+            await self._live.close(seconds=1.0)
+        for task in list(self._old):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._writer is not None:
+            left = await self._writer.close()
+            if left:
+                _log.error("%d receipts couldn't be written", left)
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
+
+    async def _made(self, loaded: LoadedGateway, before: Snapshot | None) -> Snapshot:
+        """What answers from now on; its parts are made before anything is replaced."""
+        decider = Decider(
+            loaded.light,
+            loaded.settings,
+            sessions=self.sessions,
+            budgets=self.budgets,
+            breaker_open=lambda target: self.breakers.state(target) == "open",
+            pool=loaded.pool,
+            told=_log.warning,
+        )
+        forwarder = Forwarder(
+            loaded.pool,
+            failures=loaded.settings.failures,
+            breakers=self.breakers,
+            passing=lambda headers: to_client(headers, reframed=True),
+            environment=self._environment,
+        )
+        keys = provider_keys(loaded.pool, self._environment)
+        self._secrets |= {*keys.values(), *(secret for p in keys for secret in p.secrets)}
+        self.writer.redaction = Redaction.of_keys(self._secrets)
+        for hide in self.on_secrets:
+            hide(self._secrets - {NO_KEY})
+        return Snapshot(
+            loaded,
+            forecaster=await self._forecaster(loaded, before),
+            forwarder=forwarder,
+            decider=decider,
+            keepers=ResponseOwners(loaded.pool, self.sessions),
+        )
+
+    async def _forecaster(self, loaded: LoadedGateway, before: Snapshot | None) -> Forecaster:
+        """The present one where it is of the same router, so that a reload of prices is cheap."""
+        routing = loaded.settings.routing
+        if before is not None:
+            had = before.loaded
+            same = had.light.fingerprint == loaded.light.fingerprint
+            if same and _sizes(had.settings) == _sizes(loaded.settings):
+                return before.forecaster
+        places = self._places
+        forecaster = Forecaster(
+            places.router,
+            sources=EncoderSources(
+                folders={path.resolve().name: path for path in places.encoder_folders},
+                device=places.device,
+            ),
+            max_queue=routing.max_queue,
+            max_batch=routing.max_batch,
+            cache_entries=routing.cache_entries,
+            reuse_bytes=routing.reuse_bytes,
+            threads=places.threads,
+        )
+        await forecaster.start()
+        if forecaster.hello.fingerprint != loaded.light.fingerprint:
+            await forecaster.close()
+            raise ConfigError(f"{places.router} was replaced while it was being read; try again")
+        return forecaster
+
+
+def _budgets(loaded: LoadedGateway) -> tuple[BudgetSettings, ...]:
+    return (*loaded.settings.budgets, *key_budgets(loaded.keys or ()))
+
+
+def _drift(loaded: LoadedGateway) -> DriftWatch:
+    shares = loaded.light.reference_shares
+    found = [] if shares is None else shares.tolist()
+    return DriftWatch([f"feature {n}" for n in range(1, 1 + len(found))], shares=found)
+
+
+def _sizes(settings: GatewaySettings) -> tuple[int, ...]:
+    routing = settings.routing
+    return routing.max_queue, routing.max_batch, routing.cache_entries, routing.reuse_bytes
+
+
+_DAY = 86_400
+_SHOWN = 500
+
+
+def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
+    """Remember this day's spending, the latest requests, and conversations that go on.
+
+    Raises:
+        StoreError: The receipts can't be read.
+    """
+    url, now = gateway.receipts_url, time.time()
+    spent = spend_since(url, now - now % _DAY)
+    gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
+    gateway.recent.fill(reversed(recent(url, _SHOWN)))
+    # tool calls and stored responses are gone on from long after
+    since = now - max(_DAY, settings.sessions.seconds)
+    gateway.sessions.restore(map(_row, sessions_since(url, since)))
+
+
+def _row(turn: SessionTurn) -> SessionRow:
+    return (
+        turn.session,
+        turn.target,
+        turn.tokens,
+        turn.at,
+        turn.tool_calls,
+        turn.response_id,
+        turn.key,
+    )
+
+
+def health_checks(gateway: Gateway) -> Health:
+    """Whether the gateway is alive, and ready."""
+    return Health(
+        alive={"event_loop": gateway.pulse.check},
+        ready={
+            "process": lambda: check_process(ending=gateway.is_ending),
+            "event_loop": gateway.pulse.check,
+            "encoder": lambda: check_encoder(
+                gateway.live.forecaster.state, fallback=gateway.settings.routing.fallback
+            ),
+            "forecasts": lambda: gateway.fallbacks.check(),
+            "receipts": lambda: check_receipts(
+                healthy=gateway.writer.healthy, lost=gateway.writer.stats().lost
+            ),
+            "targets": lambda: check_targets(breakers_of(gateway)),
+        },
+    )

@@ -1,0 +1,345 @@
+"""All settings, from a file, from the environment over it, and from options over both.
+
+A variable's name is `PREFILL_ROUTER_` and the path of a setting, its parts joined by two
+underscores. What holds several values is written in JSON: `PREFILL_ROUTER_BUDGETS='[{...}]'`.
+Errors tell where each wrong setting is set, what was got, and what would do.
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final, get_args, get_origin
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError, field_validator
+
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.settings.sections import (
+    BudgetSettings,
+    FailureSettings,
+    LimitSettings,
+    ListenSettings,
+    LogSettings,
+    ReceiptSettings,
+    RoutingSettings,
+    SessionSettings,
+    SettingsSection,
+    StreamSettings,
+    TrafficSettings,
+)
+from prefill_router.yaml_files import line_of, read_yaml
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+PREFIX = "PREFILL_ROUTER_"
+_JOINT = "__"
+Place = tuple[int | str, ...]
+"""Where a setting stands: the names that lead to it, and the numbers of places in lists."""
+
+
+@final
+@dataclass(frozen=True)
+class Variable:
+    """A variable that begins as settings do.
+
+    Attributes:
+        name: Its name.
+        path: Of what it sets.
+        value: What it sets that to; plain text, or what its JSON says.
+        wrong: Why it can't be read; None where it can.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    value: Any = None
+    wrong: str | None = None
+
+
+def variables_of(environment: Mapping[str, str], model: type[BaseModel]) -> tuple[Variable, ...]:
+    """The variables that begin as settings do, those of whole parts before those within them.
+
+    Args:
+        environment: All variables.
+        model: The settings.
+    """
+    found = (
+        _variable(name, environment[name], model)
+        for name in sorted(environment)
+        if name.upper().startswith(PREFIX)
+    )
+    return tuple(sorted(found, key=lambda variable: len(variable.path)))
+
+
+def merged(value: Mapping[str, Any], variables: Iterable[Variable]) -> dict[str, Any]:
+    """Settings, with those of variables over them.
+
+    Args:
+        value: The settings of a file, say; it stays as it is.
+        variables: Those over them; one that can't be read sets nothing.
+    """
+    whole = dict(value)
+    for variable in variables:
+        if variable.wrong is None:
+            whole = over(whole, _nested(variable.path, variable.value))
+    return whole
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    first, *rest = path
+    return {first: _nested(tuple(rest), value) if rest else value}
+
+
+def over(value: Mapping[Any, Any], further: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Settings with others over them: parts are joined, anything else is replaced."""
+    joined = dict(value)
+    for name, new in further.items():
+        old = joined.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            joined[name] = over(old, new)
+        else:
+            joined[name] = new
+    return joined
+
+
+def model_at(path: Place, model: type[BaseModel]) -> type[BaseModel] | None:
+    """The part of the settings at a path; None where a single one or none stands there."""
+    found: type[BaseModel] | None = model
+    for name in path:
+        if isinstance(name, str):
+            found = next(iter(_models(_kind(found, name))), None)
+    return found
+
+
+def _variable(name: str, text: str, model: type[BaseModel]) -> Variable:
+    path = tuple(name[len(PREFIX) :].lower().split(_JOINT))
+    parent = model_at(path[:-1], model)
+    kind = _kind(parent, path[-1])
+    if not _holds_several(kind):
+        return Variable(name, path, text)
+    try:
+        return Variable(name, path, json.loads(text))
+    except (ValueError, RecursionError):
+        shape = "{...}" if _models(kind) and get_origin(kind) is None else "[...] or {...}"
+        return Variable(name, path, wrong=f"isn't JSON; it holds several values: {shape}")
+
+
+def _kind(model: type[BaseModel] | None, name: str) -> Any:
+    """The type of a field; None where there is none."""
+    field = None if model is None else model.model_fields.get(name)
+    return None if field is None else field.annotation
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    for each in (kind, *get_args(kind)):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            yield each
+
+
+def _holds_several(kind: Any) -> bool:
+    return get_origin(kind) in (tuple, dict) or any(True for _ in _models(kind))
+
+
+@final
+class GatewaySettings(SettingsSection):
+    """All that can be set; every part has defaults.
+
+    Attributes:
+        keys: The file of clients' keys, see `prefill-router key`; None asks for none.
+        forward_headers: Further request headers that targets get.
+        traces: The OTLP endpoint of traces; None for none.
+    """
+
+    listen: ListenSettings = ListenSettings()
+    routing: RoutingSettings = RoutingSettings()
+    sessions: SessionSettings = SessionSettings()
+    failures: FailureSettings = FailureSettings()
+    budgets: tuple[BudgetSettings, ...] = ()
+    traffic: TrafficSettings = TrafficSettings()
+    receipts: ReceiptSettings = ReceiptSettings()
+    limits: LimitSettings = LimitSettings()
+    logs: LogSettings = LogSettings()
+    streams: StreamSettings = StreamSettings()
+    keys: Path | None = None
+    forward_headers: tuple[str, ...] = ()
+    traces: str | None = None
+
+    @field_validator("traces")
+    @classmethod
+    def _is_address(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "")
+        if url is not None and not (parts.scheme in ("http", "https") and parts.netloc):
+            raise ValueError("must be an OTLP endpoint, such as http://127.0.0.1:4318")
+        return url
+
+
+def read_settings(
+    path: Path | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> GatewaySettings:
+    """The settings of a YAML file, with the environment's over them, and options over both.
+
+    Args:
+        path: The file; None for none.
+        options: Settings as in a file.
+        environment: The variables; the process's if not given.
+
+    Raises:
+        ConfigError: Some can't be used; it tells every one, and where it is set.
+    """
+    variables = _variables(environment)
+    value = {} if path is None else _of_file(path)
+    told = [f"{variable.name}: {variable.wrong}" for variable in variables if variable.wrong]
+    sources = SettingSources(path, value, variables, options or {})
+    try:
+        settings = GatewaySettings.model_validate(over(merged(value, variables), sources.options))
+    except ValidationError as error:
+        told += setting_errors(error, GatewaySettings, sources)
+    if told:
+        raise ConfigError(*told)
+    return settings
+
+
+def stray_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables that begin as settings do, and set nothing: other programs may have set them.
+
+    Args:
+        environment: The variables; the process's if not given.
+
+    Returns:
+        For each, the end of a sentence that says which setting may be meant; empty for none.
+    """
+    known = os.environ if environment is None else environment
+    found = variables_of(known, GatewaySettings)
+    return {variable.name: _meant(variable) for variable in found if _is_stray(variable)}
+
+
+def _meant(variable: Variable) -> str:
+    name = str(variable.path[0])
+    for part, field in GatewaySettings.model_fields.items():
+        if name in getattr(field.annotation, "model_fields", ()):
+            return f"; did you mean {PREFIX}{part.upper()}__{name.upper()}?"
+    near = get_close_matches(name, GatewaySettings.model_fields, n=1)
+    return f"; did you mean {PREFIX}{near[0].upper()}?" if near else ""
+
+
+def _variables(environment: Mapping[str, str] | None) -> tuple[Variable, ...]:
+    known = os.environ if environment is None else environment
+    found = variables_of(known, GatewaySettings)
+    return tuple(variable for variable in found if not _is_stray(variable))
+
+
+def _is_stray(variable: Variable) -> bool:
+    """Whether it is no setting at all; one with two parts is meant for one, and then a mistake."""
+    return len(variable.path) == 1 and variable.path[0] not in GatewaySettings.model_fields
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    try:
+        value = read_yaml(path)
+    except ConfigError as error:
+        raise ConfigError(*(f"{path}: {one}" for one in error.told)) from None
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"{path}: not settings; they are names with values, see the guide")
+    return value or {}
+
+
+_SHORT = 32
+_QUOTED = (
+    *("int_parsing", "float_parsing", "bool_parsing", "literal_error"),
+    *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
+)
+"""Texts in place of numbers and words are quoted; others may be addresses with passwords."""
+
+
+@final
+@dataclass(frozen=True)
+class SettingSources:
+    """Where settings came from, the last that sets one counts.
+
+    Attributes:
+        path: Their file; None for none.
+        value: What stands in it.
+        variables: Those of the environment.
+        options: Those that were given besides.
+    """
+
+    path: Path | None
+    value: Mapping[str, Any]
+    variables: tuple[Variable, ...]
+    options: Mapping[str, Any]
+
+
+def setting_errors(
+    error: ValidationError, model: type[BaseModel], sources: SettingSources
+) -> list[str]:
+    """What is wrong with each of the settings that can't be used, and where it is set.
+
+    Args:
+        error: What was found.
+        model: The settings.
+        sources: Where they came from.
+    """
+    told = []
+    for found in error.errors():
+        place = found["loc"]
+        sought = place[:-1] if found["type"] == "missing" else place
+        is_whole = found["type"] == "value_error" and model_at(place, model) is not None
+        where = _where(sources, sought, whole=is_whole)
+        name = ".".join(map(str, place))
+        of_itself = any(v.name == where and v.path == place for v in sources.variables)
+        words = _words(found, model)
+        told.append(f"{where}: {words}" if of_itself else f"{where}: {name}: {words}")
+    return told
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Which of the known names was meant, as the end of a sentence; empty where none is near."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _words(found: "ErrorDetails", model: type[BaseModel]) -> str:
+    if found["type"] == "extra_forbidden":
+        part = model_at(found["loc"][:-1], model)
+        names = [] if part is None else list(part.model_fields)
+        name = str(found["loc"][-1])
+        return f"no such setting; there are {', '.join(names)}{nearest(name, names)}"
+    words, got = found["msg"].removeprefix("Value error, "), found["input"]
+    is_word = isinstance(got, str) and found["type"] in _QUOTED and len(got) <= _SHORT
+    return f"{words}, not {got!r}" if is_word or isinstance(got, int | float) else words
+
+
+def _where(sources: SettingSources, place: Place, *, whole: bool) -> str:
+    """Who set what stands at a place: the last one, or all who had a part in it."""
+    setters = ["the options"] if _stands(sources.options, place) else []
+    setters += [v.name for v in reversed(sources.variables) if _sets(v, place)]
+    if sources.path is not None and _stands(sources.value, place):
+        setters.append(f"{sources.path}:{line_of(sources.path, place)}")
+    return " and ".join(setters if whole else setters[:1]) or str(sources.path or "the settings")
+
+
+def _sets(variable: Variable, place: Place) -> bool:
+    path = variable.path
+    if path[: len(place)] == place:
+        return True
+    within = place[: len(path)] == path
+    return within and _stands(variable.value, place[len(path) :])
+
+
+def _stands(value: Any, place: Place) -> bool:
+    """Whether something stands at a place in plain values."""
+    for name in place:
+        named = isinstance(value, Mapping) and name in value
+        numbered = isinstance(value, list | tuple) and isinstance(name, int) and name < len(value)
+        if not (named or numbered):
+            return False
+        value = value[name]
+    return True

@@ -1,0 +1,239 @@
+"""A user's own questions, read from JSON Lines, a JSON list, CSV or Parquet, and written.
+
+A row has `prompt` (text) or `messages` (a list of {role, content}); `answer`, one that is right or
+a list of such; `grader`, else `exact`; and if it likes `id` (or `query_id`), `domain` and
+`benchmark`. Every other field goes to the grader as it is. In CSV, where all is text, the cells of
+`messages`, `tests`, `choices` and `tolerance` hold JSON. An empty cell of a table is no field.
+
+Tasks of any benchmark are written as the JSON Lines that are read here: to look at, to edit, to
+hand on.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from prefill_router import files
+from prefill_router.data import Prompt, Query, prompt_key
+from prefill_router.errors import DataError, FormatError
+from prefill_router.harness.benchmarks.source import SUFFIXES, LoadReport, PlacedTask, rows
+from prefill_router.harness.grading import GRADERS
+from prefill_router.harness.grading.text import parse_number, right_letters
+from prefill_router.harness.records import Task
+from prefill_router.importers import tables, values
+from prefill_router.importers.builder import DatasetBuilder
+from prefill_router.importers.tables import Record
+
+FIELDS: Final = ("id", "prompt", "messages", "answer", "grader", "domain", "benchmark")
+_ID = ("id", "query_id")
+_COMPARING = frozenset({"exact", "normalised", "mmlu_pro", "number", "math", "hle"})
+_TABLES = (".csv", ".parquet")
+_JSON_CELLS = ("messages", "tests", "choices", "tolerance")
+_TEXTS = ("input", "output")
+
+
+def read(path: Path, report: LoadReport) -> Iterator[PlacedTask]:
+    """The tasks of a file.
+
+    Raises:
+        FormatError: It isn't such a file, or a row is malformed.
+    """
+    suffix = path.suffix.lower()
+    is_table = suffix in _TABLES
+    wants = tables.columns_of(path) if is_table else ()
+    report.source = str(path)
+    strict = DatasetBuilder(strict=True)
+    for place, record in rows(path, needs=(), wants=wants):
+        with strict.row(place):
+            yield PlacedTask(place, _task(_from_table(record, suffix) if is_table else record))
+
+
+def check_file(path: Path) -> None:
+    """Check that a file can hold tasks, before any is read.
+
+    Raises:
+        FormatError: It doesn't exist, or its name ends otherwise.
+    """
+    if not path.is_file():
+        raise FormatError(
+            "is a folder; name a file" if path.is_dir() else "no such file", file=path
+        )
+    if path.suffix.lower() not in SUFFIXES:
+        raise FormatError(
+            f"can't hold tasks; their files' names end in {', '.join(SUFFIXES)}", file=path
+        )
+
+
+def _from_table(record: Record, suffix: str) -> Record:
+    """A row without its empty cells, which a table has for what others of its rows have."""
+    is_csv = suffix == ".csv"
+    filled = {
+        name: cell
+        for name, cell in record.items()
+        if cell is not None and not (is_csv and not cell)
+    }
+    for name in _JSON_CELLS:
+        if is_csv and name in filled:
+            try:
+                filled[name] = json.loads(str(filled[name]))
+            except (ValueError, RecursionError):
+                raise DataError(f"{name} isn't JSON; in CSV its cells must be") from None
+    return filled
+
+
+def _task(record: Record) -> Task:
+    query = _query(record)
+    grader = record.get("grader")
+    name = "exact" if grader is None else values.filled_text(grader, "grader")
+    if name not in GRADERS:
+        raise DataError(f"grader is {values.show(name)}; the graders are {', '.join(GRADERS)}")
+    answer = _answers(record.get("answer"))
+    options = {field: value for field, value in record.items() if field not in (*FIELDS, *_ID)}
+    _check_options(options)
+    _check_needs(name, answer, options)
+    return Task(query=query, grader=name, answer=answer, options=options)
+
+
+def _query(record: Record) -> Query:
+    prompt = _prompt(record)
+    given = next((record[name] for name in _ID if record.get(name) is not None), None)
+    query_id = f"q-{prompt_key(prompt)[:12]}" if given is None else values.identifier(given, "id")
+    return Query(
+        query_id,
+        prompt,
+        values.label_text(record.get("benchmark"), "benchmark"),
+        values.label_text(record.get("domain"), "domain"),
+    )
+
+
+def _prompt(record: Record) -> Prompt:
+    """The messages, or the prompt; where both are there, it is a chat."""
+    chat = record.get("messages")
+    if chat is not None:
+        if not isinstance(chat, list):
+            raise DataError("messages must be a list of {role, content}")
+        return values.prompt(chat, "messages")
+    if record.get("prompt") is None:
+        raise DataError("has neither a prompt nor messages")
+    return values.prompt(record["prompt"], "prompt")
+
+
+def _answers(value: object) -> tuple[str, ...]:
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    return tuple(_answer(item) for item in found)
+
+
+def _answer(value: object) -> str:
+    if isinstance(value, bool):
+        raise DataError("answer is true or false; write it as the text that is expected")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DataError(f"answer is {value}; write a number, or a text")
+    if isinstance(value, int | float):
+        return values.identifier(value, "answer") if isinstance(value, int) else repr(value)
+    return values.filled_text(value, "answer")
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Check that they are JSON, and so can be kept with a run."""
+    for name, value in options.items():
+        try:
+            json.dumps([name, value], allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            raise DataError(f"{values.show(name)} isn't a JSON value in UTF-8") from None
+
+
+def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    if grader in _COMPARING and not answer:
+        raise DataError(f"lacks an answer, with which the grader {grader} compares")
+    if grader == "judge":
+        values.filled_text(options.get("rubric"), "rubric, by which the grader judge goes,")
+    if grader == "mmlu_pro" and not right_letters(answer):
+        raise DataError("answer must be a letter from A to J, as the grader mmlu_pro finds them")
+    if grader == "number":
+        _check_numbers(answer, options)
+    if not isinstance(options.get("function"), str | None):
+        raise DataError("function must be the name of one, as text")
+    if grader == "code":
+        kinds = _kinds(options.get("tests"))
+        if "functional" in kinds and not isinstance(options.get("function"), str):
+            raise DataError("has functional tests; name the function that they call in function")
+
+
+def _check_numbers(answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    for text in answer:
+        if parse_number(text) is None:
+            raise DataError(f"answer is {values.show(text)}; the grader number needs a number")
+    if not _is_tolerance(options.get("tolerance", 0)):
+        raise DataError("tolerance must be a number, finite and not negative")
+
+
+def _is_tolerance(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < math.inf
+
+
+def _kinds(tests: object) -> set[str]:
+    """The types of a task's tests; `stdin` where a test names none."""
+    if not isinstance(tests, list) or not tests:
+        raise DataError("lacks tests, a list, which the grader code runs")
+    kinds: set[str] = set()
+    for test in tests:
+        if not isinstance(test, dict) or not all(isinstance(test.get(f), str) for f in _TEXTS):
+            raise DataError(f"a test must have the texts {' and '.join(_TEXTS)}")
+        kind = test.get("type", "stdin")
+        if kind not in ("stdin", "functional"):
+            raise DataError("a test's type must be stdin or functional")
+        kinds.add(kind)
+    return kinds
+
+
+def write_tasks(tasks: Iterable[Task], path: Path | str) -> int:
+    """Write tasks, whole or not at all; what stood there before is replaced.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        ConfigError: The file can't be made here.
+        DataError: A task holds what JSON or UTF-8 can't, or an option with the name of a field.
+    """
+    path = Path(path)
+    files.check_place(path)
+    count = 0
+    with files.replacing_file(path) as temporary, temporary.open("wb") as file:
+        for count, task in enumerate(tasks, 1):  # noqa: B007
+            file.write(_task_line(task))
+    return count
+
+
+def _task_line(task: Task) -> bytes:
+    name = task.query.id
+    taken = sorted(set(task.options) & {*FIELDS, "query_id"})
+    if taken:
+        raise DataError(f"task {name!r} has the options {taken}, which are fields; rename them")
+    try:
+        text = json.dumps(_task_fields(task), ensure_ascii=False, allow_nan=False)
+        return f"{text}\n".encode()
+    except (TypeError, ValueError) as error:
+        why = "a lone surrogate" if isinstance(error, UnicodeError) else "what JSON has not"
+        raise DataError(f"task {name!r} holds {why}, and can't be written") from None
+
+
+def _task_fields(task: Task) -> dict[str, Any]:
+    query = task.query
+    if isinstance(query.prompt, str):
+        asked: dict[str, Any] = {"prompt": query.prompt}
+    else:
+        asked = {"messages": [vars(message) for message in query.prompt]}
+    answer = list(task.answer) if len(task.answer) != 1 else task.answer[0]
+    known = {"benchmark": query.benchmark, "domain": query.domain, "answer": answer}
+    return {
+        "id": query.id,
+        **asked,
+        "grader": task.grader,
+        **{field: value for field, value in known.items() if value},
+        **task.options,
+    }

@@ -1,0 +1,387 @@
+"""Asks the questions of a plan: providers beside each other, each as hard as it may be asked.
+
+What comes of asking is counted, and told while it goes on.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any, Protocol, final, runtime_checkable
+
+from prefill_router.client import Reply
+from prefill_router.client.budget import ExposureLedger
+from prefill_router.client.call_costs import bound
+from prefill_router.client.rate_limits import ProviderGate
+from prefill_router.client.retries import CircuitBreaker, RetryPolicy
+from prefill_router.data import Prompt
+from prefill_router.errors import StoreError, UpstreamError
+from prefill_router.harness.collection.calls import (
+    Backlog,
+    CallBill,
+    PlannedCall,
+    ProviderQueue,
+    Question,
+    answer_of,
+    attempt_of,
+    bill_of_failure,
+    bill_of_reply,
+    request_of,
+)
+from prefill_router.harness.collection.estimate import TypicalAnswers
+from prefill_router.harness.collection.plan import CollectionPlan, CollectOptions, Prompts
+from prefill_router.harness.journal import Journal
+from prefill_router.harness.records import Answer
+from prefill_router.progress import Advance
+
+
+@runtime_checkable
+class Asker(Protocol):
+    """Gives replies; `prefill_router.client.Upstream` is one."""
+
+    async def ask(self, target: str, prompt: Prompt, /) -> Reply:
+        """A target's reply to a prompt.
+
+        Raises:
+            UpstreamError: There is none, or only a part of one.
+        """
+
+
+_EVERY_SECONDS = 0.2
+
+
+@final
+class CollectionTally:
+    """Counts what comes of asking.
+
+    Args:
+        advance: Told of every question that is finished.
+    """
+
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
+        self._unsaid = 0
+        self._said = time.monotonic()
+        self._left: Counter[str] = Counter()
+        self.calls = 0
+        self.answered: Counter[str] = Counter()
+        self.missing: Counter[tuple[str, str]] = Counter()
+        self.cost = 0.0
+
+    def called(self) -> None:
+        """A call has ended."""
+        self.calls += 1
+
+    def recorded(self, answer: Answer) -> None:
+        """An answer is on the disk."""
+        self.cost += answer.cost or 0.0
+        if answer.missing is None:
+            self.answered[answer.target] += 1
+        else:
+            self.missing[answer.target, answer.missing] += 1
+        self._step()
+
+    def repeated(self, target: str, reason: str) -> None:
+        """An answer is missing for the reason that the run names already."""
+        self.missing[target, reason] += 1
+        self._step()
+
+    def left(self, why: str) -> None:
+        """A question isn't asked, for this reason."""
+        self._left[why] += 1
+        self._step()
+
+    def not_asked(self) -> dict[str, int]:
+        """How many questions were not asked, by why."""
+        return dict(self._left)
+
+    def missing_of(self, target: str) -> dict[str, int]:
+        """How many of a target's answers stayed missing, by reason."""
+        return {reason: n for (name, reason), n in self.missing.items() if name == target}
+
+    def say(self) -> None:
+        """Say how far it is."""
+        missing = f", {self.missing.total():,} missing" if self.missing else ""
+        left = f", {self._left.total():,} not asked" if self._left else ""
+        self._advance(self._unsaid, note=f"{_dollars(self.cost)}{missing}{left}")
+        self._unsaid, self._said = 0, time.monotonic()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        reasons: Counter[str] = Counter()
+        for (_, reason), number in self.missing.items():
+            reasons[reason] += number
+        return {
+            "calls": self.calls,
+            "answered": self.answered.total(),
+            "missing": dict(reasons),
+            "not_asked": self.not_asked(),
+            "cost": self.cost,
+        }
+
+    def _step(self) -> None:
+        self._unsaid += 1
+        if time.monotonic() - self._said > _EVERY_SECONDS:
+            self.say()
+
+
+def _dollars(value: float) -> str:
+    """US dollars; under a cent two digits that aren't zero."""
+    return f"${Decimal(f'{value:.1e}'):f}" if 0 < value < 0.01 else f"${value:,.4f}"
+
+
+_MOST_UNRECORDED = 1000
+_LIMITED = ("rate_limited", "overloaded")
+OVER_LIMIT = "the spending limit"
+
+
+@final
+class Collector:
+    """Asks the questions of a plan; good for one time, in one event loop.
+
+    Args:
+        plan: What is asked.
+        prompts: The tasks' prompts.
+        asker: Who asks.
+        journal: Where the answers go.
+        charged: US dollars that count against the limit already.
+        typical: What to expect of answers.
+        options: Limits.
+        tally: Counts what comes of it.
+    """
+
+    def __init__(
+        self,
+        plan: CollectionPlan,
+        *,
+        prompts: Prompts,
+        asker: Asker,
+        journal: Journal,
+        charged: float,
+        typical: TypicalAnswers,
+        options: CollectOptions,
+        tally: CollectionTally,
+    ) -> None:
+        self._plan, self._prompts, self._asker = plan, prompts, asker
+        self._journal, self._options, self._tally = journal, options, tally
+        self._typical = typical
+        self._targets = {target.name: target for target in plan.pool}
+        self._requests = {
+            target.name: request_of(target, plan.pool.provider_of(target.name))
+            for target in plan.pool
+        }
+        self._ledger = ExposureLedger(options.limit, charged=charged, expose=self._expose)
+        self._circuit = CircuitBreaker(plan.pool, patience_seconds=options.patience_seconds)
+        self._retrying = RetryPolicy(options.attempts, options.backoff_seconds, options.chance())
+        self._backlog = Backlog()
+        self._loop = asyncio.get_running_loop()
+        self._work: asyncio.Future[list[None]] | None = None
+
+    async def run(self) -> None:
+        """Ask everything; cancelled, it keeps what has arrived.
+
+        Raises:
+            StoreError: Answers can't be written; those that were are kept.
+        """
+        workers = [task for targets in self._plan.lanes().values() for task in self._staff(targets)]
+        self._work = asyncio.gather(*workers)
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self._backlog.error is None:
+                raise
+        finally:
+            await self._end(workers)
+        if self._backlog.error is not None:
+            raise self._backlog.error
+
+    async def _end(self, workers: list[asyncio.Task[None]]) -> None:
+        """Give up what is under way, and wait for what is on its way to the disk."""
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await self._backlog.until_at_most(0)
+        if self._backlog.error is None:
+            await self._ledger.close()
+
+    def _staff(self, targets: list[str]) -> list[asyncio.Task[None]]:
+        """As many workers as a provider takes calls at once, or has questions."""
+        provider = self._plan.pool.provider_of(targets[0])
+        width = min(provider.concurrency, self._plan.count(targets))
+        lane, gate = (
+            ProviderQueue(self._plan.questions(targets), width=width),
+            ProviderGate(provider),
+        )
+        return [asyncio.create_task(self._serve(lane, gate)) for _ in range(width)]
+
+    async def _serve(self, lane: ProviderQueue, gate: ProviderGate) -> None:
+        while (question := await lane.next()) is not None:
+            if not self._skip(question, lane):
+                await self._ask(question, lane, gate)
+            await asyncio.sleep(0)  # many that are skipped mustn't hold up other calls
+            await self._backlog.until_at_most(_MOST_UNRECORDED)
+
+    def _skip(self, question: Question, lane: ProviderQueue) -> bool:
+        """Finish a question to a target that isn't asked any more."""
+        reason = self._circuit.refused(question.target)
+        later = self._circuit.postponed(question.target)
+        if reason is not None:
+            self._missing(question, reason, lane)
+        elif later is not None:
+            self._leave(question, later, lane)
+        return reason is not None or later is not None
+
+    async def _ask(self, question: Question, lane: ProviderQueue, gate: ProviderGate) -> None:
+        call = self._prepare(question)
+        await gate.enter()
+        try:
+            if self._skip(question, lane):
+                return
+            if not await self._ledger.reserve(call.reserved):
+                self._leave(question, OVER_LIMIT, lane)
+                return
+            await self._call(call, lane, gate)
+        finally:
+            gate.leave()
+
+    def _prepare(self, question: Question) -> PlannedCall:
+        target, prompt = self._targets[question.target], self._prompts[question.query_id]
+        return PlannedCall(
+            question=question,
+            target=target,
+            prompt=prompt,
+            most=bound(target, prompt),
+            expected=self._typical.usage(target, prompt),
+        )
+
+    async def _call(self, call: PlannedCall, lane: ProviderQueue, gate: ProviderGate) -> None:
+        """Make one call; one that is given up may be billed, one that never began isn't."""
+        charged = 0.0
+        try:
+            await gate.pace(call.expected_tokens)
+            charged = call.reserved
+            began, start = datetime.now(UTC), gate.now()
+            outcome = await self._outcome(call)
+            took = gate.now() - start
+            bill = self._bill(call, outcome)
+            charged = bill.charged
+        finally:
+            self._ledger.settle(call.reserved, charged)
+        call.question.attempts.append(attempt_of(began, took, outcome, bill))
+        call.question.bills.append(bill)
+        self._tally.called()
+        if isinstance(outcome, UpstreamError):
+            self._failed(call, outcome, lane, gate, start)
+        else:
+            self._answered(call, outcome, lane, gate)
+
+    async def _outcome(self, call: PlannedCall) -> Reply | UpstreamError:
+        try:
+            return await self._asker.ask(call.target.name, call.prompt)
+        except UpstreamError as error:
+            return error
+
+    def _bill(self, call: PlannedCall, outcome: Reply | UpstreamError) -> CallBill:
+        if isinstance(outcome, UpstreamError):
+            return bill_of_failure(call.target, call.prompt, call.most, outcome)
+        return bill_of_reply(call.target, call.prompt, call.most, outcome)
+
+    def _answered(
+        self, call: PlannedCall, reply: Reply, lane: ProviderQueue, gate: ProviderGate
+    ) -> None:
+        gate.widen()
+        used = (reply.usage.input_tokens or 0) + (reply.usage.output_tokens or 0)
+        most = call.most.input_tokens + call.most.output_tokens
+        if 0 < used <= most:
+            gate.correct(used - call.expected_tokens)
+        self._circuit.answered(call.target.name)
+        self._record(call.question, lane, reply=reply)
+
+    def _failed(
+        self,
+        call: PlannedCall,
+        error: UpstreamError,
+        lane: ProviderQueue,
+        gate: ProviderGate,
+        start: float,
+    ) -> None:
+        self._circuit.failed(call.target.name, error, question=call.question.query_id)
+        if error.failure in _LIMITED:
+            gate.narrow(start)
+            self._pause(call, error, gate)
+        wait = self._retrying.wait(error, [made.failure for made in call.question.attempts])
+        if wait is None or wait > self._options.patience_seconds:
+            self._missing(call.question, error.failure, lane)
+        else:
+            lane.again(call.question, wait)
+
+    def _pause(self, call: PlannedCall, error: UpstreamError, gate: ProviderGate) -> None:
+        """Leave a provider alone for as long as it says."""
+        if error.retry_after is None:
+            return
+        if error.retry_after > self._options.patience_seconds:
+            provider = self._plan.pool.provider_of(call.target.name).name
+            why = f"{provider} asks to be left alone for {error.retry_after:,.0f} s"
+            self._circuit.postpone(call.target.name, why)
+        else:
+            gate.pause(error.retry_after)
+
+    def _missing(self, question: Question, reason: str, lane: ProviderQueue) -> None:
+        if question.attempts or not self._plan.says(question, reason):
+            self._record(question, lane, missing=reason)
+        else:  # the run says so already
+            self._tally.repeated(question.target, reason)
+            lane.finish()
+
+    def _leave(self, question: Question, why: str, lane: ProviderQueue) -> None:
+        """Not ask a question; where it was asked before, its last failure is why it is missing."""
+        if question.attempts:
+            self._missing(question, str(question.attempts[-1].failure), lane)
+        else:
+            self._tally.left(why)
+            lane.finish()
+
+    def _record(
+        self,
+        question: Question,
+        lane: ProviderQueue,
+        *,
+        reply: Reply | None = None,
+        missing: str | None = None,
+    ) -> None:
+        target, asked = self._targets[question.target], self._requests[question.target]
+        answer = answer_of(question, target, asked, reply=reply, missing=missing)
+        self._backlog.waiting += 1
+        done = partial(self._recorded, answer, question.charged)
+        self._journal.record(answer, partial(self._loop.call_soon_threadsafe, done))
+        lane.finish()
+
+    def _recorded(self, answer: Answer, charged: float, error: StoreError | None) -> None:
+        self._backlog.waiting -= 1
+        self._backlog.changed.set()
+        if error is None:
+            self._ledger.recorded(charged)
+            self._tally.recorded(answer)
+        else:
+            self._give_up(error)
+
+    def _expose(self, dollars: float) -> asyncio.Future[None]:
+        noted: asyncio.Future[None] = self._loop.create_future()
+        done = partial(_hand_result, noted)
+        self._journal.expose(dollars, partial(self._loop.call_soon_threadsafe, done))
+        return noted
+
+    def _give_up(self, error: StoreError) -> None:
+        self._backlog.error = error
+        if self._work is not None:
+            self._work.cancel()
+
+
+def _hand_result(noted: asyncio.Future[None], error: StoreError | None) -> None:
+    if error is None:
+        noted.set_result(None)
+    else:
+        noted.set_exception(error)
+        noted.exception()  # nobody may be waiting; the answers' own records tell of it too

@@ -1,0 +1,313 @@
+"""What is kept beside a run so that no judge is paid twice and no program runs twice.
+
+`RUN/judgments.sqlite` holds what judges were asked and what they replied. It only grows. `calls`
+has a row per call, written before it begins, with the most that it can cost. `judgments` has one
+per reply: the judge, the request's parameters, the whole prompt, the whole reply, what it cost.
+`failures` has one per call without a reply, and what that may have cost. A call in neither was
+under way when its process was killed. Replies are found by the SHA-256 of judge, request and
+prompt.
+
+`RUN/grades.sqlite` holds verdicts that were dear, such as those of programs that ran, for the next
+grading. They are found by the SHA-256 of the grader, its version and setting, the task and the
+answer's text. It may be removed at any time: answers are then graded again.
+"""
+
+import hashlib
+import json
+import sqlite3
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, final
+
+from prefill_router.client import Reply
+from prefill_router.data import prompt_key
+from prefill_router.errors import CorruptError, StoreError
+from prefill_router.harness.grading.base import Grade, GraderTraits
+from prefill_router.targets import Target
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class JudgeBill:
+    """What judging a run has cost, over all its gradings.
+
+    Attributes:
+        calls: Calls to judges.
+        cost: US dollars of the replies whose cost is known.
+        at_risk: US dollars that calls whose bill is unknown can have cost at most, beyond `cost`.
+        unpriced: Replies that cost nobody knows what: without a price, nor a cost that was told.
+        limit_that_would_do: US dollars; a limit under which all that the limit held back fits.
+            None where it held nothing back.
+    """
+
+    calls: int
+    cost: float
+    at_risk: float
+    unpriced: int
+    limit_that_would_do: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return dict(vars(self))
+
+
+JUDGMENTS_DATABASE = "judgments.sqlite"
+_JUDGMENTS_VERSION = 1
+_JUDGMENTS_SCHEMA = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS calls (
+  call INTEGER PRIMARY KEY, asked TEXT NOT NULL, most REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS judgments (
+  call INTEGER PRIMARY KEY, key TEXT NOT NULL, sample INTEGER NOT NULL, asked TEXT NOT NULL,
+  judge TEXT NOT NULL, request TEXT NOT NULL, prompt TEXT NOT NULL, text TEXT NOT NULL,
+  reply TEXT NOT NULL, cost REAL, charged REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS failures (
+  call INTEGER PRIMARY KEY, key TEXT NOT NULL, sample INTEGER NOT NULL, asked TEXT NOT NULL,
+  judge TEXT NOT NULL, failure TEXT NOT NULL, detail TEXT NOT NULL, charged REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS judgments_by_key ON judgments (key, sample);
+"""
+_CHARGED = """
+SELECT COALESCE(SUM(COALESCE(j.charged, f.charged, c.most)), 0)
+FROM calls c LEFT JOIN judgments j USING (call) LEFT JOIN failures f USING (call)
+"""
+_BILL = """
+SELECT COUNT(*), COALESCE(SUM(j.cost), 0),
+  COALESCE(SUM(COALESCE(j.charged, f.charged, c.most) - COALESCE(j.cost, 0)), 0),
+  COUNT(CASE WHEN j.call IS NOT NULL AND j.cost IS NULL AND j.charged = 0 THEN 1 END)
+FROM calls c LEFT JOIN judgments j USING (call) LEFT JOIN failures f USING (call)
+"""
+_REFUSAL = """
+CREATE TRIGGER IF NOT EXISTS {table}_{what} BEFORE {what} ON {table}
+BEGIN SELECT RAISE(ABORT, 'judgments are never changed'); END;
+"""
+
+
+@final
+class Judgments:
+    """The judgments of one run; shared by threads.
+
+    Args:
+        folder: The run's.
+
+    Raises:
+        CorruptError: The file isn't what was written.
+        StoreError: It can't be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / JUDGMENTS_DATABASE
+        self._lock = threading.Lock()
+        try:
+            self._connection = sqlite3.connect(
+                self._path, isolation_level=None, timeout=60, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")  # what was paid for stays
+            self._connection.executescript(_script())
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise self._told(error) from None
+        if version > _JUDGMENTS_VERSION:
+            raise StoreError(f"{self._path} is of a newer version; install a newer package")
+
+    @property
+    def charged(self) -> float:
+        """US dollars of all calls, those of unknown bill at the most that they can have cost."""
+        return float(self._rows(_CHARGED)[0][0])
+
+    def bill(self, *, held_back: float = 0.0) -> JudgeBill:
+        """What all calls have cost.
+
+        Args:
+            held_back: US dollars that calls can cost which a limit held back.
+        """
+        calls, cost, at_risk, unpriced = self._rows(_BILL)[0]
+        enough = cost + at_risk + held_back if held_back else None
+        return JudgeBill(
+            calls=calls,
+            cost=cost,
+            at_risk=max(at_risk, 0.0),
+            unpriced=unpriced,
+            limit_that_would_do=enough,
+        )
+
+    def texts(self, key: str, sample: int) -> list[str]:
+        """The texts of the replies so far, the newest first."""
+        query = "SELECT text FROM judgments WHERE key = ? AND sample = ? ORDER BY call DESC"
+        return [str(text) for (text,) in self._rows(query, key, sample)]
+
+    def begin(self, most: float) -> int:
+        """Keep that a call begins; returns its number.
+
+        Args:
+            most: US dollars that it can cost.
+        """
+        query = "INSERT INTO calls VALUES (NULL, ?, ?) RETURNING call"
+        return int(self._rows(query, _now(), most)[0][0])
+
+    def add_reply(
+        self,
+        call: int,
+        key: str,
+        sample: int,
+        judge: Target,
+        *,
+        prompt: str,
+        reply: Reply,
+        cost: float | None,
+        charged: float,
+    ) -> None:
+        """Keep a reply; it is on the disk when this returns."""
+        whole = {**vars(reply), "usage": vars(reply.usage)}
+        plain = json.dumps(whole, default=dict)
+        request = json.dumps(judge.request.to_dict())
+        asked = (call, key, sample, _now(), _name(judge))
+        self._add("judgments", (*asked, request, prompt, reply.text, plain, cost, charged))
+
+    def add_failure(
+        self,
+        call: int,
+        key: str,
+        sample: int,
+        judge: Target,
+        *,
+        failure: str,
+        detail: str,
+        charged: float,
+    ) -> None:
+        """Keep that a call gave no reply, and what it may have cost."""
+        asked = (call, key, sample, _now(), _name(judge))
+        self._add("failures", (*asked, failure, detail, charged))
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _add(self, table: str, row: tuple[Any, ...]) -> None:
+        marks = ", ".join("?" * len(row))
+        self._rows(f"INSERT INTO {table} VALUES ({marks})", *map(_storable, row))
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        try:
+            with self._lock, closing(self._connection.execute(query, values)) as cursor:
+                return cursor.fetchall()
+        except sqlite3.Error as error:
+            raise self._told(error) from None
+
+    def _told(self, error: sqlite3.Error) -> StoreError:
+        if isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError):
+            return StoreError(f"{self._path} can't be used: {error}")
+        return CorruptError(
+            f"{self._path} isn't what was written ({error}); move it away, and judges are asked "
+            "again"
+        )
+
+
+def judgment_key(judge: Target, prompt: str) -> str:
+    """SHA-256 of a judge, its request's parameters and its prompt, in hexadecimal."""
+    request = json.dumps(judge.request.to_dict(), sort_keys=True)
+    return prompt_key("\0".join((_name(judge), request, prompt)))
+
+
+def _script() -> str:
+    tables = ("calls", "judgments", "failures")
+    refusals = [_REFUSAL.format(table=t, what=w) for t in tables for w in ("UPDATE", "DELETE")]
+    return (
+        _JUDGMENTS_SCHEMA
+        + "".join(refusals)
+        + f"PRAGMA user_version = {_JUDGMENTS_VERSION};\nCOMMIT;"
+    )
+
+
+def _name(judge: Target) -> str:
+    return judge.model or judge.name
+
+
+def _storable(value: Any) -> Any:
+    """The value; a text without lone surrogates, which SQLite has no form for."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+GRADES_DATABASE = "grades.sqlite"
+_GRADES_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS grades "
+    "(key BLOB PRIMARY KEY, score REAL NOT NULL, extracted TEXT, detail TEXT) WITHOUT ROWID"
+)
+
+
+@final
+class GradeCache:
+    """The kept verdicts of one run, for one thread.
+
+    Args:
+        folder: The run's.
+
+    Raises:
+        CorruptError: The file isn't what was written.
+        StoreError: It can't be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / GRADES_DATABASE
+        try:
+            self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=60)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute(_GRADES_SCHEMA)
+        except sqlite3.Error as error:
+            raise self._told(error) from None
+
+    def get(self, key: bytes) -> Grade | None:
+        """The verdict under this key, if there is one."""
+        query = "SELECT score, extracted, detail FROM grades WHERE key = ?"
+        rows = self._rows(query, key)
+        if not rows:
+            return None
+        score, extracted, detail = rows[0]
+        return Grade(score=score, extracted=extracted, detail=detail)
+
+    def put(self, key: bytes, grade: Grade) -> None:
+        """Keep a verdict; an answer that couldn't be graded has none and is tried again."""
+        if grade.score is not None:
+            texts = [t.encode("utf-8", "replace").decode() for t in (grade.extracted, grade.detail)]
+            insert = "INSERT OR REPLACE INTO grades VALUES (?, ?, ?, ?)"
+            self._rows(insert, key, grade.score, *texts)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._told(error) from None
+
+    def _told(self, error: sqlite3.Error) -> StoreError:
+        if isinstance(error, sqlite3.OperationalError):
+            return StoreError(f"{self._path} can't be used: {error}")
+        return CorruptError(
+            f"{self._path} isn't what was written ({error}); remove it, and answers are graded "
+            "again"
+        )
+
+
+def grade_key(about: GraderTraits, task_digest: str, text: str) -> bytes:
+    """SHA-256 of what a verdict depends on."""
+    digest = hashlib.sha256(f"{about.name}\0{about.version}\0{about.setting}\0".encode())
+    digest.update(f"{task_digest}\0".encode())
+    digest.update(text.encode("utf-8", "surrogatepass"))
+    return digest.digest()

@@ -1,0 +1,229 @@
+"""The table of grades: a row per answer, beside the dataset that is made of it.
+
+Its index holds the tasks of a run without what only grading one of them needs: tests can be very
+large.
+"""
+
+import io
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.errors import CorruptError, DataError
+from prefill_router.harness import records, run_database
+from prefill_router.harness.grading.base import Grade
+from prefill_router.harness.grading.judge import FAILED, JUDGES, OVER_LIMIT
+from prefill_router.harness.grading.report import (
+    GradedTarget,
+    GradingTally,
+    UngradedExample,
+    example_of,
+)
+from prefill_router.harness.records import Answer, Task
+from prefill_router.harness.run import Run
+from prefill_router.targets import Pool
+
+
+@final
+@dataclass(frozen=True)
+class TaskEntry:
+    """A task, as far as most of grading needs it.
+
+    Attributes:
+        query: What is asked.
+        grader: The name of the grader of its answers.
+        digest: SHA-256 of its whole content, in hexadecimal.
+        place: Its place among the tasks.
+    """
+
+    query: Query
+    grader: str
+    digest: str
+    place: int
+
+
+@final
+class TaskIndex:
+    """A run's tasks in their order; the whole of one is taken down when it is needed.
+
+    Args:
+        run: The run.
+
+    Raises:
+        CorruptError: A task isn't what was written.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._entries = {entry.query.id: entry for entry in _entries(run)}
+        self._last: tuple[str, Task] | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[TaskEntry]:
+        return iter(self._entries.values())
+
+    def __contains__(self, query_id: object) -> bool:
+        return query_id in self._entries
+
+    def __getitem__(self, query_id: str) -> TaskEntry:
+        return self._entries[query_id]
+
+    def task(self, query_id: str) -> Task:
+        """The whole task; the last one stays at hand, since answers come task by task."""
+        if self._last is None or self._last[0] != query_id:
+            self._last = None
+            self._last = (query_id, self._run.task(query_id))
+        return self._last[1]
+
+
+def _entries(run: Run) -> Iterator[TaskEntry]:
+    try:
+        with closing(run_database.open_to_read(run.folder)) as database:
+            rows = database.execute("SELECT digest, body FROM tasks ORDER BY position")
+            for place, (digest, body) in enumerate(rows):
+                task = records.task_from_texts(records.unpack_text(body), "{}")
+                yield TaskEntry(task.query, task.grader, str(digest), place)
+    except sqlite3.Error as error:
+        raise run_database.store_error(error, run.folder) from None
+    except (ValueError, KeyError, TypeError, DataError) as error:
+        raise CorruptError(
+            f"a task in {run.folder / run_database.DATABASE} isn't what was written ({error}); "
+            "copy the run again, or begin a new one"
+        ) from None
+
+
+GRADES = "grades.parquet"
+_COLUMNS: Final[dict[str, Any]] = {
+    "query_id": pl.String,
+    "target": pl.String,
+    "grader": pl.String,
+    "score": pl.Float64,
+    "missing": pl.String,
+    "extracted": pl.String,
+    "detail": pl.String,
+    "finish_reason": pl.String,
+    "first_token_seconds": pl.Float64,
+    "first_answer_seconds": pl.Float64,
+    "seconds": pl.Float64,
+}
+
+
+@final
+class GradeTable:
+    """Takes grades in any order, and gives the dataset and the table of them.
+
+    Args:
+        shelf: The tasks.
+        pool: The targets.
+    """
+
+    def __init__(self, shelf: TaskIndex, pool: Pool) -> None:
+        self._shelf = shelf
+        self._pool = pool
+        self._column = {name: place for place, name in enumerate(pool.names)}
+        shape = (len(shelf), len(pool))
+        self._tables = {
+            name: np.full(shape, np.nan)
+            for name in ("correct", "input_tokens", "output_tokens", "recorded_cost")
+        }
+        self._asked = np.zeros(shape, dtype=bool)
+        self._rows: list[tuple[int, int, tuple[Any, ...]]] = []
+        self._tallies = [GradingTally(name) for name in pool.names]
+
+    def add(self, entry: TaskEntry, answer: Answer, grade: Grade) -> None:
+        """Note an answer's grade."""
+        row, column = entry.place, self._column[answer.target]
+        self._asked[row, column] = True
+        self._tallies[column].add(answer, grade)
+        self._rows.append((row, column, _row(entry, answer, grade)))
+        if answer.reply is None:
+            return
+        given, written = _tokens(answer)
+        cells = (grade.score, given, written, answer.cost)
+        for table, value in zip(self._tables.values(), cells, strict=True):
+            if value is not None:
+                table[row, column] = value
+
+    def dataset(self) -> RoutingDataset:
+        """The dataset, without questions that nobody was asked.
+
+        Raises:
+            DataError: Nobody was asked anything.
+        """
+        asked: NDArray[np.bool_] = np.any(self._asked, axis=1)
+        if not asked.any():
+            raise DataError("the run has no answers yet; collect some first")
+        queries = tuple(entry.query for entry in self._shelf if asked[entry.place])
+        return RoutingDataset(queries, self._pool, **{n: t[asked] for n, t in self._tables.items()})
+
+    def summaries(self) -> list[GradedTarget]:
+        """What came of each target, in the pool's order."""
+        for column, tally in enumerate(self._tallies):
+            tally.unasked(len(self._shelf) - int(self._asked[:, column].sum()))
+        return [tally.summary() for tally in self._tallies]
+
+    def judged(self) -> tuple[int, dict[str, int]]:
+        """Answers that judges gave a score, and how many they failed to give one, by the reason."""
+        scored, failed = 0, Counter[str]()
+        for _, _, (_, _, grader, score, missing, *_) in self._rows:
+            if grader in JUDGES and score is not None:
+                scored += 1
+            elif (missing or "").startswith(FAILED) and missing != OVER_LIMIT:
+                failed[missing] += 1
+        return scored, dict(sorted(failed.items()))
+
+    def examples(self) -> dict[str, UngradedExample]:
+        """Of each reason for a missing label the first answer, in the order of the table."""
+        found: dict[str, UngradedExample] = {}
+        for _, _, (name, target, _, _, missing, _, detail, *_) in self._sorted():
+            if missing is not None and missing not in found:
+                found[missing] = example_of(self._shelf[name].query, target, detail)
+        return dict(sorted(found.items()))
+
+    def write(self, folder: Path) -> None:
+        """Write the table of grades, in the order of the tasks and then of the pool."""
+        rows = [cells for _, _, cells in self._sorted()]
+        content = io.BytesIO()
+        pl.DataFrame(rows, schema=_COLUMNS, orient="row").write_parquet(content)
+        (folder / GRADES).write_bytes(content.getbuffer())
+
+    def _sorted(self) -> list[tuple[int, int, tuple[Any, ...]]]:
+        return sorted(self._rows, key=lambda row: row[:2])
+
+
+def _row(entry: TaskEntry, answer: Answer, grade: Grade) -> tuple[Any, ...]:
+    reply = answer.reply
+    times: tuple[Any, ...] = (None, None, None, None)
+    if reply is not None:
+        first = (reply.first_token_seconds, reply.first_answer_seconds)
+        times = (reply.finish_reason, *first, reply.seconds)
+    said = (grade.missing, _clean(grade.extracted), _clean(grade.detail))
+    return (entry.query.id, answer.target, entry.grader, grade.score, *said, *times)
+
+
+def _tokens(answer: Answer) -> tuple[int | None, int | None]:
+    """Tokens in and out as reported; none where the report is lacking or can't be true.
+
+    Where it can't, the bill of the call that gave the answer is unknown, and dollars are at risk.
+    """
+    if answer.reply is None or (answer.attempts and answer.attempts[-1].at_risk):
+        return None, None
+    usage = answer.reply.usage
+    counts = (usage.input_tokens, usage.output_tokens)
+    return tuple(None if n is None or n < 0 else n for n in counts)  # type: ignore[return-value]
+
+
+def _clean(text: str) -> str:
+    """The text; lone surrogates, which no file can hold, replaced."""
+    return text.encode("utf-8", "replace").decode()

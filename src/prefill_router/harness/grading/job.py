@@ -1,0 +1,277 @@
+"""Grades a run: its answers become the dataset that `fit` reads, again and again."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from prefill_router import files
+from prefill_router.data import Origin, write_dataset
+from prefill_router.data.storage import check_replaceable
+from prefill_router.errors import ConfigError
+from prefill_router.files import writer_lock
+from prefill_router.harness.grading.base import Grade, Grader, ungraded
+from prefill_router.harness.grading.caches import GradeCache, grade_key
+from prefill_router.harness.grading.grade_table import GradeTable, TaskEntry, TaskIndex
+from prefill_router.harness.grading.registry import Graders, Settings, grader_named
+from prefill_router.harness.grading.report import GradingReport
+from prefill_router.harness.records import Answer, Task
+from prefill_router.harness.run import Run
+from prefill_router.progress import Progress, SilentProgress
+
+SUMMARY = "grading.json"
+LOCK = "grading"
+_WAITING = 2
+"""Answers handed to a grader for each that it grades at once."""
+
+
+def grade_run(
+    run: Run,
+    out: Path | str,
+    *,
+    settings: Settings | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> GradingReport:
+    """Grade a run's answers and write the dataset, whole or not at all.
+
+    Beside the dataset's own files the folder gets `grades.parquet`, a row per answer, and
+    `grading.json`, the counts. It can be interrupted at any moment: dear verdicts and all judgments
+    are kept in the run's folder, so the next grading goes on from there. Answers are never changed.
+
+    Args:
+        run: The run.
+        out: The dataset's folder; what an earlier grading of the run wrote there is replaced.
+        settings: How to grade.
+        overwrite: Replace a dataset of another origin, too.
+        progress: Shows how far it is.
+
+    Raises:
+        ConfigError: A grader lacks something, such as a judge or a package, or there is none of a
+            name.
+        SandboxError: Programs are to be graded, and there is no sandbox.
+        DataError: The run has no answers, or `out` holds something else than its dataset.
+        CorruptError: The run isn't what was written.
+    """
+    out = Path(out)
+    settings = settings or Settings()
+    for name in settings.skip:
+        grader_named(name)
+    origin = Origin.of("grade", run.folder)
+    check_replaceable(out, origin=origin, overwrite=overwrite)
+    shelf = TaskIndex(run)
+    sheet = GradeTable(shelf, run.pool)
+    graders = Graders(settings, run.folder)
+    with _exclusive_lock(run.folder), _job(shelf, sheet, graders, run.folder) as job:
+        left_out = job.grade_all(run, progress or SilentProgress())
+        judged, judge_failed = sheet.judged()
+        report = GradingReport(
+            targets=tuple(sheet.summaries()),
+            graders={n: _grader_setting(grader) for n, grader in sorted(graders.opened.items())},
+            skipped=tuple(sorted(settings.skip)),
+            left_out=left_out,
+            reused=job.reused,
+            judging=graders.bill,
+            judged=judged,
+            judge_failed=judge_failed,
+            examples=sheet.examples(),
+        )
+
+    def also(folder: Path) -> None:
+        sheet.write(folder)
+        files.write_json(folder / SUMMARY, report.to_dict())
+
+    write_dataset(sheet.dataset(), out, also=also, origin=origin)
+    return report
+
+
+@contextmanager
+def _exclusive_lock(folder: Path) -> Iterator[None]:
+    """Refuse to grade a run twice at once: judges would be paid twice.
+
+    A folder that can't be written to can still be graded by what needs to keep nothing there.
+    """
+    if not os.access(folder, os.W_OK):
+        yield
+        return
+    with writer_lock(folder, LOCK, wait=False) as alone:
+        if not alone:
+            raise ConfigError(f"another process is grading {folder}; wait until it has ended")
+        yield
+
+
+@contextmanager
+def _job(
+    shelf: TaskIndex, sheet: GradeTable, graders: Graders, folder: Path
+) -> Iterator["_GradingJob"]:
+    """A job whose threads and graders end with it, whatever happens."""
+    with ExitStack() as closing:
+        job = _GradingJob(
+            shelf, sheet, graders, lambda: closing.enter_context(_grade_cache(folder))
+        )
+        try:
+            yield job
+        finally:
+            job.abandon()
+
+
+@contextmanager
+def _grade_cache(folder: Path) -> Iterator[GradeCache]:
+    with closing(GradeCache(folder)) as kept:
+        yield kept
+
+
+@dataclass(frozen=True)
+class _WaitingGrade:
+    """An answer that is being graded."""
+
+    entry: TaskEntry
+    answer: Answer
+    key: bytes
+
+
+class _GraderThreads:
+    """The threads of one grader, and what was handed to them."""
+
+    def __init__(self, grader: Grader) -> None:
+        count = grader.about.at_once
+        self.grader = grader
+        self.most = _WAITING * count
+        self.threads = ThreadPoolExecutor(count, thread_name_prefix=f"grader-{grader.about.name}")
+        self.waiting: dict[Future[Grade], _WaitingGrade] = {}
+
+    def submit(self, task: Task, text: str, waiting: _WaitingGrade) -> None:
+        self.waiting[self.threads.submit(self.grader.grade, task, text)] = waiting
+
+    def finished(self) -> Iterator[tuple[_WaitingGrade, Grade]]:
+        """What is graded by now; waits for one."""
+        done, _ = wait(self.waiting, return_when=FIRST_COMPLETED)
+        for future in done:
+            yield self.waiting.pop(future), future.result()
+
+
+class _GradingJob:
+    """Hands answers to their graders and notes what they say."""
+
+    def __init__(
+        self, shelf: TaskIndex, sheet: GradeTable, graders: Graders, keep: Callable[[], GradeCache]
+    ) -> None:
+        self.reused = 0
+        self._shelf = shelf
+        self._sheet = sheet
+        self._graders = graders
+        self._keep = keep
+        self._lanes: dict[str, _GraderThreads] = {}
+        self._made: set[bytes] = set()
+
+    def grade_all(self, run: Run, progress: Progress) -> int:
+        """Grade every answer; returns how many were left out."""
+        self._open_graders(run)
+        total = sum(1 for _ in run.outcomes())
+        left_out = 0
+        names = set(run.pool.names)
+        with progress.task("grading", total=total) as advance:
+            for answer in run.answers():
+                if answer.target in names and answer.query_id in self._shelf:
+                    self._take(answer, advance)
+                else:
+                    left_out += 1
+                    advance()
+            for lane in self._lanes.values():
+                while lane.waiting:
+                    self._note_finished(lane, advance)
+        return left_out
+
+    def abandon(self) -> None:
+        """End threads and graders; what wasn't graded yet isn't."""
+        for lane in self._lanes.values():
+            lane.threads.shutdown(wait=False, cancel_futures=True)
+        self._graders.stop()
+        for lane in self._lanes.values():
+            lane.threads.shutdown(wait=True)
+        self._graders.close()
+
+    def _open_graders(self, run: Run) -> None:
+        """Those that have an answer to grade, at once: what they lack is told before any work."""
+        for name in dict.fromkeys(entry.grader for entry in self._shelf):
+            grader_named(name)
+        skipped, names = self._graders.settings.skip, set(run.pool.names)
+        self._graders.open(
+            {
+                self._shelf[query_id].grader
+                for target, query_id, missing in run.outcomes()
+                if missing is None and target in names and query_id in self._shelf
+            }
+            - skipped
+        )
+
+    def _take(self, answer: Answer, advance: Callable[[], None]) -> None:
+        entry = self._shelf[answer.query_id]
+        if answer.reply is None:
+            self._note(entry, answer, ungraded(answer.missing or "unknown"), advance)
+        elif entry.grader in self._graders.settings.skip:
+            self._note(entry, answer, ungraded("skipped"), advance)
+        else:
+            self._grade(entry, answer, answer.reply.text, advance)
+
+    def _grade(
+        self, entry: TaskEntry, answer: Answer, text: str, advance: Callable[[], None]
+    ) -> None:
+        grader = self._graders[entry.grader]
+        about = grader.about
+        key = grade_key(about, entry.digest, text) if about.kept else b""
+        known = self._known(about.name, key, advance) if key else None
+        if known is not None:
+            self.reused += key not in self._made
+            self._note(entry, answer, known, advance)
+        elif about.at_once == 1 and not about.kept:
+            self._note(entry, answer, grader.grade(self._task(entry), text), advance)
+        else:
+            self._hand_over(grader, _WaitingGrade(entry, answer, key), text, advance)
+
+    def _known(self, name: str, key: bytes, advance: Callable[[], None]) -> Grade | None:
+        """A verdict that is kept; targets often give the same answer, so wait if it is made."""
+        lane = self._lanes.get(name)
+        while lane and any(waiting.key == key for waiting in lane.waiting.values()):
+            self._note_finished(lane, advance)
+        if self._graders.settings.fresh and key not in self._made:
+            return None
+        return self._kept.get(key)
+
+    def _hand_over(
+        self, grader: Grader, waiting: _WaitingGrade, text: str, advance: Callable[[], None]
+    ) -> None:
+        name = grader.about.name
+        lane = self._lanes.setdefault(name, _GraderThreads(grader))
+        while len(lane.waiting) >= lane.most:
+            self._note_finished(lane, advance)
+        lane.submit(self._task(waiting.entry), text, waiting)
+
+    def _note_finished(self, lane: _GraderThreads, advance: Callable[[], None]) -> None:
+        for waiting, grade in lane.finished():
+            if waiting.key:
+                self._kept.put(waiting.key, grade)
+                self._made.add(waiting.key)
+            self._note(waiting.entry, waiting.answer, grade, advance)
+
+    def _note(
+        self, entry: TaskEntry, answer: Answer, grade: Grade, advance: Callable[[], None]
+    ) -> None:
+        self._sheet.add(entry, answer, grade)
+        advance()
+
+    @cached_property
+    def _kept(self) -> GradeCache:
+        return self._keep()
+
+    def _task(self, entry: TaskEntry) -> Task:
+        return self._shelf.task(entry.query.id)
+
+
+def _grader_setting(grader: Grader) -> dict[str, Any]:
+    about = grader.about
+    return {"version": about.version, **({"setting": about.setting} if about.setting else {})}

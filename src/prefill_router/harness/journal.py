@@ -1,0 +1,272 @@
+"""Adds to a run: tasks at the start, then answers by one thread, in groups.
+
+Whatever waits goes into one transaction at once, and an answer is told to be recorded when its
+transaction is on the disk. So a flush of the disk serves many answers, and none waits for others.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import NamedTuple, final
+from uuid import uuid4
+
+from prefill_router.data import prompt_text
+from prefill_router.errors import ConfigError, DataError, PromptError, StoreError
+from prefill_router.files import writer_lock
+from prefill_router.harness import records, run_database
+from prefill_router.harness.records import Answer, Task
+from prefill_router.harness.run import LOCK, Run, checksum, refuse_second
+
+Recorded = Callable[[StoreError | None], object]
+"""Told, in the journal's thread, that something is on the disk, or why it isn't."""
+_TASKS_AT_ONCE = 500
+_BYTES_AT_ONCE = 16_000_000
+_LARGEST = 2**63 - 1
+_COLUMNS = 17
+
+
+class _WaitingAnswer(NamedTuple):
+    what: Answer | float
+    told: Recorded
+
+
+@final
+class Journal:
+    """Adds to a run; only one process at a time can.
+
+    Example:
+        with Journal(run) as journal:
+            journal.add_tasks(tasks)
+            journal.record(answer, told)
+
+    Leaving the block waits until everything is on the disk.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._queue: SimpleQueue[_WaitingAnswer | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._session = uuid4().hex
+        self._error: StoreError | None = None
+
+    def __enter__(self) -> "Journal":
+        with ExitStack() as opened:
+            alone = opened.enter_context(writer_lock(self._run.folder, LOCK, wait=False))
+            refuse_second(self._run.folder, alone=alone)
+            self._database = run_database.open_to_write(self._run.folder)
+            opened.callback(self._close)
+            self._thread.start()
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._opened.close()
+
+    def _close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        with suppress(sqlite3.Error):  # all is on the disk; this puts it into one file
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._database.close()
+
+    def add_tasks(self, tasks: Iterable[Task]) -> list[str]:
+        """Add those that the run lacks; to be done before the first answer is recorded.
+
+        Returns:
+            The ids of all of them, in order.
+
+        Raises:
+            ConfigError: The run has a task of the same id and other content, or there are none.
+            DataError: Two of them have the same id, or an id can't be written.
+            PromptError: A prompt can't be sent.
+            StoreError: They can't be written; those of earlier transactions are kept.
+        """
+        ids: dict[str, None] = {}
+        known = self._run.digests()
+        rows: list[tuple[str, str, str | bytes, str | bytes]] = []
+        size = 0
+        for task in tasks:
+            row = self._row_of(task, ids, known)
+            if row:
+                rows.append(row)
+                size += len(row[2]) + len(row[3])
+            if len(rows) >= _TASKS_AT_ONCE or size > _BYTES_AT_ONCE:
+                self._insert_tasks(rows)
+                rows, size = [], 0
+        self._insert_tasks(rows)
+        if not ids:
+            raise ConfigError("there are no tasks to ask; name tasks, or a larger sample")
+        return list(ids)
+
+    def record(self, answer: Answer, told: Recorded) -> None:
+        """Add an answer; `told` is called once it is on the disk, or can't be."""
+        self._queue.put(_WaitingAnswer(answer, told))
+
+    def expose(self, dollars: float, told: Recorded) -> None:
+        """Note how much may be billed for calls that aren't recorded, from now on."""
+        self._queue.put(_WaitingAnswer(dollars, told))
+
+    @property
+    def waiting(self) -> int:
+        """About how much isn't on the disk yet."""
+        return self._queue.qsize()
+
+    def settle(self, dollars: float) -> None:
+        """Count so much less as at risk, since the bill is known.
+
+        Raises:
+            StoreError: It can't be written.
+        """
+        with _Transaction(self._database, self._run) as database:
+            query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
+            database.execute(query, (f"settled {uuid4().hex}", -dollars))
+
+    def _row_of(
+        self, task: Task, ids: dict[str, None], known: Mapping[str, str]
+    ) -> tuple[str, str, str | bytes, str | bytes] | None:
+        name = task.query.id
+        if name in ids:
+            raise DataError(f"two tasks have the id {name!r}; give each an id of its own")
+        if not _is_writable(name):
+            raise DataError(
+                f"the id {name!r} has characters without an encoding; name it otherwise"
+            )
+        if not _is_writable(prompt_text(task.query.prompt)):
+            raise PromptError("it has characters without an encoding; mend it", query_id=name)
+        ids[name] = None
+        texts = records.task_texts(task)
+        digest, before = records.task_digest(texts), known.get(name)
+        if before is not None and before != digest:
+            raise ConfigError(
+                f"task {name!r} differs from the one of this id in {self._run.folder}; give it "
+                "another id, or collect into another folder"
+            )
+        return (
+            None
+            if before
+            else (name, digest, records.pack_text(texts[0]), records.pack_text(texts[1]))
+        )
+
+    def _insert_tasks(self, rows: list[tuple[str, str, str | bytes, str | bytes]]) -> None:
+        if rows:
+            with _Transaction(self._database, self._run) as database:
+                database.executemany(
+                    "INSERT INTO tasks (id, digest, body, options) VALUES (?, ?, ?, ?)", rows
+                )
+
+    def _work(self) -> None:
+        open_ = True
+        while open_:
+            group = [self._queue.get()]
+            try:
+                while group[-1] is not None:
+                    group.append(self._queue.get_nowait())
+            except Empty:
+                pass
+            open_ = group[-1] is not None
+            self._commit([waiting for waiting in group if waiting is not None])
+
+    def _commit(self, group: list[_WaitingAnswer]) -> None:
+        if group and self._error is None:
+            try:
+                with _Transaction(self._database, self._run) as database:
+                    for what, _ in group:
+                        self._insert(database, what)
+            except StoreError as error:
+                self._error = error
+            except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+                self._error = StoreError(f"{self._run.folder}: an answer can't be written: {error}")
+        for waiting in group:
+            with suppress(RuntimeError):  # of an event loop that has ended
+                waiting.told(self._error)
+
+    def _insert(self, database: sqlite3.Connection, what: Answer | float) -> None:
+        if isinstance(what, Answer):
+            values = ",".join("?" * _COLUMNS)
+            made = database.execute(f"INSERT INTO answers VALUES (NULL,{values})", _columns(what))
+            body = records.pack_text(records.answer_text(what))
+            database.execute(
+                "INSERT INTO records VALUES (?,?,?)", (made.lastrowid, checksum(body), body)
+            )
+        else:
+            query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
+            database.execute(query, (self._session, what))
+
+
+@final
+class _Transaction:
+    """All or nothing; on the disk when it is left."""
+
+    def __init__(self, database: sqlite3.Connection, run: Run) -> None:
+        self._database, self._run = database, run
+
+    def __enter__(self) -> sqlite3.Connection:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise run_database.store_error(error, self._run.folder) from None
+        return self._database
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._database.execute("COMMIT")
+        except sqlite3.Error as failed:
+            error = failed
+        if error is not None and self._database.in_transaction:
+            self._database.rollback()
+        if isinstance(error, sqlite3.Error):
+            raise run_database.store_error(error, self._run.folder) from None
+
+
+def _columns(answer: Answer) -> tuple[object, ...]:
+    reply, usage = answer.reply, answer.reply and answer.reply.usage
+    return (
+        answer.target,
+        answer.query_id,
+        answer.missing,
+        answer.cost,
+        answer.charged,
+        len(answer.attempts),
+        answer.cost_source,
+        _text(reply and reply.finish_reason),
+        _text(reply and reply.served_by),
+        _count(usage and usage.input_tokens),
+        _count(usage and usage.cached_tokens),
+        _count(usage and usage.output_tokens),
+        _count(usage and usage.reasoning_tokens),
+        reply and reply.first_token_seconds,
+        reply and reply.first_answer_seconds,
+        reply and reply.seconds,
+        answer.attempts[-1].began if answer.attempts else None,
+    )
+
+
+def _text(value: str | None) -> str | None:
+    """What an endpoint said, as a database takes it; the record has it word for word."""
+    return None if value is None else value.encode("utf-8", "replace").decode()
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and abs(value) <= _LARGEST else None
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,384 @@
+"""A run on disk: what was asked, and every answer, as it came; it only grows.
+
+A folder `RUN/` of `run.json` (what the run is: format, pool, options) and `run.sqlite` (see
+`harness.run_database`). The whole records of answers are read in the order asked for, a few at a
+time.
+"""
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, final
+
+from prefill_router import files
+from prefill_router.data import Query
+from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
+from prefill_router.files import writer_lock
+from prefill_router.harness import records, run_database
+from prefill_router.harness.records import Answer, Task
+from prefill_router.targets import Pool, pool_from_dict
+
+MANIFEST = "run.json"
+LOCK = "run"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    return (folder / MANIFEST).is_file()
+
+
+def write_manifest(folder: Path, pool: Pool, options: Mapping[str, Any], *, created: str) -> None:
+    """Write `run.json`, whole or not at all."""
+    from prefill_router import __version__
+
+    manifest = {
+        "format": run_database.VERSION,
+        "package": __version__,
+        "created": created,
+        "options": dict(options),
+        "pool": pool.public().to_dict(),
+    }
+    files.write_json(folder / MANIFEST, manifest)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `write_manifest` wrote.
+
+    Raises:
+        FormatError: The folder is no run, or one of a newer version.
+        CorruptError: It isn't what was written.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+        version, _ = manifest["format"], (manifest["pool"], manifest["options"])
+        made = str(manifest["created"])
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(
+            f"no run: it lacks the file {MANIFEST}; name a folder that collect has made",
+            file=folder,
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CorruptError(f"{path} isn't what was written; copy the run again") from None
+    if not isinstance(version, int) or version > run_database.VERSION:
+        raise FormatError(
+            f"a run of format {version}; this version reads up to {run_database.VERSION}: "
+            "install a newer one",
+            file=path,
+        )
+    return {**manifest, "created": made}
+
+
+def check_place(folder: Path) -> None:
+    """Check that a run can be made here.
+
+    Raises:
+        ConfigError: The folder holds something else, or can't be made.
+    """
+    files.check_place(folder, replaced=False)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; name a folder for the run")
+    ours = (
+        run_database.DATABASE,
+        f".{LOCK}.",
+        MANIFEST,
+    )  # of a process that was killed at the start
+    others = (
+        [p.name for p in folder.iterdir() if not p.name.startswith(ours)] if folder.exists() else []
+    )
+    if others:
+        raise ConfigError(
+            f"{folder} is no run and isn't empty (it holds {sorted(others)[0]!r}); name another "
+            "folder"
+        )
+
+
+def utc_now() -> str:
+    """The time, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+_RECORDS_AT_ONCE = 256
+
+
+def checksum(stored: str | bytes) -> int:
+    """CRC-32 of a record as it is stored."""
+    return zlib.crc32(stored.encode() if isinstance(stored, str) else stored)
+
+
+def read_records(
+    database: sqlite3.Connection, folder: Path, wanted: Sequence[int]
+) -> Iterator[Answer]:
+    """The answers with these numbers, in this order.
+
+    Raises:
+        CorruptError: A record is missing, or isn't what was written.
+    """
+    for start in range(0, len(wanted), _RECORDS_AT_ONCE):
+        part = wanted[start : start + _RECORDS_AT_ONCE]
+        marks = ",".join("?" * len(part))
+        query = f"SELECT seq, checksum, body FROM records WHERE seq IN ({marks})"
+        try:
+            rows = {seq: (check, body) for seq, check, body in database.execute(query, part)}
+        except sqlite3.Error as error:
+            raise run_database.store_error(error, folder) from None
+        for seq in part:
+            yield _answer(rows.get(seq), seq, folder)
+
+
+def _answer(row: tuple[object, object] | None, seq: int, folder: Path) -> Answer:
+    try:
+        if row is None or not isinstance(row[1], str | bytes) or checksum(row[1]) != row[0]:
+            raise ValueError
+        return records.answer_from_text(records.unpack_text(row[1]))
+    except ValueError:
+        raise CorruptError(
+            f"record {seq} of {folder / run_database.DATABASE} isn't what was written; copy the "
+            "run again, or begin a new one"
+        ) from None
+
+
+Retry = Literal["failed", "all", "none"]
+"""Which missing answers are asked for again: those that may come, all, or none."""
+PERMANENT = frozenset({"context_too_long", "content_filter", "refused"})
+"""Reasons that the same request will meet again."""
+_AT_ONCE = 256
+_DECIMALS = 12  # of US dollars; what is smaller is the rounding of sums
+_LATEST = "SELECT query_id, target, MAX(seq), missing FROM answers GROUP BY query_id, target"
+
+
+@final
+class Run:
+    """What a run holds, to read; others may be adding to it meanwhile.
+
+    Attributes:
+        folder: Where it is.
+        pool: The targets, as they were asked last.
+        options: What it was collected with last.
+        created: When, as ISO 8601 in UTC.
+    """
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.pool: Pool = pool_from_dict(manifest["pool"], source=folder / MANIFEST)
+        self.options: Mapping[str, Any] = manifest["options"]
+        self.created: str = manifest["created"]
+        self._database = run_database.open_to_read(folder)
+
+    @classmethod
+    def create(
+        cls, folder: Path | str, pool: Pool, *, options: Mapping[str, Any] | None = None
+    ) -> "Run":
+        """Make a run without tasks and answers, in an empty or a new folder.
+
+        Raises:
+            ConfigError: The folder holds something else, or another process works on it.
+        """
+        folder = Path(folder)
+        check_place(folder)
+        with writer_lock(folder, LOCK, wait=False) as alone:
+            refuse_second(folder, alone=alone)
+            if is_run(folder):
+                raise ConfigError(f"{folder} is a run already; open it, or name another folder")
+            run_database.create(folder)
+            write_manifest(folder, pool, options or {}, created=utc_now())
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Run":
+        """Open a run to read it.
+
+        Raises:
+            FormatError: It is no run, or one of a newer version.
+            CorruptError: It isn't what was written.
+        """
+        folder = Path(folder)
+        return cls(folder, read_manifest(folder))
+
+    def __len__(self) -> int:
+        """How many tasks it has."""
+        return int(self._one("SELECT COUNT(*) FROM tasks"))
+
+    def tasks(self) -> Iterator[Task]:
+        """The tasks in the order in which they were added, one by one."""
+        for position, _ in self._rows("SELECT position, id FROM tasks ORDER BY position"):
+            found = self._rows("SELECT body, options FROM tasks WHERE position = ?", position)
+            yield self._task(*next(found))
+
+    def task(self, query_id: str) -> Task:
+        """One task.
+
+        Raises:
+            DataError: The run has no such task.
+        """
+        for row in self._rows("SELECT body, options FROM tasks WHERE id = ?", query_id):
+            return self._task(*row)
+        raise self._no_task(query_id)
+
+    def queries(self, query_ids: Sequence[str]) -> Iterator[Query]:
+        """What these tasks ask, without what grading them needs, in this order.
+
+        Raises:
+            DataError: The run has no such task.
+        """
+        for start in range(0, len(query_ids), _AT_ONCE):
+            part = query_ids[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(part))
+            bodies = dict(self._rows(f"SELECT id, body FROM tasks WHERE id IN ({marks})", *part))
+            for query_id in part:
+                if query_id not in bodies:
+                    raise self._no_task(query_id)
+                yield self._task(bodies[query_id], "{}").query
+
+    def answers(self, *, targets: Collection[str] | None = None) -> Iterator[Answer]:
+        """The latest answer of each (target, task), missing ones included.
+
+        They come task by task, in the order of the tasks and then of the pool.
+
+        Args:
+            targets: Of these alone; by default of all.
+
+        Raises:
+            ConfigError: The pool has no such target.
+            CorruptError: A record isn't what was written.
+        """
+        column = {name: place for place, name in enumerate(self.pool.names)}
+        if targets is not None:
+            self.pool.indices(targets)
+        position = dict(self._rows("SELECT id, position FROM tasks"))
+        found = [
+            (position[query_id], column.get(target, len(column)), seq)
+            for query_id, target, seq, _ in self._rows(_LATEST)
+            if targets is None or target in targets
+        ]
+        yield from read_records(self._database, self.folder, [seq for *_, seq in sorted(found)])
+
+    def outcomes(self) -> Iterator[tuple[str, str, str | None]]:
+        """(target, id, why it is missing or None) of each latest answer, without reading them."""
+        for query_id, target, _, missing in self._rows(_LATEST):
+            yield target, query_id, missing
+
+    def finished(self, *, retry: Retry = "failed") -> set[tuple[str, str]]:
+        """The (target, id) that need no asking.
+
+        Args:
+            retry: Which of the missing ones do.
+        """
+        return {
+            (target, query_id)
+            for target, query_id, missing in self.outcomes()
+            if is_finished(missing, retry)
+        }
+
+    def adopt(self, pool: Pool, options: Mapping[str, Any]) -> None:
+        """Go on with this pool and these options; for the process that holds its journal."""
+        write_manifest(self.folder, pool, options, created=self.created)
+        self.pool, self.options = pool, dict(options)
+
+    @property
+    def attempts_total(self) -> int:
+        """How many calls were made."""
+        return int(self._one("SELECT COALESCE(SUM(attempts), 0) FROM answers"))
+
+    @property
+    def spent(self) -> float:
+        """US dollars of all calls, as far as known."""
+        return round(float(self._one("SELECT COALESCE(SUM(cost), 0) FROM answers")), _DECIMALS)
+
+    @property
+    def at_risk(self) -> float:
+        """US dollars that may have been billed beyond that, at most.
+
+        They are of calls whose bill is unknown: broken off, timed out, with usage that can't be
+        true, or under way when a process was stopped. What was settled since isn't in it.
+        """
+        beyond = "SELECT COALESCE(SUM(charged), 0) - COALESCE(SUM(cost), 0) FROM answers"
+        last = "SELECT dollars, MAX(seq) FROM exposure GROUP BY session"
+        exposed = f"SELECT COALESCE(SUM(dollars), 0) FROM ({last})"
+        return max(round(float(self._one(beyond)) + float(self._one(exposed)), _DECIMALS), 0.0)
+
+    def charged(self, target: str) -> list[float]:
+        """US dollars that each question to a target has been charged, what is at risk included.
+
+        Questions that nothing came of and that cost nothing, such as where a key was refused,
+        aren't in it.
+        """
+        query = (
+            "SELECT SUM(charged) FROM answers "
+            "WHERE target = ? AND (missing IS NULL OR charged > 0) GROUP BY query_id"
+        )
+        return [dollars for (dollars,) in self._rows(query, target)]
+
+    def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
+        """This figure of all recorded answers of a target that have it."""
+        rows = self._rows(f"SELECT {what} FROM answers WHERE target = ?", target)
+        return [value for (value,) in rows if value is not None]
+
+    def asked_targets(self, *, answered: bool = False) -> set[str]:
+        """The targets with any record, or those with an answer."""
+        which = "WHERE missing IS NULL" if answered else ""
+        return {target for (target,) in self._rows(f"SELECT DISTINCT target FROM answers {which}")}
+
+    def digests(self) -> dict[str, str]:
+        """The digests of the tasks' content, by id."""
+        return dict(self._rows("SELECT id, digest FROM tasks"))
+
+    def close(self) -> None:
+        """Close its files."""
+        self._database.close()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _rows(self, query: str, *values: object) -> Iterator[Any]:
+        try:
+            # not `yield from`, whose end closes the cursor, also of a run that was closed before
+            for row in self._database.execute(query, values):  # noqa: UP028
+                yield row
+        except sqlite3.Error as error:
+            raise run_database.store_error(error, self.folder) from None
+
+    def _one(self, query: str) -> Any:
+        return next(self._rows(query))[0]
+
+    def _no_task(self, query_id: str) -> DataError:
+        return DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")
+
+    def _task(self, body: object, options: object) -> Task:
+        try:
+            return records.task_from_texts(records.unpack_text(body), records.unpack_text(options))
+        except (ValueError, LookupError, TypeError, RecursionError, DataError) as error:
+            raise CorruptError(
+                f"a task in {self.folder / run_database.DATABASE} isn't what was written "
+                f"({error}); copy the run again, or begin a new one"
+            ) from None
+
+
+def is_finished(missing: str | None, retry: Retry) -> bool:
+    """Whether a recorded answer needs no asking, by the reason why it is missing."""
+    return missing is None or retry == "none" or (retry == "failed" and missing in PERMANENT)
+
+
+def refuse_second(folder: Path, *, alone: bool) -> None:
+    """Check that this process alone works on a run.
+
+    Raises:
+        ConfigError: Another does.
+    """
+    if not alone:
+        raise ConfigError(
+            f"another process is collecting into {folder}; wait until it has ended, or name "
+            "another folder"
+        )

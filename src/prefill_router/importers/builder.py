@@ -1,0 +1,365 @@
+"""The builder of imported datasets: rows come in, a dataset and a report of them come out.
+
+A row counts whole or not at all. What can't be understood is reported with its file and line and
+left out, never guessed; where that is more than one row in a hundred, the import stops, since what
+is left may mean something else than the whole. A row that says again what another said is dropped
+and counted; one that contradicts an earlier row is malformed, and the earlier one stands.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.importers.columns import advice
+from prefill_router.importers.values import ScoreError
+from prefill_router.short_repr import short_repr
+from prefill_router.targets import Pool, Target
+
+LISTED_PROBLEMS = 10_000
+"""How many malformed rows a report lists; beyond, they are only counted."""
+MOST_TARGETS = 1000
+"""Every query has a place for each: a table of n targets for n queries would take n x n places."""
+MOST_CELLS = 2**28
+"""Queries times targets; four numbers are held for each, 8 GiB in all."""
+
+_MOST_MALFORMED = 0.01
+_RUNS = "; if these are runs of the same question, --repeats mean takes them all"
+
+
+class Place(NamedTuple):
+    """Where something stands.
+
+    Attributes:
+        file: The file, with the member after `!` where it is an archive.
+        line: The line (text) or record (JSON, Parquet), from 1; None for the whole file.
+    """
+
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+class Problem(NamedTuple):
+    """A malformed row or file."""
+
+    file: str
+    line: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{Place(self.file, self.line)}: {self.reason}"
+
+
+class TargetOutcome(NamedTuple):
+    """How one target did on one query; None where not measured.
+
+    Attributes:
+        correct: A label in [0, 1].
+        input_tokens: Tokens of the prompt as billed.
+        output_tokens: Tokens of the answer as billed.
+        cost: US dollars.
+    """
+
+    correct: float | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    cost: float | None = None
+
+
+@short_repr
+@final
+@dataclass(frozen=True, kw_only=True)
+class ImportReport:
+    """What an import read, kept and left out.
+
+    Attributes:
+        format: The name of the format.
+        sources: The files and folders that were named.
+        files_read: Files and archive members whose rows were read.
+        files_skipped: Files that don't count, by reason.
+        rows_read: Rows, or records, of the files read.
+        rows_kept: Rows that are in the dataset.
+        duplicates: Rows that said what an earlier row said, and were dropped.
+        malformed: Rows and files that can't be understood or contradict an earlier row.
+        problems: The malformed ones, the first `LISTED_PROBLEMS` of them.
+        notes: What else is worth knowing.
+    """
+
+    format: str
+    sources: tuple[str, ...]
+    files_read: int
+    files_skipped: Mapping[str, int]
+    rows_read: int
+    rows_kept: int
+    duplicates: int
+    malformed: int
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        problems = [problem._asdict() for problem in self.problems]
+        fields = {**vars(self), "sources": list(self.sources), "notes": list(self.notes)}
+        return {**fields, "files_skipped": dict(self.files_skipped), "problems": problems}
+
+
+@final
+class DatasetBuilder:
+    """Gathers the rows of an import.
+
+    Args:
+        strict: Raise at the first malformed row or file instead of reporting it.
+        skip_malformed: Go on, however many rows are malformed.
+        scaled: The format is a user's own, which takes a scale of scores.
+        averaged: Rows of the same query and target are runs, which count as their mean.
+    """
+
+    def __init__(
+        self,
+        *,
+        strict: bool = False,
+        skip_malformed: bool = False,
+        scaled: bool = False,
+        averaged: bool = False,
+    ) -> None:
+        self.strict, self.skip_malformed, self.scaled = strict, skip_malformed, scaled
+        self.averaged = averaged
+        self.revisions: Counter[str] = Counter()
+        self._problems: list[Problem] = []
+        self._counts: Counter[str] = Counter()
+        self._outside: list[float] = []
+        self._skipped: Counter[str] = Counter()
+        self._notes: list[str] = []
+        self._queries: dict[str, tuple[Query, Place]] = {}
+        self._targets: dict[str, int] = {}
+        self._cells: dict[tuple[str, int], tuple[TargetOutcome, Place]] = {}
+        self._runs: dict[tuple[str, int], list[TargetOutcome]] = {}
+
+    @contextmanager
+    def file(self, file: str | Path) -> Iterator[None]:
+        """Read a file; where it turns out not to be readable, report that and go on after it.
+
+        A file that holds others isn't counted itself, nor is one that was skipped meanwhile.
+        """
+        before = self._files_done()
+        try:
+            yield
+            self._counts["files"] += self._files_done() == before
+        except FormatError as error:
+            self._counts["broken files"] += 1
+            if self.strict:
+                raise
+            reason = str(error).removeprefix(f"{Place(str(error.file), error.line)}: ")
+            self._list(Problem(str(error.file), error.line, reason))
+        except OSError as error:
+            self._counts["broken files"] += 1
+            self.refuse(Place(str(file)), f"can't be read: {error.strerror or error}")
+
+    @contextmanager
+    def row(self, place: Place) -> Iterator[None]:
+        """Read a row; a `DataError` inside makes it a malformed one."""
+        self._counts["rows"] += 1
+        try:
+            yield
+        except DataError as error:
+            self._counts["malformed rows"] += 1
+            if isinstance(error, ScoreError):
+                self._outside.append(error.score)
+            self.refuse(place, str(error) + (self._advice() if self.strict else ""))
+
+    def bad_row(self, place: Place, reason: str) -> None:
+        """Report a row that can't even be taken apart."""
+        self._counts["rows"] += 1
+        self._counts["malformed rows"] += 1
+        self.refuse(place, reason)
+
+    def refuse(self, place: Place, reason: str) -> None:
+        """Report what is malformed.
+
+        Raises:
+            FormatError: The import is strict.
+        """
+        if self.strict:
+            raise FormatError(reason, file=place.file, line=place.line)
+        self._list(Problem(place.file, place.line, reason))
+
+    def skip(self, reason: str) -> None:
+        """Count a file that doesn't count."""
+        self._skipped[reason] += 1
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self._notes:
+            self._notes.append(text)
+
+    def target(self, name: str) -> None:
+        """Name a target, so that it has its place in the pool although it may have no rows.
+
+        Raises:
+            ConfigError: There are too many.
+        """
+        self._targets.setdefault(name, len(self._targets))
+        if len(self._targets) > MOST_TARGETS:
+            raise ConfigError(
+                f"there are more than {MOST_TARGETS:,} targets, such as {name[:80]!r}: every query "
+                "has a place for each, so their tables grow with the square; name the column of "
+                "the targets with --target-column, or import fewer of them"
+            )
+
+    def add(
+        self,
+        place: Place,
+        query: Query,
+        outcomes: Mapping[str, TargetOutcome],
+        *,
+        revisions: bool = False,
+    ) -> None:
+        """Take a row.
+
+        Args:
+            place: Where it stands.
+            query: The query.
+            outcomes: By target.
+            revisions: The id alone says which query it is: where the text differs, the first stays.
+
+        Raises:
+            DataError: An earlier row said something else of this query or of its outcomes.
+        """
+        is_new = query.id not in self._queries
+        known, first = self._queries.get(query.id, (query, place))
+        if known != query:
+            if not revisions:
+                raise DataError(f"query {query.id!r} reads otherwise at {first}, which stands")
+            self.revisions[query.id] += 1
+        repeated = [self._is_repeat(query.id, name, outcome) for name, outcome in outcomes.items()]
+        self._queries.setdefault(query.id, (query, place))
+        if all(repeated) and not is_new:
+            self._counts["duplicates"] += 1
+            return
+        self._counts["kept"] += 1
+        for name, outcome in outcomes.items():
+            self.target(name)
+            cell = (query.id, self._targets[name])
+            self._cells.setdefault(cell, (outcome, place))
+            if self.averaged:
+                self._runs.setdefault(cell, []).append(outcome)
+
+    def finish(self, *, format: str, sources: Sequence[str]) -> tuple[RoutingDataset, ImportReport]:  # noqa: A002
+        """The dataset and the report.
+
+        Raises:
+            FormatError: No row could be used, or too many couldn't.
+        """
+        first = f"; the first problem: {self._problems[0]}" if self._problems else ""
+        if not self._queries or not self._targets:
+            raise FormatError(
+                f"holds nothing that can be imported as {format} ({self._counts['rows']} rows "
+                f"read, {self._counts['malformed']} malformed){first}{self._advice()}",
+                file=sources[0],
+            )
+        malformed, rows = self._counts["malformed rows"], self._counts["rows"]
+        if malformed > _MOST_MALFORMED * rows and not self.skip_malformed:
+            raise FormatError(
+                f"{malformed:,} of {rows:,} rows are malformed, more than one in a hundred, so "
+                f"nothing is imported{first}{self._advice()}; to leave all such rows out "
+                "nevertheless, say --skip-malformed",
+                file=sources[0],
+            )
+        dataset = self._dataset()
+        self._remark(dataset)
+        return dataset, ImportReport(
+            format=format,
+            sources=tuple(sources),
+            files_read=self._counts["files"],
+            files_skipped=dict(self._skipped),
+            rows_read=self._counts["rows"],
+            rows_kept=self._counts["kept"],
+            duplicates=self._counts["duplicates"],
+            malformed=self._counts["malformed"],
+            problems=tuple(self._problems),
+            notes=tuple(self._notes),
+        )
+
+    def _is_repeat(self, query_id: str, target: str, outcome: TargetOutcome) -> bool:
+        cell = self._cells.get((query_id, self._targets.get(target, -1)))
+        if cell is None or self.averaged:
+            return False
+        if cell[0] != outcome:
+            raise DataError(
+                f"query {query_id!r} and target {target!r} have another outcome at {cell[1]}, "
+                "which stands" + (_RUNS if self.scaled else "")
+            )
+        return True
+
+    def _advice(self) -> str:
+        """What would read the scores that lie outside [0, 1], if any do."""
+        if not self._outside or not self.scaled:
+            return ""
+        known = (cell.correct for cell, _ in self._cells.values() if cell.correct is not None)
+        return f"; {advice([*self._outside, *known])}"
+
+    def _files_done(self) -> int:
+        return self._counts["files"] + self._counts["broken files"] + self._skipped.total()
+
+    def _list(self, problem: Problem) -> None:
+        self._counts["malformed"] += 1
+        if len(self._problems) < LISTED_PROBLEMS:
+            self._problems.append(problem)
+
+    def _dataset(self) -> RoutingDataset:
+        row_of = {query_id: row for row, query_id in enumerate(self._queries)}
+        cells = len(row_of) * len(self._targets)
+        if cells > MOST_CELLS:
+            raise ConfigError(
+                f"{len(row_of):,} queries of {len(self._targets):,} targets are {cells:,} labels; "
+                f"up to {MOST_CELLS:,} are held at once; import fewer targets or queries"
+            )
+        tables = np.full((4, len(row_of), len(self._targets)), np.nan)
+        runs = np.full(tables.shape[1:], np.nan)
+        for (query_id, column), (outcome, _) in self._cells.items():
+            cell = row_of[query_id], column
+            same = np.array(self._runs.get((query_id, column), [outcome]), dtype=np.float64)
+            known = (~np.isnan(same)).sum(axis=0)
+            tables[:, *cell] = np.where(
+                known, np.nansum(same, axis=0) / np.maximum(known, 1), np.nan
+            )
+            runs[cell] = known[0] or np.nan
+        correct, inputs, outputs, cost = tables
+        return RoutingDataset.of(
+            [query for query, _ in self._queries.values()],
+            Pool(tuple(Target(name=name) for name in self._targets)),
+            correct,
+            input_tokens=inputs,
+            output_tokens=outputs,
+            recorded_cost=cost,
+            runs=runs if self.averaged else None,
+        )
+
+    def _remark(self, dataset: RoutingDataset) -> None:
+        """Note what will make the dataset hard to learn from."""
+        if self.revisions:
+            few = ", ".join(list(self.revisions)[:5])
+            self.note(
+                f"{len(self.revisions)} queries read differently in different files, such as "
+                f"{few}; the text read first stands, each label is its own file's"
+            )
+        if dataset.runs is not None:
+            several = int((dataset.runs > 1).sum())
+            self.note(f"{several:,} labels are the mean of two runs or more")
+        if len(dataset.pool) == 1:
+            self.note("there is one target only: nothing to route between")
+        for name, column in zip(dataset.pool.names, dataset.correct.T, strict=True):
+            seen = np.unique(column[~np.isnan(column)])
+            if len(seen) == 0:
+                self.note(f"target {name!r} has no label at all")
+            elif len(seen) == 1:
+                self.note(f"target {name!r} has the label {seen[0]:g} on every query")

@@ -1,0 +1,168 @@
+"""Long tables, one row per query and target: a user's own, and those of NVIDIA's LLM Router.
+
+NVIDIA LLM Router blueprint, version 3, is a long CSV: `question`, `model` (the target),
+`isCorrect`, `output_tokens` and, where published, `embedding_id`, the number of the question within
+its file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from prefill_router.data import Prompt, Query, prompt_key
+from prefill_router.data.dataset import MOST_COST, MOST_TOKENS
+from prefill_router.errors import DataError
+from prefill_router.importers import sources, tables, values
+from prefill_router.importers.builder import DatasetBuilder, TargetOutcome
+from prefill_router.importers.columns import Columns, Scale
+from prefill_router.importers.tables import Record
+
+LONG_COLUMNS: Final[Mapping[str, str]] = {
+    "prompt": "prompt",
+    "target": "target",
+    "correct": "correct",
+    "query": "query_id",
+    "benchmark": "benchmark",
+    "domain": "domain",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cost": "cost",
+}
+"""Where each option's value is looked for when no column is named."""
+_OTHER_TARGET: Final = "model"
+_OUTCOME: Final = ("correct", "input_tokens", "output_tokens", "cost")
+
+
+def read_long(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
+    """Read a user's own long tables.
+
+    Raises:
+        FormatError: A source doesn't exist.
+    """
+    for path in sources.expand(paths, tables.SUFFIXES):
+        with into.file(path):
+            read_long_table(path, into, columns)
+
+
+def read_long_table(
+    path: Path,
+    into: DatasetBuilder,
+    columns: Columns,
+    *,
+    usual: Mapping[str, str] = LONG_COLUMNS,
+    id_prefix: str = "",
+) -> None:
+    """Read one long table.
+
+    Args:
+        path: The table.
+        into: Takes the rows.
+        columns: The columns that were named.
+        usual: The columns that are looked for otherwise.
+        id_prefix: Begins every query's id.
+
+    Raises:
+        FormatError: It isn't a table, or lacks a column.
+    """
+    names = {option: getattr(columns, option) or name for option, name in usual.items()}
+    usually = columns.target is None and names["target"] == LONG_COLUMNS["target"]
+    if usually and _lacks_column(path, LONG_COLUMNS["target"], but=_OTHER_TARGET):
+        names["target"] = _OTHER_TARGET
+    must = {"prompt", "target", "correct", *columns.given()}
+    needs = [name for option, name in names.items() if option in must]
+    for place, record in tables.records(path, into, needs=needs, wants=list(names.values())):
+        with into.row(place):
+            require(record, needs)
+            query = query_of(record, names, id_prefix=id_prefix)
+            target = values.filled_text(record[names["target"]], names["target"])
+            found = outcome(record, *(names[option] for option in _OUTCOME), scale=columns.scale)
+            into.add(place, query, {target: found})
+
+
+def _lacks_column(path: Path, column: str, *, but: str) -> bool:
+    """Whether a table lacks a column, but has another."""
+    present = tables.columns_of(path)
+    return column not in present and but in present
+
+
+def require(record: Record, needs: Sequence[str]) -> None:
+    """Check that a record has these fields.
+
+    Raises:
+        DataError: It lacks some.
+    """
+    lacking = [name for name in needs if name not in record]
+    if lacking:
+        raise DataError(f"lacks {lacking}")
+
+
+def query_of(
+    record: Record,
+    names: Mapping[str, str],
+    *,
+    id_prefix: str = "",
+    as_prompt: Callable[[object, str], Prompt] = values.prompt,
+) -> Query:
+    """The query of a record; where there is no id, it is known by its prompt.
+
+    Raises:
+        DataError: A cell can't be understood.
+    """
+    prompt = as_prompt(record[names["prompt"]], names["prompt"])
+    if names["query"] in record:
+        query_id = values.identifier(record[names["query"]], names["query"])
+    else:
+        query_id = prompt_key(prompt)[:16]
+    return Query(
+        f"{id_prefix}{query_id}",
+        prompt,
+        values.label_text(record.get(names["benchmark"]), names["benchmark"]),
+        values.label_text(record.get(names["domain"]), names["domain"]),
+    )
+
+
+def outcome(
+    record: Record,
+    correct: str,
+    input_tokens: str | None,
+    output_tokens: str | None,
+    cost: str | None,
+    *,
+    scale: Scale | None = None,
+) -> TargetOutcome:
+    """What a record's columns say of one target.
+
+    Raises:
+        DataError: A cell can't be understood.
+    """
+    counts = [
+        None if name is None else values.amount(record.get(name), name, most=most)
+        for name, most in (
+            (input_tokens, MOST_TOKENS),
+            (output_tokens, MOST_TOKENS),
+            (cost, MOST_COST),
+        )
+    ]
+    label = values.label if scale is None else scale.label
+    return TargetOutcome(label(record.get(correct), correct), *counts)
+
+
+_NVIDIA_COLUMNS = {
+    **LONG_COLUMNS,
+    "prompt": "question",
+    "target": "model",
+    "correct": "isCorrect",
+    "query": "embedding_id",
+}
+
+
+def read_nvidia(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
+    """Read the blueprint's tables; the numbers of questions are told apart by the file's name.
+
+    Raises:
+        FormatError: A source doesn't exist.
+    """
+    del columns
+    for path in sources.expand(paths, (".csv",)):
+        with into.file(path):
+            read_long_table(path, into, Columns(), usual=_NVIDIA_COLUMNS, id_prefix=f"{path.stem}-")

@@ -1,0 +1,239 @@
+"""Wide tables, a row per query and columns for each target: own ones, RouterBench, RouteLLM.
+
+RouterBench has 11 targets: `sample_id`, `prompt`, `eval_name`, a column of scores per target,
+`<target>|model_response`, `<target>|total_cost` (US dollars) and `oracle_model_to_route_to`. A
+prompt is written as a Python list that holds one text.
+
+RouteLLM is CSV with `prompt` and one boolean column per target, as its evaluations keep them.
+Columns that end in `_response` are answers, and columns without a name are row numbers; neither is
+read. There are no ids: a query is known by its file and prompt. The file's name, without
+`_responses`, is taken for the benchmark.
+"""
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from prefill_router.data import Prompt
+from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.importers import long_tables, sources, tables, values
+from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
+from prefill_router.importers.columns import TARGET, Columns
+
+WIDE_COLUMNS = {
+    option: long_tables.LONG_COLUMNS[option]
+    for option in ("prompt", "query", "benchmark", "domain")
+}
+_READ_FIRST = 1000
+_WORD = re.compile(r"[a-z]+")
+_AMOUNTS = {"cost", "costs", "price", "usd", "tokens", "seconds", "latency", "time", "id", "index"}
+"""Words in the names of columns that say something else of an answer than whether it is right."""
+
+
+def read_wide(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
+    """Read a user's own wide tables; targets that aren't named are guessed, and that is told.
+
+    Raises:
+        ConfigError: The targets' columns are neither named nor to be guessed.
+        FormatError: A source doesn't exist.
+    """
+    found = sources.expand(paths, tables.SUFFIXES)
+    if not columns.targets:
+        columns = replace(columns, targets=_guessed(found[0], columns))
+        into.note(
+            f"taken for the targets, since they hold labels: {', '.join(columns.targets)}; name "
+            "others with --target-columns"
+        )
+    for path in found:
+        with into.file(path):
+            read_wide_table(path, into, columns)
+
+
+def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
+    """The targets whose column of labels holds labels alone, in the first records of a table.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    cells: dict[str, list[object]] = {}
+    for _, record in islice(_whole(path), _READ_FIRST):
+        for column, cell in record.items():
+            cells.setdefault(column, []).append(cell)
+        tables.check_count(cells, path)
+    beside = {getattr(columns, option) or name for option, name in long_tables.LONG_COLUMNS.items()}
+    names = [
+        name
+        for name in map(columns.target_of, cells)
+        if name and name not in beside and not _AMOUNTS & set(_WORD.findall(name.lower()))
+    ]
+    of_others = {column for name in names for column in columns.of_target(name)[1:]}
+    label = values.label if columns.scale is None else columns.scale.label
+    found = [
+        name
+        for name in names
+        if (column := columns.of_target(name)[0]) not in of_others
+        and _are_labels(cells.get(column, ()), label)
+    ]
+    if not found:
+        raise ConfigError(
+            "a wide table has one column per target; none holds labels alone, so name them with "
+            f"--target-columns a,b,c ({path} has the columns {tables.columns_of(path)}), and the "
+            "scale of their scores, where that isn't 0 to 1, with --scale WORST-BEST"
+        )
+    return tuple(found)
+
+
+def _whole(path: Path) -> Iterator[tuple[Place, tables.Record]]:
+    return tables.records(path, DatasetBuilder(), needs=(), wants=tables.columns_of(path))
+
+
+def _are_labels(cells: Iterable[object], label: Callable[[object, str], float | None]) -> bool:
+    """Whether cells are labels, as far as they aren't missing; some must be there."""
+    try:
+        labels = [label(cell, "") for cell in cells]
+    except DataError:
+        return False
+    return any(found is not None for found in labels)
+
+
+def read_wide_table(
+    path: Path,
+    into: DatasetBuilder,
+    columns: Columns,
+    *,
+    usual: Mapping[str, str] = WIDE_COLUMNS,
+    id_prefix: str = "",
+    benchmark: str = "",
+    as_prompt: Callable[[object, str], Prompt] = values.prompt,
+) -> None:
+    """Read one wide table.
+
+    Args:
+        path: The table.
+        into: Takes the rows.
+        columns: The columns that were named, the targets among them.
+        usual: The columns that are looked for otherwise.
+        id_prefix: Begins every query's id.
+        benchmark: Of every query, where the table has no column for it.
+        as_prompt: Understands the prompt's cell.
+
+    Raises:
+        FormatError: It isn't a table, or lacks a column.
+    """
+    names = {option: getattr(columns, option) or name for option, name in usual.items()}
+    of_target = {name: columns.of_target(name) for name in columns.targets}
+    needs = [names[option] for option in usual if option == "prompt" or getattr(columns, option)]
+    needs += [name for named in of_target.values() for name in named if name is not None]
+    for name in columns.targets:
+        into.target(name)
+    for place, record in tables.records(path, into, needs=needs, wants=list(names.values())):
+        with into.row(place):
+            long_tables.require(record, needs)
+            cells = {names["benchmark"]: benchmark, **record}
+            query = long_tables.query_of(cells, names, id_prefix=id_prefix, as_prompt=as_prompt)
+            outcomes = {
+                name: long_tables.outcome(record, *named, scale=columns.scale)
+                for name, named in of_target.items()
+            }
+            measured = {name: found for name, found in outcomes.items() if found != TargetOutcome()}
+            into.add(place, query, measured)
+
+
+_ROUTERBENCH_COST, _ROUTERBENCH_RESPONSE = "|total_cost", "|model_response"
+_ROUTERBENCH_COLUMNS = {
+    "prompt": "prompt",
+    "query": "sample_id",
+    "benchmark": "eval_name",
+    "domain": "domain",
+}
+_ROUTERBENCH_OTHERS = {*_ROUTERBENCH_COLUMNS.values(), "oracle_model_to_route_to", ""}
+
+
+def read_routerbench(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
+    """Read RouterBench tables.
+
+    Raises:
+        FormatError: A source doesn't exist.
+    """
+    del columns
+    for path in sources.expand(paths, tables.SUFFIXES):
+        with into.file(path):
+            present = tables.columns_of(path)
+            named = Columns(
+                targets=_routerbench_targets(present, path),
+                query="sample_id",
+                benchmark="eval_name",
+            )
+            if any(column.endswith(_ROUTERBENCH_COST) for column in present):
+                named = named.with_cost(f"{TARGET}{_ROUTERBENCH_COST}")
+            read_wide_table(
+                path, into, named, usual=_ROUTERBENCH_COLUMNS, as_prompt=_routerbench_prompt
+            )
+
+
+def _routerbench_targets(present: Sequence[str], path: Path) -> tuple[str, ...]:
+    """The targets: columns with a cost or a response beside them; failing that, all the others."""
+    there = frozenset(present)
+    names = [c for c in present if "|" not in c and c not in _ROUTERBENCH_OTHERS]
+    beside = [
+        c
+        for c in names
+        if f"{c}{_ROUTERBENCH_COST}" in there or f"{c}{_ROUTERBENCH_RESPONSE}" in there
+    ]
+    if not names:
+        raise FormatError(f"has no column of a target; it has {list(present)}", file=path, line=1)
+    return tuple(beside or names)
+
+
+def _routerbench_prompt(value: object, name: str) -> Prompt:
+    """The one text of a list, or of the text of a Python list; any other text as it stands."""
+    if isinstance(value, str) and value.startswith(("['", '["')):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the text may hold escapes that Python frowns at
+                value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            raise DataError(f"{name} begins as a Python list and isn't one") from None
+    if isinstance(value, list):
+        if len(value) != 1:
+            raise DataError(f"{name} is a list of {len(value)}; it must hold one text")
+        value = value[0]
+    return values.filled_text(value, name)
+
+
+_ROUTELLM_RESPONSE = "_response"
+
+
+def read_routellm(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
+    """Read RouteLLM tables.
+
+    Raises:
+        FormatError: A source doesn't exist.
+    """
+    del columns
+    for path in sources.expand(paths, (".csv",)):
+        with into.file(path):
+            benchmark = path.stem.removesuffix("_responses")
+            named = Columns(targets=_routellm_targets(tables.columns_of(path), path))
+            read_wide_table(path, into, named, id_prefix=f"{benchmark}-", benchmark=benchmark)
+
+
+def _routellm_targets(present: Sequence[str], path: Path) -> tuple[str, ...]:
+    names = [
+        column
+        for column in present
+        if column not in ("", "prompt")
+        and not column.endswith(_ROUTELLM_RESPONSE)
+        and not column.startswith("Unnamed:")
+    ]
+    if "prompt" not in present or not names:
+        raise FormatError(
+            f"has the columns {list(present)}; it needs prompt and one column per target",
+            file=path,
+            line=1,
+        )
+    return tuple(names)

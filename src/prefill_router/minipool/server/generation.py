@@ -1,0 +1,309 @@
+"""Generation: what the server asks of a language model, one answer in the making, and who makes it.
+
+One thread generates: it takes what waits, as one batch, and passes each token on. A scripted model
+has no weights: it says what it was told to say.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, final, runtime_checkable
+
+from prefill_router.errors import ConfigError
+
+FinishReason = Literal["stop", "length"]
+Message = tuple[str, str]
+"""The role and the text of one turn."""
+
+
+@final
+@dataclass(frozen=True)
+class Prompt:
+    """What a model is given to read.
+
+    Attributes:
+        text: What was asked: the last turn of a conversation, or the text to go on from.
+        tokens: Number of tokens that the model reads, those of its chat template included.
+        ids: The tokens, for models that have a vocabulary.
+    """
+
+    text: str
+    tokens: int
+    ids: tuple[int, ...] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: 0 takes the most probable token.
+        top_p: Only the most probable tokens that together reach this probability.
+        seed: The same seed gives the same answer, whatever else is answered beside it.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@final
+@dataclass(eq=False, kw_only=True)
+class Job:
+    """One answer in the making, shared by the request that waits and the worker that generates.
+
+    Attributes:
+        prompt: What is read.
+        max_tokens: At most so many tokens are generated.
+        stop: The answer ends before the first of these texts.
+        sampling: How tokens are chosen.
+        deliver: Called in the event loop with each new piece of text and whether it is the last.
+        generated: Tokens generated so far, the end token included.
+        finish: Why it ended; None while it goes on.
+    """
+
+    prompt: Prompt
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    deliver: Callable[[str, bool], None] = lambda _piece, _last: None
+    generated: int = 0
+    finish: FinishReason | None = None
+    _held: str = ""
+    _left: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether no more tokens are wanted: it ended, or nobody waits for it any longer."""
+        return self.finish is not None or self._left
+
+    def leave(self) -> None:
+        """Nobody waits for this answer any longer; its row becomes free at the next step."""
+        self._left = True
+
+    def add(self, piece: str, *, ended: bool) -> tuple[str, bool]:
+        """Count a token; returns the text to send now, and whether the answer is complete.
+
+        Args:
+            piece: The token's text; the end token has none.
+            ended: Whether the model has said that it is done.
+        """
+        if self.over:
+            return "", True
+        self.generated += 1
+        text = self._held + piece
+        places = [at for at in map(text.find, self.stop) if at >= 0]
+        if places:
+            text, ended = text[: min(places)], True
+        if ended:
+            self.finish = "stop"
+        elif self.generated >= self.max_tokens:
+            self.finish = "length"
+        keep = 0 if self.over else _begun(text, self.stop)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], self.over
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A language model that can be served.
+
+    The first three are called in the event loop and must be quick; `generate` runs in the worker.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that requests ask for."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that fit, those of the prompt and those of the answer together."""
+
+    def read_chat(self, messages: Sequence[Message]) -> Prompt:
+        """The prompt of a conversation, with the template that asks for an answer."""
+
+    def read_text(self, text: str) -> Prompt:
+        """The prompt of a bare text that is to be gone on with."""
+
+    def generate(self, jobs: Sequence[Job]) -> Iterator[list[tuple[Job, str, bool]]]:
+        """Generate for several jobs at once.
+
+        Each step yields, for each job that isn't `over`, one token: its text, and whether the model
+        ends there. Jobs that are over, for whatever reason, take no part in later steps.
+        """
+
+
+def _begun(text: str, stops: tuple[str, ...]) -> int:
+    """Length of the longest end of a text that may be the beginning of a stop text."""
+    longest = max((len(stop) for stop in stops), default=0)
+    for length in range(min(longest - 1, len(text)), 0, -1):
+        if any(stop.startswith(text[-length:]) for stop in stops):
+            return length
+    return 0
+
+
+Delivery = list[tuple[Job, str, bool]]
+"""Of each job that a step went on with: the text to send now, and whether it is the last."""
+
+
+@final
+class Worker:
+    """Generates for all models in one thread, one batch of one model at a time.
+
+    The model whose oldest request has waited longest is next, with all that wait for it.
+
+    Args:
+        models: By name.
+        max_batch: At most so many answers in one batch.
+        deliver: Called in the thread with what each step brought.
+        ended: Called in the thread when it ends, by itself or by an error of a model.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[Model],
+        *,
+        max_batch: int,
+        deliver: Callable[[Delivery], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._models = {model.name: model for model in models}
+        self._max_batch = max_batch
+        self._deliver = deliver
+        self._ended = ended
+        self._waiting: dict[str, deque[Job]] = {name: deque() for name in self._models}
+        self._since: dict[str, deque[float]] = {name: deque() for name in self._models}
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="minipool-worker", daemon=True)
+        self.busy_seconds = 0.0
+        self.tokens = 0
+        self.batches = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs; it doesn't after an error of a model."""
+        return self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """Answers that no batch has taken yet."""
+        with self._wake:
+            return sum(map(len, self._waiting.values()))
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the step it is in."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def submit(self, model: str, job: Job) -> None:
+        """Put a job in the queue of a model."""
+        with self._wake:
+            self._waiting[model].append(job)
+            self._since[model].append(time.monotonic())
+            self._wake.notify()
+
+    def _run(self) -> None:
+        try:
+            while (taken := self._take()) is not None:
+                started = time.perf_counter()
+                self._generate(*taken)
+                self.batches += 1
+                self.busy_seconds += time.perf_counter() - started
+        finally:
+            self._ended()
+
+    def _generate(self, model: Model, jobs: list[Job]) -> None:
+        for step in model.generate(jobs):
+            self.tokens += len(step)
+            self._deliver([(job, *job.add(text, ended=ended)) for job, text, ended in step])
+            if self._stopping:
+                return
+
+    def _take(self) -> tuple[Model, list[Job]] | None:
+        """The next batch; waits until there is one. None when the thread is to end."""
+        with self._wake:
+            while not self._stopping:
+                waiting = [name for name, jobs in self._waiting.items() if jobs]
+                if waiting:
+                    name = min(waiting, key=lambda name: self._since[name][0])
+                    count = min(self._max_batch, len(self._waiting[name]))
+                    taken = [self._waiting[name].popleft() for _ in range(count)]
+                    for _ in range(count):
+                        self._since[name].popleft()
+                    jobs = [job for job in taken if not job.over]
+                    if jobs:
+                        return self._models[name], jobs
+                else:
+                    self._wake.wait()
+            return None
+
+
+_TEMPLATE_TOKENS = 3  # what a chat template would add to each turn
+
+
+@final
+class ScriptedModel:
+    """Answers from a script, a few characters a token. A text of n characters is ceil(n/4) tokens.
+
+    Args:
+        name: The name that requests ask for.
+        answers: The answer to each text of a last turn; or a function from that text to the answer.
+        otherwise: The answer where the mapping has none.
+        characters: Characters in one token.
+        context: Tokens that fit, prompt and answer together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        answers: Mapping[str, str] | Callable[[str], str],
+        *,
+        otherwise: str = "I do not know.",
+        characters: int = 4,
+        context: int = 1_000_000,
+    ) -> None:
+        if characters < 1:
+            raise ConfigError(f"tokens of {characters} characters; use at least 1")
+        self.name = name
+        self.context = context
+        self._answers = answers
+        self._otherwise = otherwise
+        self._characters = characters
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text."""
+        return -(-len(text) // self._characters)
+
+    def read_chat(self, messages: Sequence[Message]) -> Prompt:
+        """Every turn counts three tokens more than its text."""
+        tokens = sum(self.count(text) + _TEMPLATE_TOKENS for _, text in messages)
+        return Prompt(messages[-1][1], tokens)
+
+    def read_text(self, text: str) -> Prompt:
+        """A bare text counts its own tokens."""
+        return Prompt(text, self.count(text))
+
+    def answer_to(self, text: str) -> str:
+        """What it says to a text."""
+        if callable(self._answers):
+            return self._answers(text)
+        return self._answers.get(text, self._otherwise)
+
+    def generate(self, jobs: Sequence[Job]) -> Iterator[list[tuple[Job, str, bool]]]:
+        """One token of each answer at a time; the last one also says that it is the last."""
+        texts = {job: self.answer_to(job.prompt.text) for job in jobs}
+        at = 0
+        while going := [job for job in texts if not job.over]:
+            end = at + self._characters
+            yield [(job, texts[job][at:end], end >= len(texts[job])) for job in going]
+            at = end

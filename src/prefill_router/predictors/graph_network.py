@@ -1,0 +1,310 @@
+"""The graph of a GraphRouter and its network: rounds of messages, then a score for each pair.
+
+The graph's nodes and edges are such that torch-geometric passes messages along them. There are
+three kinds of nodes: queries, tasks and targets. A query is joined to its task, and to each target
+that has a label for it: by an edge weighed with the label ("right") and one weighed with what it
+lacks to 1 ("wrong"). Where the cost of a target's answer is known, a third edge is weighed with it
+("cost"), whether or not there is a label.
+
+After some rounds of messages each pair of a query and a target gets a score.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from prefill_router.errors import MissingExtraError
+from prefill_router.predictors.graph import GraphConfig
+
+Matrix = Float[Tensor, "_ _"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Edges from nodes of one kind to nodes of another.
+
+    Attributes:
+        ends: The source's and the destination's number of each edge.
+        weights: Of each edge.
+    """
+
+    ends: Int[Tensor, "2 edge"]
+    weights: Float[Tensor, " edge"]
+
+    @property
+    def turned(self) -> Int[Tensor, "2 edge"]:
+        """The same ends, the other way round."""
+        return self.ends.flip(0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Queries whose labels are known, their tasks, and the targets.
+
+    Attributes:
+        rows: The queries' features.
+        tasks: The tasks' features.
+        of_task: From each query to its task; the weights are one over the task's queries.
+        right: From queries to targets, weighed by label over the target's number of labels.
+        wrong: The same for 1 - label.
+        right_back: From targets to queries, weighed by label over the query's number of labels.
+        wrong_back: The same for 1 - label.
+        cost: From queries to targets, weighed by cost over the target's number of costs; None where
+            no costs are known.
+        cost_back: From targets to queries, weighed by cost over the query's number of costs.
+        task_text: What is said of each task; None where nothing is.
+    """
+
+    rows: Matrix
+    tasks: Matrix
+    of_task: Edges
+    right: Edges
+    wrong: Edges
+    right_back: Edges
+    wrong_back: Edges
+    cost: Edges | None = None
+    cost_back: Edges | None = None
+    task_text: Matrix | None = None
+
+
+def build_graph(
+    rows: Matrix,
+    task: Int[Tensor, " query"],
+    tasks: Matrix,
+    labels: Matrix,
+    present: Matrix,
+    *,
+    costs: Matrix | None = None,
+    task_text: Matrix | None = None,
+) -> Graph:
+    """The graph of some queries.
+
+    Args:
+        rows: The queries' features.
+        task: Each query's task by number.
+        tasks: The tasks' features.
+        labels: In [0, 1]; any finite number where `present` is 0, [query, target].
+        present: 1 where a label is known, else 0.
+        costs: Standardised; NaN where unknown, [query, target].
+        task_text: What is said of each task.
+    """
+    sizes = torch.bincount(task, minlength=len(tasks)).clamp_min(1)
+    numbers = torch.arange(len(rows))
+    of_task = Edges(torch.stack([numbers, task]), 1 / sizes[task].to(rows.dtype))
+    by_target = present.sum(0).clamp_min(1)
+    by_query = present.sum(1, keepdim=True).clamp_min(1)
+    right, wrong = labels * present, (1 - labels) * present
+    cost, cost_back = (None, None) if costs is None else _cost_edges(costs)
+    return Graph(
+        rows,
+        tasks,
+        of_task,
+        _edges(right / by_target),
+        _edges(wrong / by_target),
+        _edges((right / by_query).T),
+        _edges((wrong / by_query).T),
+        cost,
+        cost_back,
+        task_text,
+    )
+
+
+def _cost_edges(costs: Matrix) -> tuple[Edges, Edges]:
+    known = (~costs.isnan()).to(costs.dtype)
+    weights = costs.nan_to_num()
+    by_query = known.sum(1, keepdim=True).clamp_min(1)
+    return _edges(weights / known.sum(0).clamp_min(1)), _edges((weights / by_query).T)
+
+
+def _edges(weights: Matrix) -> Edges:
+    ends = weights.nonzero().T.contiguous()
+    return Edges(ends, weights[ends[0], ends[1]])
+
+
+@final
+class Messages:
+    """Sums what the edges carry, by torch-geometric's `SimpleConv`."""
+
+    def __init__(self) -> None:
+        self._sum = _simple_conv()
+
+    def along(self, edges: Edges, states: Matrix, *, nodes: int) -> Matrix:
+        """The weighted sum of the sources' states at each of so many destinations."""
+        size = (len(states), nodes)
+        total: Tensor = self._sum((states, None), edges.ends, edges.weights, size=size)
+        return total
+
+    def from_task(self, graph: Graph, states: Matrix) -> Matrix:
+        """What each query's task tells it."""
+        size = (len(states), len(graph.rows))
+        total: Tensor = self._sum((states, None), graph.of_task.turned, size=size)
+        return total
+
+
+def _simple_conv() -> Any:
+    try:
+        with warnings.catch_warnings():
+            # While it is imported it compiles parts of itself in a way that torch will give up.
+            warnings.filterwarnings("ignore", r".*torch\.jit\.", DeprecationWarning)
+            from torch_geometric.nn import SimpleConv
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch_geometric":
+            raise
+        raise MissingExtraError(
+            "torch-geometric", extra="graph", needed_for="the graph router"
+        ) from None
+    return SimpleConv(aggr="sum")
+
+
+_PARTS = (
+    *("query", "query_task", "query_right", "query_wrong"),
+    *("task", "task_query", "target", "target_right", "target_wrong"),
+)
+_NEAR = 0.3
+_COSTS = ("query_cost", "target_cost")
+_NODES = ("query", "task", "target")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """What remains of the graph when its queries are done sending: all that a new query needs.
+
+    Attributes:
+        from_tasks: What each task tells a query that is wholly of it, in each round.
+        vectors: Of each target; a query's score is its state's product with it, plus the bias.
+        biases: Of each target.
+    """
+
+    from_tasks: tuple[Float[Tensor, "task hidden"], ...]
+    vectors: Float[Tensor, "target hidden"]
+    biases: Float[Tensor, " target"]
+
+
+@final
+class GraphNetwork:
+    """The parameters by name, and what is computed with them."""
+
+    def __init__(
+        self,
+        width: int,
+        first: Float[Tensor, " target"],
+        config: GraphConfig,
+        random: torch.Generator,
+        *,
+        costs: bool = False,
+        target_text: Matrix | None = None,
+    ) -> None:
+        hidden, targets = config.hidden, len(first)
+        self._random, self._keep, self.layers = random, 1 - config.dropout, config.layers
+        self._messages = Messages()
+        shapes = {"enter": (width, hidden), "enter_task": (width, hidden), "vector": (hidden,) * 2}
+        for layer in range(config.layers):
+            shapes |= {f"{part}.{layer}": (hidden, hidden) for part in _PARTS}
+        self.parameters = {name: self._draw(shape) for name, shape in shapes.items()}
+        biases = ["enter", "enter_task", "vector"]
+        biases += [f"{node}.{layer}" for layer in range(config.layers) for node in _NODES]
+        self.parameters |= {f"{name}.bias": torch.zeros(hidden) for name in biases}
+        self.parameters["targets"] = torch.empty(targets, hidden).normal_(generator=random)
+        self.parameters["first"] = first.clone()
+        self.parameters["lean"] = torch.zeros(hidden)
+        self._target_text = target_text
+        if costs or target_text is not None:  # what tells targets apart comes from there
+            self.parameters["targets"] *= _NEAR
+        if costs:
+            names = [f"{part}.{i}" for i in range(config.layers) for part in _COSTS]
+            self.parameters |= {name: self._draw((hidden, hidden)) for name in names}
+        if target_text is not None:
+            said = (target_text.shape[1], hidden)
+            self.parameters |= {name: self._draw(said) for name in ("target_text", "task_text")}
+        for parameter in self.parameters.values():
+            parameter.requires_grad_()
+
+    def _draw(self, shape: tuple[int, ...]) -> Tensor:
+        bound = 1 / math.sqrt(shape[0])
+        return torch.empty(shape).uniform_(-bound, bound, generator=self._random)
+
+    def freeze(self, graph: Graph, *, training: bool = False) -> Frozen:
+        """Let the graph's nodes exchange messages."""
+        queries = self._act(self._own("enter", graph.rows), training)
+        entered = self._own("enter_task", graph.tasks)
+        targets = self.parameters["targets"]
+        if graph.task_text is not None:
+            entered = entered + graph.task_text @ self.parameters["task_text"]
+        if self._target_text is not None:
+            targets = targets + self._target_text @ self.parameters["target_text"]
+        tasks = self._act(entered, training)
+        told: list[Tensor] = []
+        for layer in range(self.layers):
+            told.append(tasks @ self.parameters[f"query_task.{layer}"])
+            after = self._targets(graph, layer, queries, targets)
+            if layer + 1 < self.layers:  # nobody hears their last states
+                sent = self._queries(graph, layer, queries, tasks, targets)
+                tasks = tasks + self._act(self._tasks(graph, layer, queries, tasks), training)
+                queries = queries + self._act(sent, training)
+            targets = targets + self._act(after, training)
+        vectors = self._own("vector", targets) / math.sqrt(targets.shape[1])
+        return Frozen(
+            tuple(told), vectors, self.parameters["first"] + targets @ self.parameters["lean"]
+        )
+
+    def logits(
+        self, rows: Matrix, shares: Matrix, frozen: Frozen, *, training: bool = False
+    ) -> Matrix:
+        """The logits of new queries, which hear their tasks and are heard by nobody.
+
+        Args:
+            rows: Their features.
+            shares: How much each belongs to each task, [query, task].
+            frozen: Of a graph without them.
+            training: Whether units are dropped.
+        """
+        states = self._act(self._own("enter", rows), training)
+        for layer in range(self.layers):
+            heard = shares @ frozen.from_tasks[layer]
+            states = states + self._act(self._own(f"query.{layer}", states) + heard, training)
+        return states @ frozen.vectors.T + frozen.biases
+
+    def _own(self, name: str, states: Tensor) -> Tensor:
+        return states @ self.parameters[name] + self.parameters[f"{name}.bias"]
+
+    def _act(self, states: Tensor, training: bool) -> Tensor:
+        states = states.relu()
+        return states * self._kept(states) / self._keep if training else states
+
+    def _kept(self, states: Tensor) -> Bool[Tensor, "node hidden"]:
+        return torch.empty_like(states).uniform_(generator=self._random) < self._keep
+
+    def _targets(self, graph: Graph, layer: int, queries: Tensor, targets: Tensor) -> Tensor:
+        result = self._own(f"target.{layer}", targets)
+        for way, edges in (("right", graph.right), ("wrong", graph.wrong)):
+            heard = self._messages.along(edges, queries, nodes=len(targets))
+            result = result + heard @ self.parameters[f"target_{way}.{layer}"]
+        if graph.cost is not None:
+            heard = self._messages.along(graph.cost, queries, nodes=len(targets))
+            result = result + heard @ self.parameters[f"target_cost.{layer}"]
+        return result
+
+    def _tasks(self, graph: Graph, layer: int, queries: Tensor, tasks: Tensor) -> Tensor:
+        heard = self._messages.along(graph.of_task, queries, nodes=len(tasks))
+        return self._own(f"task.{layer}", tasks) + heard @ self.parameters[f"task_query.{layer}"]
+
+    def _queries(
+        self, graph: Graph, layer: int, queries: Tensor, tasks: Tensor, targets: Tensor
+    ) -> Tensor:
+        told = tasks @ self.parameters[f"query_task.{layer}"]
+        result = self._own(f"query.{layer}", queries) + self._messages.from_task(graph, told)
+        for way, edges in (("right", graph.right_back), ("wrong", graph.wrong_back)):
+            sent = targets @ self.parameters[f"query_{way}.{layer}"]
+            result = result + self._messages.along(edges, sent, nodes=len(queries))
+        if graph.cost_back is not None:
+            sent = targets @ self.parameters[f"query_cost.{layer}"]
+            result = result + self._messages.along(graph.cost_back, sent, nodes=len(queries))
+        return result

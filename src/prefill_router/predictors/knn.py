@@ -1,0 +1,253 @@
+"""Nearest neighbours as predictors: the rows they are looked for among, their weights, their mean.
+
+A target's neighbours are the k nearest of the queries that it was *measured* on. Where labels are
+missing in many places, each target still has k votes, at somewhat greater distances. Each of a
+query's neighbours counts by its distance, or all count alike.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, final, get_args
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.neighbours import NeighbourIndex
+from prefill_router.predictors.base import (
+    Correctness,
+    Examples,
+    Features,
+    Tensors,
+    check_features,
+    take_tensors,
+    usable_rows,
+)
+from prefill_router.predictors.constant import check_rates
+
+MISSING = -1.0
+_MOST = 0.5
+_SPARE = 8
+
+Distances = Float64[NDArray[np.float64], "query neighbour"]
+Votes = Float64[NDArray[np.float64], "query neighbour"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NeighbourRows:
+    """Rows and labels as they were trained on.
+
+    Attributes:
+        vectors: The features of the train rows.
+        labels: Their labels in [0, 1], `MISSING` where not measured.
+        rates: Base rates, for targets that can't be learned.
+    """
+
+    vectors: Float32[NDArray[np.float32], "row feature"]
+    labels: Float32[NDArray[np.float32], "row target"]
+    rates: Float32[NDArray[np.float32], " target"]
+
+    @classmethod
+    def of(cls, examples: Examples) -> "NeighbourRows":
+        """That of the train rows.
+
+        Raises:
+            MissingExtraError: FAISS isn't installed.
+        """
+        used = usable_rows(examples)
+        labels = np.where(used.present & examples.learnable, used.correct, MISSING)
+        rates = examples.base_rates.astype(np.float32)
+        memory = cls(used.features, labels.astype(np.float32), rates)
+        _ = memory.searches  # so that a missing package is told of now
+        return memory
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return len(self.vectors)
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        return int(self.vectors.shape[1])
+
+    @property
+    def learned(self) -> Bool[NDArray[np.bool_], " target"]:
+        """Whether a target has neighbours; others have their base rate."""
+        return np.asarray((self.labels != MISSING).any(axis=0))
+
+    @cached_property
+    def searches(self) -> tuple["NeighbourSearch", ...]:
+        """One for all targets that were measured on most rows, one for each set of rows else."""
+        groups: dict[bytes, list[int]] = {}
+        measured = self.labels != MISSING
+        for target in np.flatnonzero(self.learned).tolist():
+            column = measured[:, target]
+            groups.setdefault(b"" if column.mean() > _MOST else column.tobytes(), []).append(target)
+        return tuple(self._search(np.array(targets)) for targets in groups.values())
+
+    def _search(self, targets: NDArray[np.int64]) -> "NeighbourSearch":
+        labels = self.labels[:, targets].astype(np.float64)
+        rows = (labels != MISSING).any(axis=1)
+        return NeighbourSearch(NeighbourIndex.of(self.vectors[rows]), labels[rows], targets)
+
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        """`vectors`, `labels` and `rates`."""
+        return {"vectors": self.vectors, "labels": self.labels, "rates": self.rates}
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Tensors, *, rows: int, width: int, targets: int
+    ) -> "NeighbourRows":
+        """The memory of `tensors`.
+
+        Raises:
+            CorruptError: They are incomplete, of another shape, or no labels.
+        """
+        shapes = {"vectors": (rows, width), "labels": (rows, targets), "rates": (targets,)}
+        vectors, labels, rates = take_tensors(tensors, shapes)
+        if not ((labels == MISSING) | ((labels >= 0) & (labels <= 1))).all():
+            raise CorruptError(
+                f"the predictor's labels must be in [0, 1], or {MISSING} where missing; "
+                "copy or make the router again"
+            )
+        check_rates(rates)
+        return cls(vectors, labels, rates)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NeighbourSearch:
+    """Targets whose neighbours are looked for together.
+
+    Attributes:
+        index: The rows that some of them were measured on.
+        labels: Of these rows and targets, `MISSING` where not measured.
+        targets: Which of all targets.
+    """
+
+    index: NeighbourIndex
+    labels: Float64[NDArray[np.float64], "row target"]
+    targets: NDArray[np.int64]
+
+    def nearest(self, features: Features, k: int) -> Iterator[tuple[int, Distances, Votes]]:
+        """Each target, and the distances and labels of its k nearest measured rows.
+
+        They are all of its rows where these are fewer than k.
+        """
+        measured = self.labels != MISSING
+        wanted = np.minimum(k, measured.sum(axis=0))
+        found, rows = self._enough(features, measured, wanted)
+        for place, target in enumerate(self.targets.tolist()):
+            missing = ~measured[rows, place]
+            first = np.argsort(missing, axis=1, kind="stable")[:, : wanted[place]]
+            taken = np.take_along_axis(rows, first, axis=1)
+            distances = np.take_along_axis(found, first, axis=1)
+            yield target, distances, self.labels[taken, place]
+
+    def _enough(
+        self, features: Features, measured: NDArray[np.bool_], wanted: NDArray[np.int64]
+    ) -> tuple[Distances, NDArray[np.int64]]:
+        """So many of the nearest rows that every target has as many measured ones as it wants."""
+        least = float(measured.mean(axis=0).min())
+        most = int(wanted.max())
+        count = most if least == 1 else int(1.2 * most / least) + _SPARE
+        while True:
+            count = min(count, len(measured))
+            distances, rows = self.index.search(features, count)
+            if count == len(measured) or (measured[rows].sum(axis=1) >= wanted).all():
+                return distances, rows
+            count *= 2
+
+
+Kernel = Literal["uniform", "inverse", "gaussian", "triangular", "epanechnikov", "exponential"]
+KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+Weights = Float64[NDArray[np.float64], "query neighbour"]
+
+
+def neighbour_weights(
+    distances: Float64[NDArray[np.float64], "query neighbour"],
+    kernel: Kernel,
+    *,
+    bandwidth: float = 1.0,
+) -> Weights:
+    """Weights that add up to one for each query.
+
+    With u the distance as a share of the bandwidth, a neighbour counts 1 (uniform), 1/u (inverse),
+    exp(-u^2/2) (gaussian), exp(-u) (exponential), 1-u (triangular) or 1-u^2 (epanechnikov), the
+    last two never less than 0. Where all neighbours would count nothing they count alike; with the
+    inverse, neighbours at distance 0 leave nothing to the others, which is the limit.
+
+    Args:
+        distances: To the neighbours, nearest first, not negative.
+        kernel: Which of these.
+        bandwidth: A multiple of the distance to the query's last neighbour. The inverse and the
+            uniform weights don't depend on it.
+    """
+    reach = bandwidth * distances[:, -1:]
+    share = np.divide(distances, reach, out=np.zeros_like(distances), where=reach > 0)
+    raw = _raw(share, kernel)
+    total = raw.sum(axis=1, keepdims=True)
+    weights = np.full_like(raw, 1 / raw.shape[1])
+    np.divide(raw, total, out=weights, where=total > 0)
+    return weights
+
+
+def _raw(share: Weights, kernel: Kernel) -> Weights:
+    match kernel:
+        case "uniform":
+            return np.ones_like(share)
+        case "inverse":
+            met = share == 0
+            away = np.divide(share[:, :1], share, out=np.zeros_like(share), where=~met)
+            return np.where(met.any(axis=1, keepdims=True), met.astype(np.float64), away)
+        case "gaussian":
+            return np.exp(-(share**2) / 2)
+        case "exponential":
+            return np.exp(-share)
+        case "triangular":
+            return np.maximum(1 - share, 0)
+        case "epanechnikov":
+            return np.maximum(1 - share**2, 0)
+
+
+_ROWS = 2048  # of one pass; bounds the memory of a large set of queries
+
+
+def neighbours_mean(
+    memory: NeighbourRows, features: Features, *, k: int, weigh: Callable[[Distances], Weights]
+) -> Correctness:
+    """The weighted mean of the labels of each target's k nearest measured rows.
+
+    Args:
+        memory: The train rows.
+        features: Of the queries.
+        k: How many neighbours.
+        weigh: Weights of the neighbours by their distances, one per query in all.
+
+    Raises:
+        ConfigError: The width is another one, or a feature isn't finite.
+        MissingExtraError: FAISS isn't installed.
+    """
+    check_features(features, width=memory.width)
+    result = np.tile(memory.rates.astype(np.float64), (len(features), 1))
+    for start in range(0, len(features), _ROWS):
+        rows = slice(start, start + _ROWS)
+        for search in memory.searches:
+            for target, distances, votes in search.nearest(features[rows], k):
+                mean = (weigh(distances) * votes).sum(axis=1)
+                result[rows, target] = np.clip(mean, 0, 1)
+    return result
+
+
+def check_neighbours(k: int) -> None:
+    """Check how many neighbours are asked for.
+
+    Raises:
+        ConfigError: Fewer than one.
+    """
+    if k < 1:
+        raise ConfigError(f"k is {k}; it must be at least 1")

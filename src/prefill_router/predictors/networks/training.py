@@ -1,0 +1,263 @@
+"""Trains networks: mini-batches, early stopping, an ensemble of seeds."""
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Event
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+
+from prefill_router.predictors.networks.architectures import Architecture, Outputs, Parameters
+from prefill_router.predictors.networks.ensemble import NetworkConfig
+from prefill_router.predictors.networks.fit import TrainingArrays
+from prefill_router.predictors.training import Draws, hold_out, keep_probability
+from prefill_router.predictors.trunk_training import watch
+from prefill_router.progress import Progress
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NetworkRows:
+    """Rows to learn from or to validate on; `TrainingArrays` says what they hold."""
+
+    features: Float32[Tensor, "row feature"]
+    labels: Float32[Tensor, "network row target"]
+    weights: Float32[Tensor, "network row target"]
+    difficulty: Float32[Tensor, " row"]
+    difficulty_weights: Float32[Tensor, " row"]
+
+    @classmethod
+    def of(cls, material: TrainingArrays, *, networks: int) -> "NetworkRows":
+        """All rows, for networks that share the targets out among them."""
+        labels, weights = (
+            torch.from_numpy(cells).reshape(len(cells), networks, -1).movedim(1, 0).contiguous()
+            for cells in (material.labels, material.weights)
+        )
+        difficulty, counts = map(
+            torch.from_numpy, (material.difficulty, material.difficulty_weights)
+        )
+        return cls(torch.from_numpy(material.features), labels, weights, difficulty, counts)
+
+    def __getitem__(self, rows: Tensor) -> "NetworkRows":
+        return NetworkRows(
+            self.features[rows],
+            self.labels[:, rows],
+            self.weights[:, rows],
+            self.difficulty[rows],
+            self.difficulty_weights[rows],
+        )
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@final
+@dataclass(eq=False)
+class NetworkRun:
+    """One seed: its losses so far, and its best parameters.
+
+    Attributes:
+        train: The loss of each epoch, mean over the networks.
+        validation: Likewise, of the rows held out.
+        best: The least validation loss of each network so far.
+        waited: Epochs since.
+        parameters: With which it was reached.
+    """
+
+    train: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+    best: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+    waited: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def train(
+    material: TrainingArrays,
+    architecture: Architecture,
+    config: NetworkConfig,
+    *,
+    difficulty_weight: float = 0.0,
+    seed: int,
+    progress: Progress,
+) -> list[NetworkRun]:
+    """Train the networks of all seeds, each seed by one thread on one core.
+
+    A seed's draws and sums are its own, so what is learned doesn't depend on the number of threads.
+
+    Args:
+        material: What is learned from.
+        architecture: The networks.
+        config: The options.
+        difficulty_weight: What the loss of the difficulty counts beside that of the correctness.
+        seed: Of all draws.
+        progress: Told of every epoch.
+    """
+    cores = torch.get_num_threads()
+    stop, told = Event(), SimpleQueue[int]()
+    total = config.seeds * config.max_epochs
+    numbers = [np.random.SeedSequence([seed, index]) for index in range(config.seeds)]
+    rows = NetworkRows.of(material, networks=architecture.networks)
+    trainers = [
+        _NetworkTrainer(rows, architecture, config, difficulty_weight, number) for number in numbers
+    ]
+    try:
+        with progress.task("training", total=total) as advance, ThreadPoolExecutor(cores) as pool:
+            jobs = {pool.submit(trainer.train, stop, told) for trainer in trainers}
+            try:
+                watch(jobs, told, advance)
+            finally:
+                stop.set()
+    finally:
+        torch.set_num_threads(cores)  # the threads have set it to one
+    return [trainer.run for trainer in trainers]
+
+
+@final
+class _NetworkTrainer:
+    """One seed's networks in training."""
+
+    def __init__(
+        self,
+        rows: NetworkRows,
+        architecture: Architecture,
+        config: NetworkConfig,
+        difficulty_weight: float,
+        number: np.random.SeedSequence,
+    ) -> None:
+        first, then, split = (int(word) for word in number.generate_state(3))
+        self.run = NetworkRun()
+        self._architecture, self._config = architecture, config
+        self._difficulty_weight = difficulty_weight
+        self._parameters = architecture.initial(torch.Generator().manual_seed(first))
+        self._draws = Draws(then, 0)
+        parts = hold_out(rows.features.numpy(), share=config.validation, seed=split)
+        self._rows, self._fit = rows, torch.from_numpy(parts.fit)
+        self._held = rows[torch.from_numpy(parts.held)]
+
+    def train(self, stop: Event, told: SimpleQueue[int]) -> None:
+        """Train in this thread, on one core, until all networks or the others must stop."""
+        torch.set_num_threads(1)
+        config, networks = self._config, self._architecture.networks
+        parameters = self._parameters
+        adam = _optimiser(parameters, config)
+        self.run.best, self.run.waited = np.full(networks, math.inf), np.zeros(networks, np.int64)
+        for gone in range(1, config.max_epochs + 1):
+            losses = torch.stack([self._step(parameters, adam, rows) for rows in self._batches()])
+            self._validate(parameters, losses.mean(0))
+            done = bool((self.run.waited >= config.patience).all())
+            told.put(1 + done * (config.max_epochs - gone))
+            if done or stop.is_set():
+                break
+        self._settle()
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        best = {name: torch.from_numpy(value) for name, value in self.run.parameters.items()}
+        if np.isfinite(self.run.best).all():
+            held = self._held
+            found = self._architecture.settled(best, held.features, held.labels, held.weights)
+            self.run.parameters = {name: value.numpy() for name, value in found.items()}
+
+    def _batches(self) -> Iterator[Tensor]:
+        order = torch.from_numpy(self._draws.order(len(self._fit)))
+        return iter(torch.split(self._fit[order], self._config.batch_size))
+
+    def _step(
+        self, parameters: Parameters, adam: torch.optim.AdamW, rows: Tensor
+    ) -> Float[Tensor, " network"]:
+        part = self._rows[rows]
+        features = self._drop(part.features, self._config.share_of(part.features.shape[1]))
+        outputs = self._architecture.outputs(
+            parameters, features, lambda units: self._drop(units, self._config.dropout)
+        )
+        losses = _losses(outputs, part)
+        total = losses.sum()
+        if outputs.difficulty is not None:
+            total = total + self._difficulty_weight * _difficulty_losses(outputs, part).sum()
+        adam.zero_grad()
+        total.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        adam.step()
+        return losses.detach()
+
+    def _drop(self, units: Tensor, share: float) -> Tensor:
+        if not share:
+            return units
+        kept = np.empty((math.prod(units.shape[:-1]), units.shape[-1]), dtype=np.bool_)
+        self._draws.kept(kept, dropout=share)
+        scale = torch.from_numpy(kept).float().div_(keep_probability(share))
+        return units * scale.view_as(units)
+
+    @torch.no_grad()
+    def _validate(self, parameters: Parameters, losses: Float[Tensor, " network"]) -> None:
+        """Note an epoch's losses, and the parameters of the networks that became better."""
+        run = self.run
+        outputs = self._architecture.outputs(parameters, self._held.features, lambda units: units)
+        # Where nothing was held out of a target there is only the loss on the fitted rows.
+        held = self._held.weights.sum((1, 2)) > 0
+        found = torch.where(held, _losses(outputs, self._held), losses).numpy().astype(np.float64)
+        better = (found < run.best) & (run.waited < self._config.patience)
+        run.best = np.where(better, found, run.best)
+        run.waited = np.where(better, 0, run.waited + 1)
+        run.train.append(float(losses.mean()))
+        run.validation.append(float(found.mean()))
+        now = {name: value.detach().numpy() for name, value in parameters.items()}
+        if not run.parameters:
+            run.parameters = {name: value.copy() for name, value in now.items()}
+        for name, value in now.items():
+            run.parameters[name][better] = value[better]
+
+
+def _optimiser(parameters: Parameters, config: NetworkConfig) -> torch.optim.AdamW:
+    for value in parameters.values():
+        value.requires_grad_()
+    decay = [value for name, value in parameters.items() if name.startswith("weight")]
+    rest = [value for name, value in parameters.items() if not name.startswith("weight")]
+    groups = [
+        {"params": decay, "weight_decay": config.weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+
+
+def _losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " network"]:
+    """The cross-entropy of each network, in nats per label; and per pair, where it learns those."""
+    each = binary_cross_entropy_with_logits(outputs.correct, rows.labels, reduction="none")
+    losses = _mean(each * rows.weights, rows.weights.sum((1, 2)))
+    return losses if outputs.preference is None else losses + pair_losses(outputs.preference, rows)
+
+
+def pair_losses(
+    preference: Float[Tensor, "network row target"], rows: NetworkRows
+) -> Float[Tensor, " network"]:
+    """The cross-entropy of each network, in nats per pair of which one is right and one is wrong.
+
+    Both labels of a pair must be measured. Soft labels are chances: of labels of 0.9 and 0.2 the
+    first is the one that is right with weight 0.9 x 0.8, the second with weight 0.2 x 0.1.
+    """
+    wins, loses = rows.labels * rows.weights, (1 - rows.labels) * (rows.weights > 0)
+    weights = wins[..., :, None] * loses[..., None, :]
+    weights.diagonal(dim1=-2, dim2=-1).zero_()
+    ahead = preference[..., :, None] - preference[..., None, :]
+    total = weights.sum((1, 2, 3))
+    return (softplus(-ahead) * weights).sum((1, 2, 3)) / torch.where(total > 0, total, 1)
+
+
+def _difficulty_losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " network"]:
+    """The cross-entropy of each network's difficulty, in nats per query."""
+    if outputs.difficulty is None:
+        return torch.zeros(len(rows.labels))
+    wanted = rows.difficulty.expand_as(outputs.difficulty)
+    each = binary_cross_entropy_with_logits(outputs.difficulty, wanted, reduction="none")
+    return _mean((each * rows.difficulty_weights)[..., None], rows.difficulty_weights.sum())
+
+
+def _mean(cells: Float[Tensor, "network row _"], weight: Tensor) -> Float[Tensor, " network"]:
+    return cells.sum((1, 2)) / torch.where(weight > 0, weight, 1)

@@ -1,0 +1,191 @@
+"""What the training of several predictors shares, without torch.
+
+Which rows the validation loss is measured on (the same for all seeds), how much each query counts
+in a loss, the random draws of one seed (first weights, order of the rows, dropped units), and the
+training curves: the losses of each seed, its best epoch, and whether it was kept.
+
+Each seed has a generator of its own and draws from it in the same order whether it is trained alone
+or with others, so its losses don't depend on the company.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int
+from numpy.typing import NDArray
+
+from prefill_router.data import Regime, regimes
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.predictors.base import Features, Labels
+from prefill_router.short_repr import short_repr
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Holdout:
+    """Rows to fit on and rows held out, both in rising order."""
+
+    fit: Int[NDArray[np.int64], " fitted"]
+    held: Int[NDArray[np.int64], " held"]
+
+    @property
+    def shared(self) -> bool:
+        """Whether there was only one distinct row, so that both are all rows."""
+        return len(self.fit) > 0 and np.array_equal(self.fit, self.held)
+
+
+def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
+    """Draw the rows to hold out; rows with equal features stay together.
+
+    At least one distinct row is held out and one is fitted on. A single distinct row does both.
+
+    Args:
+        features: The rows, at least one.
+        share: The share that is held out, in (0, 1).
+        seed: Another seed, another draw.
+    """
+    numbers: dict[bytes, int] = {}
+    group = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in features])
+    order = np.random.default_rng(seed).permutation(len(numbers))
+    if len(order) == 1:
+        everything = np.arange(len(features))
+        return Holdout(everything, everything)
+    sizes = np.bincount(group)[order]
+    count = int(np.searchsorted(np.cumsum(sizes), share * len(features)))
+    held = np.isin(group, order[: min(max(count, 1), len(order) - 1)])
+    return Holdout(np.flatnonzero(~held), np.flatnonzero(held))
+
+
+def query_weights(
+    correct: Labels, *, disagreement_weight: float = 1.0
+) -> Float64[NDArray[np.float64], " query"]:
+    """Weights of the queries, 1 on average over the labels that were measured.
+
+    Args:
+        correct: Labels, NaN where missing.
+        disagreement_weight: The weight of a query on which targets disagree (labels cut at 0.5)
+            relative to any other's, positive.
+    """
+    differ = regimes(correct) == str(Regime.DISAGREEMENT)
+    weights = np.where(differ, disagreement_weight, 1.0)
+    measured = (~np.isnan(correct)).sum(axis=1)
+    mean = np.average(weights, weights=measured) if measured.any() else 1.0
+    return np.asarray(weights / mean)
+
+
+def check_disagreement_weight(weight: float) -> None:
+    """Check the weight of queries on which targets disagree.
+
+    Raises:
+        ConfigError: It isn't positive and finite.
+    """
+    if not 0 < weight < np.inf:
+        raise ConfigError(f"disagreement_weight is {weight}; it must be positive and finite")
+
+
+_STEPS = 1 << 16  # sixteen random bits a unit are exact enough, and four times as fast as a double
+
+
+@final
+class Draws:
+    """What one seed draws."""
+
+    def __init__(self, seed: int, index: int) -> None:
+        self._bits = np.random.SFC64(np.random.SeedSequence([seed, index]))
+        self._random = np.random.Generator(self._bits)
+
+    def uniform(
+        self, shape: tuple[int, ...], *, bound: float
+    ) -> Float32[NDArray[np.float32], "..."]:
+        """Uniform on [-bound, bound)."""
+        draw = self._random.random(shape, dtype=np.float32)
+        return (2 * draw - 1) * np.float32(bound)
+
+    def order(self, count: int) -> Int[NDArray[np.int64], " row"]:
+        """The rows 0 to count - 1 in random order."""
+        return self._random.permutation(count)
+
+    def kept(self, out: Bool[NDArray[np.bool_], "row unit"], *, dropout: float) -> None:
+        """Draw which units stay, each with `keep_probability(dropout)`, into `out`."""
+        words = self._bits.random_raw(-(-out.size // 4))
+        bits = words.view(np.uint16)[: out.size].reshape(out.shape)
+        np.greater_equal(bits, np.uint16(_dropped(dropout)), out=out)
+
+
+def keep_probability(dropout: float) -> float:
+    """The probability with which a unit stays: 1 - dropout, to sixteen bits."""
+    return 1 - _dropped(dropout) / _STEPS
+
+
+def _dropped(dropout: float) -> int:
+    return min(round(dropout * _STEPS), _STEPS - 1)
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingCurves:
+    """Losses by seed and epoch, in nats per label; NaN after a seed has stopped.
+
+    Attributes:
+        train: Mean over the epoch's batches, with dropout, as the weights moved.
+        validation: After the epoch, without dropout.
+        best_epoch: The epoch, from 0, of each seed's least validation loss, whose weights it has.
+        kept: Whether a seed is in the ensemble.
+    """
+
+    train: Float64[NDArray[np.float64], "seed epoch"]
+    validation: Float64[NDArray[np.float64], "seed epoch"]
+    best_epoch: Int[NDArray[np.int64], " seed"]
+    kept: Bool[NDArray[np.bool_], " seed"]
+
+    @property
+    def best(self) -> Float64[NDArray[np.float64], " seed"]:
+        """Each seed's least validation loss."""
+        least: NDArray[np.float64] = self.validation[np.arange(len(self.kept)), self.best_epoch]
+        return least
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "TrainingCurves":
+        """The curves of `to_dict`.
+
+        Raises:
+            CorruptError: They aren't.
+        """
+        try:
+            seeds = sorted(value["seeds"], key=lambda entry: entry["seed"])
+            train, validation = (
+                [list(map(float, entry[name])) for entry in seeds]
+                for name in ("train_loss", "validation_loss")
+            )
+            best = np.array([entry["best_epoch"] for entry in seeds], dtype=np.int64)
+            kept = np.array([entry["kept"] for entry in seeds], dtype=np.bool_)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptError(f"these aren't training curves: {error!r}") from None
+        return cls(losses_table(train), losses_table(validation), best, kept)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: one entry per seed, with its epochs alone."""
+        seeds = []
+        for seed, epoch in enumerate(self.best_epoch.tolist()):
+            ran = ~np.isnan(self.validation[seed])
+            seeds.append(
+                {
+                    "seed": seed,
+                    "kept": bool(self.kept[seed]),
+                    "best_epoch": epoch,
+                    "train_loss": self.train[seed, ran].tolist(),
+                    "validation_loss": self.validation[seed, ran].tolist(),
+                }
+            )
+        return {"seeds": seeds}
+
+
+def losses_table(losses: Sequence[Sequence[float]]) -> Float64[NDArray[np.float64], "seed epoch"]:
+    """The losses of each seed as rows of a table, NaN after its last epoch."""
+    table = np.full((len(losses), max(map(len, losses), default=0)), np.nan)
+    for row, seed in zip(table, losses, strict=True):
+        row[: len(seed)] = seed
+    return table

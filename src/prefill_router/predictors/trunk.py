@@ -1,0 +1,366 @@
+"""SharedTrunkNet: one trunk for all targets, an ensemble of seeds (section 3.1 of the paper).
+
+The defaults of its options are those of the method's authors. It is used through NumPy alone, so
+that a router that only routes needs no training framework: importing this doesn't load torch,
+fitting does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.predictors.base import (
+    Correctness,
+    Examples,
+    Features,
+    Labels,
+    Predictor,
+    PredictorConfig,
+    PredictorFit,
+    Tensors,
+    check_features,
+    take_tensors,
+)
+from prefill_router.predictors.registry import PredictorEntry
+from prefill_router.predictors.training import (
+    Holdout,
+    TrainingCurves,
+    check_disagreement_weight,
+    hold_out,
+    losses_table,
+    query_weights,
+)
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.short_repr import short_repr
+from prefill_router.statistics import sigmoid
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TrunkConfig(PredictorConfig):
+    """Options of the shared trunk's training.
+
+    Attributes:
+        hidden: Widths of the two hidden layers.
+        dropout: The share of units that is dropped after each of them.
+        learning_rate: Adam's.
+        weight_decay: Adam's, as an L2 penalty in the gradient.
+        batch_size: Queries a step.
+        max_epochs: Passes over the fitting rows, at most.
+        patience: Epochs without a better validation loss after which a seed stops.
+        seeds: How many networks are trained.
+        keep: How many of them, those of least validation loss, make up the ensemble.
+        validation: The share of the rows that is held out for the validation loss.
+        disagreement_weight: What a query counts on which targets disagree, where others count 1.
+        seed: Another number, another hold-out and other networks.
+    """
+
+    hidden: tuple[int, int] = (256, 128)
+    dropout: tuple[float, float] = (0.3, 0.2)
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    batch_size: int = 512
+    max_epochs: int = 150
+    patience: int = 15
+    seeds: int = 10
+    keep: int = 5
+    validation: float = 0.15
+    disagreement_weight: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_epochs", "patience", "seeds", "keep"):
+            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", "at least 1")
+        _require(min(self.hidden) >= 1, f"hidden is {self.hidden}", "at least 1 each")
+        _require(
+            all(0 <= rate < 1 for rate in self.dropout), f"dropout is {self.dropout}", "in [0, 1)"
+        )
+        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
+        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
+        _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
+        check_disagreement_weight(self.disagreement_weight)
+        _require(self.seed >= 0, f"seed is {self.seed}", "0 or more")
+        _require(
+            self.keep <= self.seeds,
+            f"keep is {self.keep} of {self.seeds} seeds",
+            "no more than seeds",
+        )
+
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Fit a SharedTrunkNet; `seed` is added to the options' own."""
+        found = fit_trunk(
+            examples.features,
+            examples.correct,
+            examples.targets,
+            config=replace(self, seed=self.seed + seed),
+            progress=progress,
+        )
+        return PredictorFit(found.predictor, found.notes, found.curves.to_dict())
+
+    def lighter(self) -> "TrunkConfig":
+        """The same with three networks at most."""
+        return replace(self, seeds=min(self.seeds, 3), keep=min(self.keep, 3))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def _require(holds: bool, got: str, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"{got}; it must be {wanted}")
+
+
+_ROWS = 4096  # of one pass; bounds the memory of a large set of queries
+
+
+class _SavedTrunk(BaseModel):
+    """What is saved of a network beside its arrays."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    kind: Literal["shared_trunk"]
+    targets: list[str]
+    widths: list[PositiveInt]
+    networks: PositiveInt
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class SharedTrunkNet(Predictor):
+    """Mean of the probabilities of several networks of Linear and ReLU, the last layer linear.
+
+    Attributes:
+        names: The targets' names.
+        weights: Of each layer; one matrix per network.
+        biases: Of each layer.
+    """
+
+    kind: ClassVar[str] = "shared_trunk"
+    names: tuple[str, ...]
+    weights: tuple[Float32[NDArray[np.float32], "network _ _"], ...]
+    biases: tuple[Float32[NDArray[np.float32], "network _"], ...]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets' names, in the order of the result's columns."""
+        return self.names
+
+    @property
+    def width(self) -> int:
+        """How many features it was fitted on."""
+        return int(self.weights[0].shape[1])
+
+    @property
+    def networks(self) -> int:
+        """How many networks are averaged."""
+        return len(self.weights[0])
+
+    def correctness(self, features: Features) -> Correctness:
+        """The mean over the networks of the sigmoid of their logits."""
+        check_features(features, width=self.width)
+        result = np.empty((len(features), len(self.names)))
+        for start in range(0, len(features), _ROWS):
+            part = slice(start, start + _ROWS)
+            result[part] = self._mean(features[part].astype(np.float64))
+        return result
+
+    def _mean(self, rows: Float64[NDArray[np.float64], "query feature"]) -> Correctness:
+        total = np.zeros((len(rows), len(self.names)))
+        for layers in self._layers:
+            hidden = rows
+            for weight, bias in layers[:-1]:
+                hidden = np.maximum(hidden @ weight + bias, 0)
+            weight, bias = layers[-1]
+            total += sigmoid(hidden @ weight + bias)
+        return total / self.networks
+
+    @cached_property
+    def _layers(self) -> list[list[tuple[NDArray[np.float64], NDArray[np.float64]]]]:
+        """Each network's layers; in double precision a row's result hardly knows its batch."""
+        pairs = list(zip(self.weights, self.biases, strict=True))
+        return [
+            [(w[n].astype(np.float64), b[n].astype(np.float64)) for w, b in pairs]
+            for n in range(self.networks)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "kind": self.kind,
+            "targets": list(self.names),
+            "widths": [self.width, *(int(b.shape[1]) for b in self.biases)],
+            "networks": self.networks,
+        }
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """`weight.0`, `bias.0`, ... from the first layer to the last."""
+        result: dict[str, NDArray[Any]] = {}
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            result |= {f"weight.{i}": weight, f"bias.{i}": bias}
+        return result
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "SharedTrunkNet":
+        """The ensemble of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        saved = _saved(config)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for i, (before, after) in enumerate(pairwise(saved.widths)):
+            shapes[f"weight.{i}"] = (saved.networks, before, after)
+            shapes[f"bias.{i}"] = (saved.networks, after)
+        arrays = take_tensors(tensors, shapes)
+        return cls(tuple(saved.targets), tuple(arrays[0::2]), tuple(arrays[1::2]))
+
+
+def _saved(config: Mapping[str, Any]) -> _SavedTrunk:
+    try:
+        saved = _SavedTrunk.model_validate(dict(config))
+    except ValidationError as error:
+        raise CorruptError(f"not a shared trunk: {error}; copy or make the router again") from None
+    distinct = len(set(saved.targets))
+    if len(saved.widths) < 2 or not saved.widths[-1] == len(saved.targets) == distinct:
+        raise CorruptError(
+            f"the shared trunk's widths {saved.widths} don't end in one output for each of its "
+            f"distinct targets {saved.targets}; copy or make the router again"
+        )
+    return saved
+
+
+PerTarget = Float64[NDArray[np.float64], " target"]
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class TrunkFit:
+    """A fitted trunk and how it came about.
+
+    Attributes:
+        predictor: The ensemble.
+        curves: The losses of all seeds.
+        notes: What the reader should know, such as targets that couldn't be learned.
+    """
+
+    predictor: SharedTrunkNet
+    curves: TrainingCurves
+    notes: tuple[str, ...]
+
+
+def fit_trunk(
+    features: Features,
+    correct: Labels,
+    targets: Sequence[str],
+    *,
+    config: TrunkConfig | None = None,
+    progress: Progress | None = None,
+) -> TrunkFit:
+    """Fit a SharedTrunkNet on the train part.
+
+    Rows without a label are left out. A target whose labels are all the same, or all missing, can't
+    be learned: it gets a constant probability (`Examples.base_rates`), and a note says so.
+
+    Args:
+        features: Of the training queries (Equation 3).
+        correct: Their labels in [0, 1], NaN where missing; soft labels train as they are.
+        targets: The targets' names.
+        config: The options; the authors' defaults if not given.
+        progress: Told of every epoch.
+
+    Raises:
+        FitError: There is nothing to learn from, a feature isn't finite, a label is outside [0, 1],
+            or the losses grew beyond all bounds.
+    """
+    config = config or TrunkConfig()
+    examples = Examples(features, correct, tuple(targets), ("",) * len(features))
+    learned = examples.learnable
+    present = ~np.isnan(correct) & learned
+    rows = np.asarray(present.any(axis=1))
+    weights = query_weights(correct[rows], disagreement_weight=config.disagreement_weight)
+    counts = present[rows] * weights[:, None]
+    parts = hold_out(features[rows], share=config.validation, seed=config.seed)
+    curves, layers, biases = _train(
+        features[rows], correct[rows], counts, parts, config, progress or SilentProgress()
+    )
+    _set_constants(layers[-1], biases[-1], learned, examples.base_rates)
+    predictor = SharedTrunkNet(tuple(targets), tuple(layers), tuple(biases))
+    notes = (*examples.target_notes(), *_row_notes(rows, parts))
+    return TrunkFit(predictor, curves, notes)
+
+
+def _train(
+    features: Features,
+    correct: Labels,
+    counts: Float64[NDArray[np.float64], "query target"],
+    parts: Holdout,
+    config: TrunkConfig,
+    progress: Progress,
+) -> tuple[TrainingCurves, list[NDArray[np.float32]], list[NDArray[np.float32]]]:
+    """The curves of all seeds, and the stacked weights and biases of the best."""
+    import torch  # only fitting needs it, and using a router shouldn't wait for it
+
+    from prefill_router.predictors.trunk_training import TrunkRows, train
+
+    examples = TrunkRows(
+        torch.from_numpy(features),
+        torch.from_numpy(np.where(counts > 0, correct, 0).astype(np.float32)),
+        torch.from_numpy(counts.astype(np.float32)),
+    )
+    runs = train(examples, parts, config, seeds=list(range(config.seeds)), progress=progress)
+    best = np.array([run.best for run in runs])
+    if not np.isfinite(best).all():
+        raise FitError(
+            "the losses aren't finite; the features are up to "
+            f"{np.abs(features).max():.3g}, scale them to about 1"
+        )
+    kept = np.sort(np.argsort(best, kind="stable")[: config.keep])
+    curves = TrainingCurves(
+        losses_table([run.train for run in runs]),
+        losses_table([run.validation for run in runs]),
+        np.array([run.best_epoch for run in runs]),
+        np.isin(np.arange(len(runs)), kept),
+    )
+    chosen = [runs[i] for i in kept]
+    weights = [np.stack(layer) for layer in zip(*(run.weights for run in chosen), strict=True)]
+    biases = [np.stack(layer) for layer in zip(*(run.biases for run in chosen), strict=True)]
+    return curves, weights, biases
+
+
+def _set_constants(
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    learned: Bool[NDArray[np.bool_], " target"],
+    constants: PerTarget,
+) -> None:
+    """Give the targets that weren't learned a constant probability."""
+    from scipy.special import logit
+
+    weight[:, :, ~learned] = 0
+    bias[:, ~learned] = logit(constants[~learned])
+
+
+def _row_notes(rows: Bool[NDArray[np.bool_], " query"], parts: Holdout) -> list[str]:
+    notes = []
+    if not rows.all():
+        notes.append(f"{int((~rows).sum())} queries without a usable label were left out")
+    if parts.shared:
+        notes.append("all training queries have the same features; they were validated on too")
+    return notes
+
+
+ENTRY = PredictorEntry(TrunkConfig, SharedTrunkNet, "SharedTrunkNet", "section 3.1 of the paper")
+
+__all__ = ["ENTRY", "SharedTrunkNet", "TrainingCurves", "TrunkConfig", "TrunkFit", "fit_trunk"]

@@ -1,0 +1,398 @@
+"""Trains the networks of all seeds of a shared trunk together, each as if it were alone.
+
+The arithmetic of several networks at once is that of stacked layers. Their gradients are written
+out, not recorded: a step is a dozen batched operations in memory that is allocated once, which is
+what makes it faster than one network after another.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import pairwise
+from queue import SimpleQueue
+from threading import Event
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from prefill_router.predictors.training import Draws, Holdout, keep_probability
+from prefill_router.predictors.trunk import TrunkConfig
+from prefill_router.progress import Progress
+
+Rows = Float[Tensor, "network row feature"]
+Logits = Float[Tensor, "network row target"]
+Kept = Bool[NDArray[np.bool_], "network row _"]
+Broadcast = Float[Tensor, "*shared row target"]  # the same for all networks, or for each
+Cells = Float[Tensor, "network row target"]
+
+
+@final
+class LayerStack:
+    """Layers of several networks.
+
+    Args:
+        weights: Of each layer, [network, in, out].
+        biases: Of each layer, [network, 1, out].
+        keep: The probability with which the units of each hidden layer stay in training.
+        rows: The most rows of a step.
+    """
+
+    def __init__(
+        self, weights: list[Tensor], biases: list[Tensor], *, keep: Sequence[float], rows: int
+    ) -> None:
+        self.weights, self.biases = weights, biases
+        self.weight_gradients = [torch.empty_like(w) for w in weights]
+        self.bias_gradients = [torch.empty_like(b) for b in biases]
+        self._scale = [1 / probability for probability in keep]
+        sizes = [w.shape[0] * rows * w.shape[1] for w in weights]
+        self._into = [weights[0].new_empty(size) for size in sizes]
+        self._back = [weights[0].new_empty(size) for size in sizes]
+
+    def __len__(self) -> int:
+        return len(self.weights[0])
+
+    def input(self, rows: int) -> Rows:
+        """The memory that the features of a step are put into before `step`."""
+        return self._view(self._into[0], rows, 0)
+
+    def _view(self, memory: Tensor, rows: int, layer: int) -> Tensor:
+        shape = (len(self), rows, self.weights[layer].shape[1])
+        return memory[: math.prod(shape)].view(shape)
+
+    def logits(self, features: Float[Tensor, "row feature"]) -> Logits:
+        """The logits of the same rows under every network, without dropout."""
+        hidden = features.expand(len(self), *features.shape)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            if weight is not self.weights[0]:
+                hidden.clamp_min_(0)
+            hidden = _linear(
+                hidden, weight, bias, hidden.new_empty(*hidden.shape[:2], bias.shape[2])
+            )
+        return hidden
+
+    def step(
+        self, labels: Cells, present: Cells, kept: Sequence[Kept]
+    ) -> Float[Tensor, " network"]:
+        """Losses of one step on `input`; leaves their gradients in `weight_` and `bias_gradients`.
+
+        Args:
+            labels: In [0, 1]; what stands where `present` is 0 has no effect.
+            present: What each counts, 0 or more.
+            kept: The units of each hidden layer that stay.
+        """
+        rows = labels.shape[1]
+        into = [self._view(memory, rows, i) for i, memory in enumerate(self._into)]
+        logits = self._forward(into, kept)
+        share = present / present.sum((1, 2), keepdim=True).clamp_min_(1)
+        wrong = torch.stack([torch.sigmoid(each) for each in logits]).sub_(labels)
+        self._backward(into, wrong.mul_(share))
+        return cross_entropy(logits, labels, present)
+
+    def _forward(self, into: list[Tensor], kept: Sequence[Kept]) -> Tensor:
+        layers = list(zip(self.weights, self.biases, strict=True))
+        for i, (weight, bias) in enumerate(layers[:-1]):
+            hidden = _linear(into[i], weight, bias, into[i + 1]).clamp_min_(0)
+            # NumPy multiplies by a mask three times as fast as torch, which converts it first.
+            with np.errstate(invalid="ignore"):  # an overflow is found in the loss
+                np.multiply(hidden.numpy(), kept[i], out=hidden.numpy())
+            hidden.mul_(self._scale[i])
+        weight, bias = layers[-1]
+        logits = into[-1].new_empty(*into[-1].shape[:2], bias.shape[2])
+        return _linear(into[-1], weight, bias, logits)
+
+    def _backward(self, into: list[Tensor], gradient: Tensor) -> None:
+        for i in reversed(range(len(into))):
+            _products(into[i].mT, gradient, self.weight_gradients[i])
+            for part, total in zip(gradient, self.bias_gradients[i], strict=True):
+                torch.sum(part, 0, keepdim=True, out=total)
+            if i:
+                back = self._view(self._back[i], gradient.shape[1], i)
+                _products(gradient, self.weights[i].mT, back).mul_(self._scale[i - 1])
+                # A unit that is 0 was below 0 or dropped; nothing flows through it either way.
+                torch.ops.aten.threshold_backward.grad_input(back, into[i], 0, grad_input=back)
+                gradient = back
+
+    def keep(self, networks: list[int]) -> None:
+        """Drop all but these networks."""
+        for parts in (self.weights, self.biases, self.weight_gradients, self.bias_gradients):
+            parts[:] = [part[networks] for part in parts]
+
+
+def cross_entropy(
+    logits: Logits, labels: Broadcast, present: Broadcast
+) -> Float[Tensor, " network"]:
+    """Binary cross-entropy of each network, in nats: the weighted mean over the present cells."""
+    each = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, labels.expand_as(logits), reduction="none"
+    )
+    present = present.expand_as(logits)
+    return (each * present).sum((1, 2)) / present.sum((1, 2)).clamp_min(1)
+
+
+# One product, sum or sigmoid per network, and not a batched one: the libraries round a batch of one
+# in another way than a batch of several, and a seed's losses would depend on its company.
+
+
+def _products(one: Tensor, other: Tensor, out: Tensor) -> Tensor:
+    for a, b, c in zip(one, other, out, strict=True):
+        torch.mm(a, b, out=c)
+    return out
+
+
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+    for a, b, c, d in zip(rows, weight, bias, out, strict=True):
+        torch.addmm(c, a, b, out=d)
+    return out
+
+
+_LANES = 16
+"""Vector instructions take this many numbers, and what is left over is rounded in another way. With
+whole vectors for each network, a network's numbers don't depend on its place among others."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrunkRows:
+    """What is learned from.
+
+    Attributes:
+        features: Finite; what they are computed in, single or double precision.
+        labels: In [0, 1]; any finite number where `present` is 0.
+        present: What a label to learn from counts, 1 on average; 0 where there is none.
+    """
+
+    features: Float[Tensor, "query feature"]
+    labels: Float[Tensor, "query target"]
+    present: Float[Tensor, "query target"]
+
+    def __getitem__(self, rows: Tensor) -> "TrunkRows":
+        return TrunkRows(self.features[rows], self.labels[rows], self.present[rows])
+
+    def padded(self) -> "TrunkRows":
+        """With columns of missing labels up to a multiple of `_LANES`."""
+        extra = (0, -self.labels.shape[1] % _LANES)
+        return TrunkRows(self.features, *(pad(part, extra) for part in (self.labels, self.present)))
+
+
+@final
+class SeedRun:
+    """One seed: its draws, its losses so far, its best weights."""
+
+    def __init__(self, seed: int, index: int) -> None:
+        self.index = index
+        self.draws = Draws(seed, index)
+        self.train: list[float] = []
+        self.validation: list[float] = []
+        self.best_epoch = -1
+        self.weights: list[NDArray[Any]] = []
+        self.biases: list[NDArray[Any]] = []
+
+    @property
+    def best(self) -> float:
+        """Its least validation loss; infinite before the first finite one."""
+        return self.validation[self.best_epoch] if self.best_epoch >= 0 else math.inf
+
+    @property
+    def waited(self) -> int:
+        """Epochs since the best one."""
+        return len(self.validation) - 1 - self.best_epoch
+
+    def record(self, train: float, validation: float) -> bool:
+        """Note an epoch's losses; whether the validation loss is the best so far."""
+        better = validation < self.best
+        self.train.append(train)
+        self.validation.append(validation)
+        if better:
+            self.best_epoch = len(self.validation) - 1
+        return better
+
+    def cut(self, targets: int) -> None:
+        """Take away the outputs of the padding."""
+        if self.weights:
+            self.weights[-1] = self.weights[-1][:, :targets]
+            self.biases[-1] = self.biases[-1][:targets]
+
+
+def train(
+    examples: TrunkRows,
+    parts: Holdout,
+    config: TrunkConfig,
+    *,
+    seeds: list[int],
+    progress: Progress,
+) -> list[SeedRun]:
+    """Train the networks of these seeds until each has stopped.
+
+    They are dealt to as many threads as torch is set to use, each of which computes with its share
+    as one batch on one core; that wastes less than one batch whose every operation is cut in two.
+
+    Args:
+        examples: All rows.
+        parts: Which rows are fitted on and which are held out.
+        config: The options.
+        seeds: Which of the config's seeds, by number from 0.
+        progress: Told of every epoch.
+    """
+    runs = [SeedRun(config.seed, index) for index in seeds]
+    targets, padded = examples.labels.shape[1], examples.padded()
+    fit, held = (padded[torch.from_numpy(rows)] for rows in (parts.fit, parts.held))
+    cores = torch.get_num_threads()
+    crews = [runs[start::cores] for start in range(min(cores, len(runs)))]
+    stop, told = Event(), SimpleQueue[int]()
+    total = len(runs) * config.max_epochs
+    try:
+        with progress.task("training", total=total) as advance, ThreadPoolExecutor(cores) as pool:
+            jobs = {
+                pool.submit(_train_crew, fit, held, targets, crew, config, stop, told)
+                for crew in crews
+            }
+            try:
+                watch(jobs, told, advance)
+            finally:
+                stop.set()
+    finally:
+        torch.set_num_threads(cores)  # the threads have set it to one
+    for run in runs:
+        run.cut(targets)
+    return runs
+
+
+def _train_crew(
+    fit: TrunkRows,
+    held: TrunkRows,
+    targets: int,
+    runs: list[SeedRun],
+    config: TrunkConfig,
+    stop: Event,
+    told: SimpleQueue[int],
+) -> None:
+    """Train some networks in this thread, on one core, until they or all others must stop."""
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        trainer = _TrunkTrainer(fit, targets, runs, config)
+        for gone in range(1, config.max_epochs + 1):
+            before = len(trainer.active)
+            trainer.epoch(held)
+            left = len(trainer.active)
+            told.put(before + (before - left) * (config.max_epochs - gone))
+            if not left or stop.is_set():
+                break
+
+
+def watch(
+    jobs: set[Future[None]], told: SimpleQueue[int], advance: Callable[[float], None]
+) -> None:
+    """Pass on what the threads tell until they are done; progress is only told by this thread."""
+    while jobs:
+        done, jobs = wait(jobs, timeout=0.1, return_when=FIRST_EXCEPTION)
+        while not told.empty():
+            advance(told.get())
+        for job in done:
+            job.result()
+
+
+@final
+class _TrunkTrainer:
+    """The networks that are still training."""
+
+    def __init__(
+        self, fit: TrunkRows, targets: int, runs: list[SeedRun], config: TrunkConfig
+    ) -> None:
+        self._fit, self._config, self.active = fit, config, list(runs)
+        widths = (fit.features.shape[1], *config.hidden, targets)
+        first = [first_layers(run.draws, widths) for run in runs]
+        dtype = fit.features.dtype
+        weights, biases = (
+            [torch.tensor(np.stack(layer), dtype=dtype) for layer in zip(*parts, strict=True)]
+            for parts in zip(*first, strict=True)
+        )
+        extra = (0, fit.labels.shape[1] - targets)
+        weights[-1], biases[-1] = pad(weights[-1], extra), pad(biases[-1], extra)
+        rows = min(config.batch_size, len(fit.features))
+        keep = [keep_probability(rate) for rate in config.dropout]
+        self._stack = LayerStack(weights, biases, keep=keep, rows=rows)
+        self._kept = [np.empty(len(runs) * rows * width, np.bool_) for width in config.hidden]
+        self._adam = torch.optim.Adam(
+            [*weights, *biases],
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+
+    def epoch(self, held: TrunkRows) -> None:
+        """One pass over the fitting rows, then the validation losses; stopped networks leave."""
+        losses = torch.stack([self._step(rows) for rows in self._batches()]).mean(0)
+        validation = cross_entropy(self._stack.logits(held.features), held.labels, held.present)
+        for place, run in enumerate(self.active):
+            if run.record(float(losses[place]), float(validation[place])):
+                run.weights = [w[place].numpy().copy() for w in self._stack.weights]
+                run.biases = [b[place, 0].numpy().copy() for b in self._stack.biases]
+        going = [i for i, run in enumerate(self.active) if run.waited < self._config.patience]
+        if len(going) < len(self.active):
+            self._keep(going)
+
+    def _batches(self) -> Iterator[Tensor]:
+        """Rows of each step, [network, row], in each network's own order."""
+        count = len(self._fit.features)
+        order = np.stack([run.draws.order(count) for run in self.active])
+        for start in range(0, count, self._config.batch_size):
+            yield torch.from_numpy(order[:, start : start + self._config.batch_size])
+
+    def _step(self, rows: Tensor) -> Tensor:
+        stack, flat, shape = self._stack, rows.reshape(-1), (*rows.shape, -1)
+        into = stack.input(rows.shape[1])
+        torch.index_select(self._fit.features, 0, flat, out=into.view(-1, into.shape[2]))
+        loss = stack.step(
+            self._fit.labels.index_select(0, flat).view(shape),
+            self._fit.present.index_select(0, flat).view(shape),
+            self._draw_kept(rows.shape[1]),
+        )
+        for parameter, gradient in zip(
+            [*stack.weights, *stack.biases],
+            [*stack.weight_gradients, *stack.bias_gradients],
+            strict=True,
+        ):
+            parameter.grad = gradient
+        self._adam.step()
+        return loss
+
+    def _draw_kept(self, rows: int) -> list[Kept]:
+        kept = []
+        for memory, width, dropout in zip(
+            self._kept, self._config.hidden, self._config.dropout, strict=True
+        ):
+            shape = (len(self.active), rows, width)
+            kept.append(memory[: math.prod(shape)].reshape(shape))
+            for run, part in zip(self.active, kept[-1], strict=True):
+                run.draws.kept(part, dropout=dropout)
+        return kept
+
+    def _keep(self, places: list[int]) -> None:
+        self.active = [self.active[place] for place in places]
+        before = [*self._stack.weights, *self._stack.biases]
+        self._stack.keep(places)
+        after = [*self._stack.weights, *self._stack.biases]
+        self._adam.param_groups[0]["params"] = after
+        for old, new in zip(before, after, strict=True):
+            state = self._adam.state.pop(old)
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name][places]
+            self._adam.state[new] = state
+
+
+def first_layers(
+    draws: Draws, widths: tuple[int, ...]
+) -> tuple[list[Float32[NDArray[np.float32], "_ _"]], list[Float32[NDArray[np.float32], "1 _"]]]:
+    """Weights and biases as torch's Linear draws them: uniform within 1 / sqrt(inputs)."""
+    weights, biases = [], []
+    for before, after in pairwise(widths):
+        bound = 1 / math.sqrt(before)
+        weights.append(draws.uniform((before, after), bound=bound))
+        biases.append(draws.uniform((1, after), bound=bound))
+    return weights, biases

@@ -1,0 +1,294 @@
+"""Linear probes: how well a plain logistic regression reads each target's correctness.
+
+`Probes` are L2-regularised logistic regressions of all targets at once, by Newton's method, in
+which the system of each step is solved by conjugate gradients: the Hessian is never formed, and one
+product with the features serves all targets. Features that come from PCA are nearly uncorrelated,
+so the Hessian is nearly diagonal and its diagonal is all the preconditioning that is needed: some
+five steps of five products.
+
+`cross_validated_auc` is the AUC of probes at one site, with the scaler and PCA fitted in each fold.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float, Float32, Float64, Int
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations, Site
+from prefill_router.data import RoutingDataset, Table, binary
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.geometry import Moments, SiteStates
+from prefill_router.reduction import Reducer
+from prefill_router.short_repr import short_repr
+from prefill_router.statistics import auc_by_target
+
+Array = NDArray[np.floating]
+_STEPS = 100
+_PRODUCTS = 500
+_INNER = 1e-3
+"""How much of each step's residual, in the preconditioner's norm, may be left."""
+_LEAST_STRIDE = 1e-6
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """One logistic regression per target.
+
+    Attributes:
+        weights: NaN for targets whose labels were all the same.
+        intercepts: Not regularised.
+    """
+
+    weights: Float[NDArray[np.floating], "feature target"]
+    intercepts: Float[NDArray[np.floating], " target"]
+
+    @classmethod
+    def fit(
+        cls,
+        features: Float[NDArray[np.floating], "query feature"],
+        correct: Table,
+        *,
+        c: float = 1.0,
+        tolerance: float = 1e-8,
+        start: "Probes | None" = None,
+        soft: bool = False,
+    ) -> "Probes":
+        """Fit every target to the queries that it was measured on.
+
+        The minimised loss is c times the summed cross-entropy, plus half the squared weights, as in
+        scikit-learn. Float32 features are computed with in float32.
+
+        Args:
+            features: Of the train rows, finite.
+            correct: Labels, cut at 0.5 unless `soft`; NaN, not measured, is left out.
+            c: The inverse of the regularisation's strength.
+            tolerance: Stop before the step that would gain less than this per query.
+            start: Probes of the leading features to begin with, which saves steps.
+            soft: Learn labels between 0 and 1 as they are.
+
+        Raises:
+            ConfigError: The shapes differ, or `c` isn't positive.
+            FitError: A target didn't converge.
+        """
+        if len(features) != len(correct) or not c > 0:
+            raise ConfigError(
+                f"{len(features)} rows of features, {len(correct)} of labels, c = {c}; the rows "
+                "must be as many and c positive"
+            )
+        labels = correct if soft else binary(correct)
+        usable = _two_labels(labels)
+        weights = np.full((features.shape[1], correct.shape[1]), np.nan, dtype=features.dtype)
+        intercepts = np.full(correct.shape[1], np.nan, dtype=features.dtype)
+        if usable.any():
+            problem = _Problem.of(features, labels[:, usable], c)
+            found = problem.solve(problem.begin(start, usable), tolerance)
+            weights[:, usable] = found[:-1]
+            intercepts[usable] = found[-1] - problem.mean @ found[:-1]
+        return cls(weights, intercepts)
+
+    def scores(
+        self, features: Float[NDArray[np.floating], "query feature"]
+    ) -> Float[NDArray[np.floating], "query target"]:
+        """The log-odds of a correct answer; NaN for targets that weren't fitted."""
+        logits: Float[NDArray[np.floating], "query target"] = features @ self.weights
+        return logits + self.intercepts
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """The loss of all targets; its argument has one column per target, the intercept last.
+
+    Attributes:
+        mean: The features' mean, which is taken off so that the intercept stands apart.
+        inputs: The centred features, then a column of ones.
+        labels: 1 or 0; 0 also where missing.
+        mask: 1 where measured, else 0.
+        ridge: The weight of each row's square.
+    """
+
+    mean: Array
+    inputs: Array
+    labels: Array
+    mask: Array
+    ridge: Array
+
+    @classmethod
+    def of(cls, features: Array, labels: Array, c: float) -> "_Problem":
+        dtype = features.dtype
+        mean = features.mean(axis=0, dtype=np.float64).astype(dtype)
+        inputs = np.concatenate([features - mean, np.ones((len(features), 1), dtype)], axis=1)
+        ridge = np.full((inputs.shape[1], 1), 1 / c, dtype)
+        ridge[-1] = 0
+        known = ~np.isnan(labels)
+        return cls(mean, inputs, np.nan_to_num(labels).astype(dtype), known.astype(dtype), ridge)
+
+    def begin(self, start: Probes | None, usable: NDArray[np.bool_]) -> Array:
+        begin: Array = np.zeros((self.inputs.shape[1], self.labels.shape[1]), self.inputs.dtype)
+        if start is not None:
+            weights = np.nan_to_num(start.weights[:, usable])
+            begin[: len(weights)] = weights
+            lifted = start.intercepts[usable] + self.mean[: len(weights)] @ weights
+            begin[-1] = np.nan_to_num(lifted)
+        return begin
+
+    def solve(self, point: Array, tolerance: float) -> Array:
+        from scipy.special import expit
+
+        logits = self.inputs @ point
+        for _ in range(_STEPS):
+            chance = expit(logits)
+            slope = self.inputs.T @ (self.mask * (chance - self.labels)) + self.ridge * point
+            step = self._newton(slope, self.mask * chance * (1 - chance))
+            gain = -(slope * step).sum(axis=0) / 2
+            change = self.inputs @ step
+            stride = self._strides(point, logits, step, change)
+            point, logits = point + stride * step, logits + stride * change
+            if (gain <= tolerance * self.mask.sum(axis=0)).all():
+                return point
+        raise FitError(
+            f"a probe didn't converge in {_STEPS} steps; scale the features to about one, or "
+            "lower c"
+        )
+
+    def _newton(self, slope: Array, curvature: Array) -> Array:
+        """Solve the Newton system by preconditioned conjugate gradients, each target for itself."""
+        diagonal = (self.inputs**2).T @ curvature + self.ridge
+        inverse = 1 / np.maximum(diagonal, np.finfo(slope.dtype).tiny)
+        step, rest = np.zeros_like(slope), -slope
+        way = inverse * rest
+        size = (rest * way).sum(axis=0)
+        enough = _INNER**2 * size
+        for _ in range(_PRODUCTS):
+            image = self.inputs.T @ (curvature * (self.inputs @ way)) + self.ridge * way
+            length = _ratio(size, (way * image).sum(axis=0))
+            step, rest = step + length * way, rest - length * image
+            scaled = inverse * rest
+            before, size = size, (rest * scaled).sum(axis=0)
+            if (size <= enough).all():
+                break
+            way = scaled + _ratio(size, before) * way
+        return step
+
+    def _strides(self, point: Array, logits: Array, step: Array, change: Array) -> Array:
+        """How much of each target's step to take: the most, by halving, that does no harm."""
+        before = self._loss(point, logits)
+        slack = 100 * np.finfo(before.dtype).eps * np.abs(before)
+        stride = np.ones_like(before)
+        while True:
+            after = self._loss(point + stride * step, logits + stride * change)
+            harmful = (after > before + slack) & (stride > _LEAST_STRIDE)
+            if not harmful.any():
+                return stride
+            stride = np.where(harmful, stride / 2, stride)
+
+    def _loss(self, point: Array, logits: Array) -> Array:
+        entropy = self.mask * (np.logaddexp(0, logits) - self.labels * logits)
+        loss: Array = entropy.sum(axis=0) + (self.ridge * point**2).sum(axis=0) / 2
+        return loss
+
+
+def _two_labels(labels: Array) -> NDArray[np.bool_]:
+    """Whether each target has at least two different labels."""
+    missing = np.isnan(labels)
+    low = np.where(missing, np.inf, labels).min(axis=0, initial=np.inf)
+    return np.asarray(low < np.where(missing, -np.inf, labels).max(axis=0, initial=-np.inf))
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    ratio: Array = np.where(below > 0, above / np.where(below > 0, below, 1), 0)
+    return ratio
+
+
+FOLDS = 5
+_TOLERANCE = 1e-6
+"""Of a probe's loss per query; the AUC doesn't see what lies below."""
+
+
+def cross_validated_auc(
+    activations: Activations,
+    train: RoutingDataset,
+    *,
+    site: Site,
+    dims: Sequence[int],
+    folds: Int[NDArray[np.int64], " query"],
+    c: float = 1.0,
+) -> Float64[NDArray[np.float64], "dim target"]:
+    """Mean AUC over folds of the probes at a site, for several dimensions from one PCA.
+
+    The moments of each fold are computed once; those of a fold's train rows are the others' sum.
+
+    Args:
+        activations: The states of all train queries.
+        train: The train part.
+        site: Where to read.
+        dims: Components to keep, in any order.
+        folds: The fold of each query (`data.stratified_folds`).
+        c: The inverse of the probes' regularisation.
+
+    Returns:
+        NaN for a target that has no fold with both classes on both sides.
+    """
+    chunks = SiteStates(activations, site, train.prompt_keys)
+    hidden = activations.provenance.hidden_size
+    count = int(folds.max()) + 1
+    moments = _moments_by_fold(chunks, folds, count, hidden)
+    table = np.empty((count, len(dims), len(train.pool)))
+    for fold in range(count):
+        others = (part for number, part in enumerate(moments) if number != fold)
+        reducer = Reducer.fit(Moments.total(others, hidden=hidden), max(dims))
+        features = _reduce(chunks, reducer, len(train))
+        table[fold] = _fold_auc(features, train.correct, folds == fold, dims, c)
+    return _mean_known(table)
+
+
+def _moments_by_fold(
+    chunks: SiteStates, folds: NDArray[np.int64], count: int, hidden: int
+) -> list[Moments]:
+    moments = [Moments.empty(hidden)] * count
+    for rows, states in chunks:
+        moments = [
+            part + Moments.of(states[folds[rows] == fold]) for fold, part in enumerate(moments)
+        ]
+    return moments
+
+
+def _reduce(
+    chunks: SiteStates, reducer: Reducer, count: int
+) -> Float32[NDArray[np.float32], "query dim"]:
+    features = np.empty((count, reducer.dim), dtype=np.float32)
+    for rows, states in chunks:
+        features[rows] = reducer.transform(states)
+    return features
+
+
+def _fold_auc(
+    features: NDArray[np.float32],
+    correct: NDArray[np.float64],
+    held: NDArray[np.bool_],
+    dims: Sequence[int],
+    c: float,
+) -> NDArray[np.float64]:
+    """The AUC on the rows held out, of probes fitted to the others; [dim, target]."""
+    result = np.empty((len(dims), correct.shape[1]))
+    probes = None
+    for i in np.argsort(dims, kind="stable"):
+        kept = np.ascontiguousarray(features[:, : dims[i]])
+        probes = Probes.fit(kept[~held], correct[~held], c=c, tolerance=_TOLERANCE, start=probes)
+        fitted = ~np.isnan(probes.intercepts)
+        scores = np.nan_to_num(probes.scores(kept[held]))
+        result[i] = np.where(fitted, auc_by_target(scores, correct[held]), np.nan)
+    return result
+
+
+def _mean_known(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    known = ~np.isnan(table)
+    count = known.sum(axis=0)
+    total = np.where(known, table, 0).sum(axis=0)
+    mean: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return mean

@@ -1,0 +1,255 @@
+"""Figures: their style, labels beside points, and what is made of them as files and in pages.
+
+A figure on disk is PNG and SVG with real text to look at, and CSV to read; in a page it is an SVG
+element in the page's text colour. Labels are placed so that they cover neither each other nor the
+points.
+"""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from prefill_router import files
+
+# Okabe and Ito's colours, told apart by readers with any colour vision, with strokes and markers
+# beside them for print without colour.
+STROKES: tuple[tuple[str, Any, str], ...] = (
+    ("#0072B2", "-", "o"),
+    ("#D55E00", "--", "s"),
+    ("#009E73", "-.", "^"),
+    ("#CC79A7", ":", "D"),
+    ("#E69F00", (0, (5, 1, 1, 1)), "v"),
+    ("#56B4E9", (0, (3, 1)), "P"),
+)
+QUIET = "#888888"
+
+
+def stroke(place: int) -> tuple[str, Any, str]:
+    """Colour, line style and marker of the series at a place; grey where there are no more."""
+    return STROKES[place] if place < len(STROKES) else (QUIET, "-", "")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, inches."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
+    """Title, labels and a quiet frame, in a colour that follows the page's."""
+    axes.set_title(title, color=INK, fontsize=10, loc="left")
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.tick_params(which="both", colors=INK, labelsize=8)
+    axes.grid(visible=True, color=QUIET, alpha=0.25, lw=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.set_facecolor("none")
+
+
+def legend_below(figure: Figure, *, columns: int = 4) -> None:
+    """One legend of all that is labelled in the first axes, under the figure."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles,
+            labels,
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            fontsize=8,
+            labelcolor=INK,
+        )
+
+
+_RADII = (8, 12, 18, 26, 36, 48, 62)
+_ANGLES = (0, 180, 90, 270, 35, 145, 325, 215)
+_PARTS = (0.3, 0.5, 0.7)
+"""Where a leader is looked at for other labels that it would cross."""
+_LEADER = 15
+"""From this distance on (points), a thin line leads from the label to its point."""
+
+
+@contextmanager
+def any_script() -> Iterator[None]:
+    """Letters that the font lacks are drawn as boxes, without a warning for each."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from font", category=UserWarning
+        )
+        yield
+
+
+@final
+@dataclass(frozen=True)
+class _Place:
+    offset: tuple[float, float]
+    box: Bbox
+    blame: float
+
+
+def place_labels(
+    axes: Axes,
+    at: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    *,
+    avoid: Sequence[tuple[float, float]] = (),
+    size: float = 7.5,
+    colour: str = "black",
+) -> None:
+    """Write each name near its point.
+
+    Args:
+        axes: With its limits already set.
+        at: The points, in data coordinates.
+        names: What they are called.
+        avoid: Other places that labels had better not cover, in data coordinates.
+        size: Of the letters, in points.
+        colour: Of the letters and the leaders.
+    """
+    figure = axes.get_figure(root=True)
+    if not isinstance(figure, Figure) or not at:
+        return
+    canvas = FigureCanvasAgg(figure)
+    with any_script():
+        canvas.draw()  # type: ignore[no-untyped-call]
+    figure.set_layout_engine("none")  # what is placed now mustn't move the axes again
+    scale = figure.dpi / 72
+    points = axes.transData.transform(np.asarray(at))
+    others = axes.transData.transform(np.asarray([*at, *avoid]))
+    taken: list[Bbox] = []
+    for point, xy, name in sorted(
+        zip(points.tolist(), at, names, strict=True), key=lambda row: row[0][1]
+    ):
+        width, height = _extent(axes, name, size, canvas)
+        places = [
+            _place(axes, point, (width, height), radius, angle, scale, taken, others)
+            for radius in _RADII
+            for angle in _ANGLES
+        ]
+        best = min(places, key=lambda place: place.blame)
+        taken.append(best.box)
+        _write(axes, xy, name, best.offset, size, colour)
+
+
+def _extent(axes: Axes, name: str, size: float, canvas: FigureCanvasAgg) -> tuple[float, float]:
+    text = axes.text(0, 0, name, fontsize=size, parse_math=False)
+    with any_script():
+        box = text.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
+    text.remove()
+    return box.width, box.height
+
+
+def _place(
+    axes: Axes,
+    point: list[float],
+    extent: tuple[float, float],
+    radius: float,
+    angle: float,
+    scale: float,
+    taken: Sequence[Bbox],
+    others: np.ndarray,
+) -> _Place:
+    """A candidate, and how bad it is: what it covers, then how far it is."""
+    towards = np.cos(np.deg2rad(angle)), np.sin(np.deg2rad(angle))
+    centre = [
+        point[i] + scale * radius * towards[i] + extent[i] / 2 * float(np.round(towards[i]))
+        for i in range(2)
+    ]
+    corner = centre[0] - extent[0] / 2, centre[1] - extent[1] / 2
+    box = Bbox.from_bounds(*corner, *extent).padded(1.5 * scale)
+    inside = axes.get_window_extent().padded(-4 * scale)
+    outside = max(0.0, inside.x0 - box.x0, box.x1 - inside.x1) + max(
+        0.0, inside.y0 - box.y0, box.y1 - inside.y1
+    )
+    overlaps = sum(box.overlaps(other) for other in taken)
+    leader = [[point[i] + part * (centre[i] - point[i]) for i in range(2)] for part in _PARTS]
+    crossed = sum(bool(other.count_contains(leader)) for other in taken)
+    covered = box.padded(2 * scale).count_contains(others)
+    offset = (centre[0] - point[0]) / scale, (centre[1] - point[1]) / scale
+    return _Place(offset, box, 1000 * overlaps + 100 * outside + 40 * (covered + crossed) + radius)
+
+
+def _write(
+    axes: Axes,
+    xy: tuple[float, float],
+    name: str,
+    offset: tuple[float, float],
+    size: float,
+    colour: str,
+) -> None:
+    far = abs(offset[1]) > _LEADER
+    axes.annotate(
+        name,
+        xy,
+        xytext=offset,
+        textcoords="offset points",
+        ha="center",
+        va="center",
+        fontsize=size,
+        color=colour,
+        parse_math=False,
+        arrowprops={"arrowstyle": "-", "lw": 0.5, "color": colour, "alpha": 0.6} if far else None,
+        zorder=6,
+    )
+
+
+INK = "#010203"
+"""Black for the eye; `inline_svg` makes it the page's text colour."""
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a bitmap on white."""
+    buffer = io.BytesIO()
+    with any_script():
+        figure.savefig(buffer, format="png", dpi=160, facecolor="white")
+    return buffer.getvalue()
+
+
+def svg(figure: Figure, *, background: str = "white") -> str:
+    """The figure as SVG with real text; the same figure gives the same bytes."""
+    buffer = io.StringIO()
+    with (
+        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "prefill-router"}),
+        any_script(),
+    ):
+        figure.savefig(buffer, format="svg", facecolor=background, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def inline_svg(figure: Figure, *, label: str) -> str:
+    """The figure as an element of a page, in the page's text colour, on its background."""
+    text = svg(figure, background="none")
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def write_figure(figure: Figure, path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """Write a figure and its data, each file whole or not at all.
+
+    Args:
+        figure: What is drawn.
+        path: Where to, without a suffix.
+        rows: The data of the figure, one mapping per point.
+
+    Returns:
+        The files: `.png`, `.svg` and `.csv`.
+    """
+    written = [path.with_name(path.name + suffix) for suffix in (".png", ".svg", ".csv")]
+    with files.replacing_file(written[0]) as temporary:
+        temporary.write_bytes(png(figure))
+    files.write_text(written[1], svg(figure))
+    frame = pl.DataFrame([dict(row) for row in rows], infer_schema_length=None)
+    files.write_text(written[2], frame.fill_nan(None).write_csv())
+    return written

@@ -1,0 +1,286 @@
+"""A table as it is reported: our number with its interval, and the paper's beside it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from prefill_router.evaluation import Estimate
+from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.evaluation.formatting import NOTHING, dollars
+from prefill_router.reproduce.pools import POOLS
+from prefill_router.reproduce.published import (
+    DIFFERENCES,
+    Published,
+    PublishedNumber,
+    Value,
+    number,
+    published,
+)
+from prefill_router.reproduce.systems import PoolRun
+
+Unit = Literal["number", "share", "points", "count", "usd", "seconds"]
+"""Shares are of 1, differences of shares are points; dollars and seconds are as they are."""
+
+
+_ROUNDED: Mapping[Unit, float] = {
+    **{"number": 5e-5, "share": 5e-5, "points": 5e-5},
+    **{"count": 0.5, "seconds": 5e-4, "usd": 0.0},
+}
+"""What is less is shown as 0, and then without a sign."""
+
+
+@final
+@dataclass(frozen=True)
+class TableCell:
+    """One number, ours and the paper's.
+
+    Attributes:
+        ours: Ours, with its interval where there is one; nothing where we have none.
+        paper: The paper's; nothing where it has none.
+        unit: Of both.
+        sd: The standard deviation of ours over training seeds, where that is what is asked.
+        why: Why ours isn't there.
+    """
+
+    ours: Estimate | None
+    paper: PublishedNumber | None
+    unit: Unit
+    sd: float | None = None
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        ours = None if self.ours is None else self.ours.to_dict()
+        if ours is not None and self.sd is not None:
+            ours["sd"] = plain(self.sd)
+        result = {
+            "ours": ours,
+            "paper": None if self.paper is None else self.paper.to_dict(),
+            "unit": self.unit,
+        }
+        return result | ({"why": self.why} if self.why else {})
+
+
+@final
+@dataclass(frozen=True)
+class TableRow:
+    """A row.
+
+    Attributes:
+        names: What it is about, one text per key of the table.
+        cells: One per column.
+    """
+
+    names: tuple[str, ...]
+    cells: tuple[TableCell, ...]
+
+
+@final
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper, rebuilt.
+
+    Attributes:
+        number: Of the table in the paper.
+        label: Its label in the paper's source.
+        where: The section that it stands in.
+        title: What it shows.
+        keys: What the names of a row are.
+        columns: Heads of the columns of numbers.
+        rows: The rows; those of the paper alone too, where ours can't be computed.
+        said: What must be known to read it: how a definition differs, why something is missing.
+        missing: Why there is none of ours at all; empty where there is.
+    """
+
+    number: int
+    label: str
+    where: str
+    title: str
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    said: tuple[str, ...] = ()
+    missing: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """The name of its CSV, without the suffix."""
+        return f"table_{self.number:02d}_{self.label.removeprefix('tab:')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        rows = [
+            {
+                **dict(zip(self.keys, row.names, strict=True)),
+                "numbers": {
+                    column: cell.to_dict()
+                    for column, cell in zip(self.columns, row.cells, strict=True)
+                },
+            }
+            for row in self.rows
+        ]
+        return {
+            "table": self.number,
+            "where": self.where,
+            "title": self.title,
+            "said": list(self.said),
+            "missing": self.missing,
+            "rows": rows,
+        }
+
+    def flat(self) -> list[dict[str, Any]]:
+        """One row per number, for a CSV."""
+        result = []
+        for row in self.rows:
+            for column, cell in zip(self.columns, row.cells, strict=True):
+                ours, paper = cell.ours, cell.paper
+                result.append(
+                    {
+                        **dict(zip(self.keys, row.names, strict=True)),
+                        "number": column,
+                        "unit": cell.unit,
+                        "ours": None if ours is None else plain(ours.value),
+                        "ours_lower": None if ours is None else plain(ours.lower),
+                        "ours_upper": None if ours is None else plain(ours.upper),
+                        "ours_sd": cell.sd,
+                        "paper": None if paper is None else paper.value,
+                        "paper_lower": None if paper is None else paper.lower,
+                        "paper_upper": None if paper is None else paper.upper,
+                        "paper_sd": None if paper is None else paper.sd,
+                    }
+                )
+        return result
+
+
+def exact(value: float) -> Estimate:
+    """A number without an interval: it describes the data, or is given."""
+    return Estimate(float(value), math.nan, math.nan)
+
+
+def known(value: float | None) -> Estimate | None:
+    """A number without an interval, or nothing."""
+    return None if value is None or math.isnan(value) else exact(value)
+
+
+def shown(value: float, unit: Unit, *, signed: bool = False) -> str:
+    """A number with its unit, to as many digits as the paper gives."""
+    if not math.isfinite(value):
+        return NOTHING
+    sign = "+" if signed or unit == "points" else ""
+    value = value if abs(value) >= _ROUNDED[unit] else 0.0
+    match unit:
+        case "number":
+            return f"{value:{sign}.4f}"
+        case "share":
+            return f"{100 * value:{sign}.2f} %"
+        case "points":
+            return f"{100 * value:{sign}.2f} pp"
+        case "count":
+            return f"{value:{sign},.0f}"
+        case "usd":
+            return dollars(value)
+        case "seconds":
+            return f"{value:{sign},.3f} s"
+
+
+def spread(lower: float | None, upper: float | None, unit: Unit) -> str:
+    """An interval in words, its unit named once; empty where there is none."""
+    if lower is None or upper is None or not (math.isfinite(lower) and math.isfinite(upper)):
+        return ""
+    low, high = shown(lower, unit), shown(upper, unit)
+    for suffix in (" %", " pp", " s"):
+        low = low.removesuffix(suffix)
+    return f"{low} to {high.removeprefix('$')}"
+
+
+def joined(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
+    """Several tables for JSON, by their numbers."""
+    return [table.to_dict() for table in sorted(tables, key=lambda one: one.number)]
+
+
+def make(
+    label: str,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    rows: Sequence[TableRow],
+    *,
+    said: Sequence[str] = (),
+    missing: str = "",
+) -> PaperTable:
+    """A table with what the paper says of it, and how our definitions differ."""
+    paper = published()[label]
+    return PaperTable(
+        number=paper.number,
+        label=label,
+        where=paper.where,
+        title=paper.title,
+        keys=tuple(keys),
+        columns=tuple(columns),
+        rows=tuple(rows),
+        said=(*said, *DIFFERENCES.get(label, ())),
+        missing=missing,
+    )
+
+
+def of_pool(runs: Sequence[PoolRun], pool: str) -> PoolRun | None:
+    """The run beside which a pool's numbers stand."""
+    return next((run for run in runs if run.pool == pool), None)
+
+
+def context(runs: Sequence[PoolRun]) -> list[str]:
+    """Which of the paper's pools stand beside ours, where that isn't plain."""
+    said = [
+        f"In italics: the paper's {run.pool} pool, as context and no counterpart: these aren't the "
+        "paper's targets."
+        for run in runs
+        if not run.found.is_counterpart
+    ]
+    said += [
+        f"{run.title}: the data lack {', '.join(run.found.absent)}, which the paper has."
+        for run in runs
+        if run.found.absent
+    ]
+    return said
+
+
+def left_out(runs: Sequence[PoolRun]) -> list[str]:
+    """The pools of the paper that the data don't have."""
+    absent = [pool for pool in POOLS if of_pool(runs, pool) is None]
+    if not absent:
+        return []
+    return [
+        f"The data hold no {' and no '.join(absent)} pool; the paper's rows of it are left out."
+    ]
+
+
+def no_pool(label: str, pool: str, units: Mapping[str, Unit], keys: Sequence[str]) -> PaperTable:
+    """A table about a pool that the data don't have: the paper's numbers alone."""
+    paper = published()[label]
+    columns = list(dict.fromkeys(c for row in paper.rows for c in row if _is_number(row, c)))
+    rows = [paper_row(row, columns, units, paper) for row in paper.of_pool(pool)]
+    heads = [HEADLINE[name].label if name in HEADLINE else name for name in columns]
+    return make(label, keys, heads, rows, missing=f"The data hold no {pool} pool of the paper.")
+
+
+def paper_row(
+    row: Mapping[str, Value], columns: Sequence[str], units: Mapping[str, Unit], paper: Published
+) -> TableRow:
+    """A row of the paper alone."""
+    names = [str(row[key]) for key in paper.keys if key != "pool"]
+    if "place" in paper.keys:
+        names.append(experiment(row))
+    cells = [
+        TableCell(None, number(row, column), units.get(column, "number")) for column in columns
+    ]
+    return TableRow(tuple(names), tuple(cells))
+
+
+def experiment(row: Mapping[str, Value]) -> str:
+    """What the paper calls an experiment: its router, and the embeddings in brackets."""
+    return f"{row['system']} [{row['variant']}]" if "variant" in row else str(row["system"])
+
+
+def _is_number(row: Mapping[str, Value], column: str) -> bool:
+    return not isinstance(row[column], str)

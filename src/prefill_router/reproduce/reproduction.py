@@ -1,0 +1,164 @@
+"""Works every pool through: fits the routers, judges them, and does the studies."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from prefill_router.activations import Activations
+from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
+from prefill_router.fitting import Recipe, gather
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.reproduce.parts import PoolContext, make_parts
+from prefill_router.reproduce.pools import Bench, PaperPool, find_pools
+from prefill_router.reproduce.systems import (
+    QWEN_PRICE,
+    SYSTEMS,
+    TRUNK,
+    PoolRun,
+    ReproduceOptions,
+    routers,
+)
+from prefill_router.router import EncoderSources
+from prefill_router.short_repr import short_repr
+from prefill_router.studies.comparison import ComparisonPlan, run_plan
+from prefill_router.studies.end_to_end import Charge, Speed
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReproduceMeans:
+    """What the work is done with.
+
+    Attributes:
+        encoders: Whose hidden states are read; the sweeps lay all of them side by side.
+        embedding: What makes the embeddings of the semantic routers.
+        sources: Where encoders are found.
+        charge: What the encoder costs.
+        speeds: How fast the targets answer, by target.
+        text_network: What is tuned on the text, a hub id or a folder; None for no such router.
+        soft_labels: A judge's scores; None for no router that learns from them.
+        cache: Keeps states that are encoded on the way; the user's cache if not given.
+    """
+
+    encoders: tuple[str, ...] = ("minilm",)
+    embedding: str = "minilm"
+    sources: EncoderSources = field(default_factory=EncoderSources)
+    charge: Charge = field(default_factory=lambda: Charge(per_million_tokens=QWEN_PRICE))
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    text_network: str | None = None
+    soft_labels: Path | None = None
+    cache: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "encoders": list(self.encoders),
+            "embedding": self.embedding,
+            "text_network": self.text_network,
+            "soft_labels": None if self.soft_labels is None else str(self.soft_labels),
+            "charge": self.charge.said,
+            "speeds": {name: vars(speed) for name, speed in self.speeds.items()},
+        }
+
+
+def reproduce(
+    bench: Bench,
+    dataset: RoutingDataset,
+    stores: Sequence[Activations] = (),
+    *,
+    options: ReproduceOptions | None = None,
+    means: ReproduceMeans | None = None,
+    studies: Collection[str] | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> list[PoolRun]:
+    """Work through every pool of the paper that the data hold.
+
+    Args:
+        bench: Where the data come from.
+        dataset: Scored answers.
+        stores: States of its queries; what is lacking is encoded now.
+        options: How much work is put in.
+        means: What it is done with.
+        studies: Names in `PARTS`; all of them if not given.
+        folder: Keeps what is fitted and computed; interrupted, the work goes on from there.
+        progress: Shows how far it is.
+
+    Raises:
+        DataError: The data are too few.
+        FitError: The prefill router itself can't be fitted.
+        ConfigError: An encoder isn't found.
+    """
+    options, means = options or ReproduceOptions(), means or ReproduceMeans()
+    shown = progress or SilentProgress()
+    recipes = routers(
+        means.encoders,
+        means.embedding,
+        options,
+        text_network=means.text_network,
+        soft_labels=means.soft_labels,
+    )
+    needs = tuple(dict.fromkeys(need for recipe in recipes.values() for need in recipe.needs))
+    states = gather(
+        needs, dataset, stores, sources=means.sources, cache=means.cache, progress=shown
+    )
+    runs = []
+    for found in find_pools(bench, with_input_tokens(dataset, states)):
+        place = None if folder is None else folder / found.pool
+        scene = _fitted(found, recipes, states, options, means, place, shown)
+        parts = make_parts(scene, None if place is None else place / "studies", only=studies)
+        runs.append(PoolRun(found, scene.drawn, scene.result, parts, options))
+    return runs
+
+
+def with_input_tokens(dataset: RoutingDataset, states: Sequence[Activations]) -> RoutingDataset:
+    """The dataset with the first encoder's count of each prompt where it has no input tokens.
+
+    NVIDIA's table has output tokens alone, and without the others nothing has a cost.
+
+    Args:
+        dataset: Scored answers.
+        states: Of its queries.
+    """
+    known = ~np.isnan(dataset.input_tokens)
+    if known.any() or not np.isnan(dataset.recorded_cost).all() or not states:
+        return dataset
+    counts = np.asarray(states[0].tokens(dataset.prompt_keys), dtype=np.float64)
+    told = np.where(np.isnan(dataset.output_tokens), np.nan, counts[:, None])
+    return replace(dataset, input_tokens=told)
+
+
+def _fitted(
+    found: PaperPool,
+    recipes: Mapping[str, Recipe],
+    states: Sequence[Activations],
+    options: ReproduceOptions,
+    means: ReproduceMeans,
+    folder: Path | None,
+    progress: Progress,
+) -> PoolContext:
+    drawn = split(found.dataset, seed=options.seed)
+    calibrated = split(found.dataset, seed=options.seed, fractions=WITH_CALIBRATION)
+    plan = ComparisonPlan(
+        recipes, SYSTEMS[TRUNK], drawn, options.resamples, options.seed, calibrated
+    )
+    place = None if folder is None else folder / "routers"
+    return PoolContext(
+        found=found,
+        drawn=drawn,
+        calibrated=calibrated,
+        states=states,
+        encoders=means.encoders,
+        recipes=recipes,
+        result=run_plan(plan, found.dataset, states, folder=place, progress=progress),
+        options=options,
+        folder=folder,
+        sources=means.sources,
+        charge=means.charge,
+        speeds=means.speeds,
+        progress=progress,
+    )

@@ -1,0 +1,297 @@
+"""The routers that the paper's tables are about, on the encoders at hand, and one pool's run.
+
+A `PoolContext` is one pool with its routers fitted, which the studies are made from. A `PoolRun` is
+what the pool's tables are made of: the routers, their judgement, and the studies beside them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, final
+
+from prefill_router.activations import Activations
+from prefill_router.calibration import CalibratorKind
+from prefill_router.data import RoutingDataset, Split
+from prefill_router.encoders import MINILM
+from prefill_router.errors import ConfigError
+from prefill_router.features import FamilyConfig
+from prefill_router.features.prefill import PrefillConfig
+from prefill_router.features.text_network import TextNetworkConfig
+from prefill_router.fitting import Recipe, SoftLabels
+from prefill_router.predictors import PredictorConfig
+from prefill_router.predictors.given import GivenConfig
+from prefill_router.predictors.graph import GraphConfig
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.reproduce.pools import PaperPool
+from prefill_router.router import EncoderSources
+from prefill_router.short_repr import short_repr
+from prefill_router.studies.comparison import ALL, ComparedRouter, ComparisonResult, recipes_of
+from prefill_router.studies.end_to_end import Charge, Speed
+
+TRUNK = "SharedTrunkNet"
+UNIFIED = "Unified Multitask"
+SYSTEMS: Mapping[str, str] = {
+    TRUNK: "SharedTrunkNet",
+    UNIFIED: "Unified Multitask",
+    "Matrix Factorization": "Matrix Factorisation",
+    "Per-Model Multitask": "Per-Target Multitask",
+    "GraphRouter": "GraphRouter",
+    "kNN": "kNN majority",
+}
+"""The six routers of the paper's tables, and what they are called in the packaged list."""
+SEMANTIC = tuple(name for name in SYSTEMS if name != TRUNK)
+"""The semantic baselines among them."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """How much work is put in.
+
+    Attributes:
+        seed: Of the split, the training and the resamples.
+        seeds: Training seeds of the seed study; the paper has 10.
+        resamples: Bootstrap resamples.
+        dim: PCA components of the probes in the sweeps and the ablation.
+        quick: A rehearsal: every network is trained for a few epochs only.
+    """
+
+    seed: int = 0
+    seeds: int = 5
+    resamples: int = 1000
+    dim: int = 100
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seeds < 2:
+            raise ConfigError(f"{self.seeds} seeds; a spread needs at least 2, the paper has 10")
+        if self.resamples < 0 or self.dim < 1:
+            raise ConfigError(
+                f"{self.resamples} resamples and {self.dim} components; give 0 or more, 1 or more"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class PoolRun:
+    """One pool, worked through.
+
+    Attributes:
+        found: The pool.
+        drawn: Its split.
+        result: Every router, fitted and judged on the test part.
+        parts: What the studies came to, plain values by the study's name; `{"missing": why}` where
+            one can't be done on these data.
+        options: How much work was put in.
+    """
+
+    found: PaperPool
+    drawn: Split
+    result: ComparisonResult
+    parts: Mapping[str, Mapping[str, Any]]
+    options: ReproduceOptions
+
+    @property
+    def pool(self) -> str:
+        """The paper's pool whose numbers stand beside ours."""
+        return self.found.pool
+
+    @property
+    def title(self) -> str:
+        """What the tables call it."""
+        return self.found.title
+
+    @property
+    def test(self) -> RoutingDataset:
+        """The test part."""
+        return self.found.dataset.select(self.drawn["test"])
+
+    def system(self, name: str) -> ComparedRouter | None:
+        """A router by the paper's name; None where it couldn't be fitted."""
+        return self.result.by_name.get(SYSTEMS.get(name, name))
+
+    def why_not(self, name: str) -> str:
+        """Why a router isn't there."""
+        wanted = SYSTEMS.get(name, name)
+        failed = [one.why for one in self.result.failed if one.name == wanted]
+        return failed[0] if failed else "it isn't among the routers"
+
+    def missing(self, part: str) -> str:
+        """Why a study is missing; empty where it isn't."""
+        if part not in self.parts:
+            return "it wasn't done"
+        return str(self.parts[part].get("missing", ""))
+
+
+ONE_NETWORK: Mapping[str, int] = {"seeds": 1, "keep": 1, "networks": 1}
+"""Options of the predictors that average several networks, for a study of single seeds."""
+REHEARSAL: Mapping[str, int] = {
+    **{"max_epochs": 2, "patience": 1, "seeds": 1, "keep": 1, "networks": 1},
+    **{"rounds": 10},
+}
+"""Options that make a fit quick and its router useless."""
+CALIBRATION: CalibratorKind = "platt"
+"""Of the paper's suite it doesn't say which its tables have."""
+BASELINES = tuple(SYSTEMS[name] for name in SEMANTIC)
+TUNED = "Fine-tuned text network"
+JUDGED = "Unified Multitask, soft labels"
+REHEARSED = ("IRT-2PL", "kNN score")
+"""What a rehearsal fits beside the six routers of the paper's tables."""
+
+
+def routers(
+    encoders: Sequence[str],
+    embedding: str,
+    options: ReproduceOptions,
+    *,
+    text_network: str | None = None,
+    soft_labels: Path | None = None,
+) -> dict[str, Recipe]:
+    """The packaged list. The semantic baselines of the paper's tables are calibrated, as there.
+
+    The list's own calibrated routers are left out: they are the same baselines again. Nothing is
+    shrunk, costs are Equation 1's, and no operating points are chosen: the tables read the whole
+    path of lam.
+
+    Args:
+        encoders: Whose hidden states the prefill router reads; the best of them, by
+            cross-validation on the train part, where there are several.
+        embedding: What makes the embeddings of the semantic routers.
+        options: How much work is put in.
+        text_network: What is tuned on the text, such as DeBERTa-v3; None leaves that router out.
+        soft_labels: A judge's scores; None leaves out the router that learns from them.
+    """
+    made = {}
+    for name, recipe in recipes_of(ALL).items():
+        rehearsed = name in SYSTEMS.values() or name in REHEARSED
+        if recipe.calibration != "none" or (options.quick and not rehearsed):
+            continue
+        features = tuple(_features(one, encoders, embedding) for one in recipe.features)
+        predictor = recipe.predictor
+        if isinstance(predictor, GraphConfig):
+            # A packaged encoder can read texts anywhere; others may be known as states alone.
+            predictor = replace(predictor, text=MINILM if embedding == MINILM else None)
+        if options.quick:
+            predictor = with_options(predictor, REHEARSAL)
+        calibration = CALIBRATION if name in BASELINES else recipe.calibration
+        made[name] = replace(
+            recipe,
+            features=features,
+            predictor=predictor,
+            calibration=calibration,
+            shrinkage=False,
+            operating_points=False,
+            cost="median",
+        )
+    if text_network is not None:
+        tuned = TextNetworkConfig(network=text_network)
+        if options.quick:
+            tuned = replace(tuned, epochs=1)
+        made[TUNED] = Recipe(
+            features=(tuned,),
+            predictor=GivenConfig(),
+            shrinkage=False,
+            operating_points=False,
+            cost="median",
+        )
+    if soft_labels is not None:
+        judged = replace(made[SYSTEMS[UNIFIED]], calibration="none")
+        made[JUDGED] = replace(judged, soft_labels=SoftLabels(file=soft_labels))
+    return made
+
+
+def single_networks(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """The six routers of the paper's tables, each trained once and not averaged."""
+    return {
+        name: replace(recipes[name], predictor=with_options(recipes[name].predictor, ONE_NETWORK))
+        for name in SYSTEMS.values()
+        if name in recipes
+    }
+
+
+def uncalibrated(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """The same, without calibration: for studies that have no calibration part."""
+    return {name: replace(recipe, calibration="none") for name, recipe in recipes.items()}
+
+
+def with_options(predictor: PredictorConfig, options: Mapping[str, int]) -> PredictorConfig:
+    """A predictor with those of the options that it has."""
+    own = {one.name for one in fields(predictor) if one.init}  # type: ignore[arg-type]
+    given: Any = {name: value for name, value in options.items() if name in own}
+    return replace(predictor, **given)  # type: ignore[type-var]
+
+
+def _features(one: FamilyConfig, encoders: Sequence[str], embedding: str) -> FamilyConfig:
+    if isinstance(one, PrefillConfig):
+        return replace(one, encoders=tuple(encoders))
+    if any(field.name == "encoder" for field in fields(one)):  # type: ignore[arg-type]
+        changed: Any = {"encoder": embedding}
+        return replace(one, **changed)  # type: ignore[type-var]
+    return one
+
+
+QWEN_PRICE = 0.1625
+"""US dollars per million input tokens of the paper's encoder, Qwen3.5-35B-A3B (its appendix I)."""
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PoolContext:
+    """One pool, its routers fitted.
+
+    Attributes:
+        found: The pool.
+        drawn: Its split, 85/15.
+        calibrated: The split of the calibrated routers, 75/10/15 with the same test part.
+        states: The states of its queries.
+        encoders: Names of the encoders that the sweeps are about.
+        recipes: Every router's recipe.
+        result: The routers, judged.
+        options: How much work is put in.
+        folder: Keeps the routers that are fitted on the way; None keeps nothing.
+        sources: Where encoders are found, for timing them.
+        charge: What the encoder costs.
+        speeds: How fast the targets answer, by target.
+        progress: Shows how far it is.
+    """
+
+    found: PaperPool
+    drawn: Split
+    calibrated: Split
+    states: Sequence[Activations]
+    encoders: Sequence[str]
+    recipes: Mapping[str, Recipe]
+    result: ComparisonResult
+    options: ReproduceOptions
+    folder: Path | None = None
+    sources: EncoderSources = field(default_factory=EncoderSources)
+    charge: Charge = field(default_factory=lambda: Charge(per_million_tokens=QWEN_PRICE))
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    progress: Progress = field(default_factory=SilentProgress)
+
+    @property
+    def train(self) -> RoutingDataset:
+        """The train part."""
+        return self.found.dataset.select(self.drawn["train"])
+
+    @property
+    def test(self) -> RoutingDataset:
+        """The test part."""
+        return self.found.dataset.select(self.drawn["test"])
+
+    @property
+    def stores(self) -> list[Activations]:
+        """The states that the sweeps read, one store per encoder."""
+        first: dict[str, Activations] = {}
+        for store in self.states:
+            first.setdefault(store.provenance.encoder, store)
+        return [first[name] for name in self.encoders if name in first]
+
+    def place(self, name: str) -> Path | None:
+        """The folder that keeps a study's routers."""
+        return None if self.folder is None else self.folder / name

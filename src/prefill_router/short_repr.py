@@ -1,0 +1,64 @@
+"""The `repr` of this package's objects: one short line, whatever they hold."""
+
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from reprlib import Repr
+from typing import Any, TypeVar
+
+MOST_CHARACTERS = 300
+Any_ = TypeVar("Any_", bound=type)
+
+
+class _ShortRepr(Repr):
+    """Arrays by type and shape, objects within objects by their type alone, the rest cut short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring = 2, 40
+        self.maxtuple = self.maxlist = self.maxset = self.maxfrozenset = self.maxdict = 3
+
+    def repr_float(self, value: float, level: int) -> str:
+        """A number as it is read, not as it is kept."""
+        del level
+        return f"{value:.4g}"
+
+    def repr_mappingproxy(self, value: Any, level: int) -> str:
+        """As the mapping that it shows."""
+        return str(self.repr_dict(value, level))
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        """Of anything else: an array's shape, an enumeration's value, or the type's name."""
+        if getattr(value, "shape", ()) and hasattr(value, "dtype"):
+            return f"{value.dtype}{list(value.shape)}"
+        if isinstance(value, float):
+            return self.repr_float(value, level)
+        if value is None or isinstance(value, int | str | type):
+            return repr(value)
+        if hasattr(value, "dtype"):
+            return str(value)
+        return f"{type(value).__name__}(...)"
+
+
+_SHORT = _ShortRepr()
+
+
+def short_repr(cls: Any_) -> Any_:
+    """A class decorator: a dataclass, or a model of pydantic, whose `repr` is one short line.
+
+    It is for people; two objects may have the same.
+    """
+    setattr(cls, "__repr__", one_line)  # noqa: B010  # mypy: no method is assigned to
+    return cls
+
+
+def one_line(self: Any) -> str:
+    """The type and the fields, each cut short."""
+    told = ", ".join(f"{name}={_SHORT.repr(getattr(self, name))}" for name in _names(self))
+    line = " ".join(f"{type(self).__name__}({told})".split())
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 4]}...)"
+
+
+def _names(value: Any) -> Iterable[str]:
+    if is_dataclass(value):
+        return [field.name for field in fields(value) if field.repr]
+    return list(type(value).model_fields)

@@ -1,0 +1,253 @@
+"""What is compared, and what comes of it: routers by name, fitted and judged on one split.
+
+All routers of a plan share the split; they are fitted on its train part and judged on the same test
+queries.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, TypedDict, final
+
+import numpy as np
+
+from prefill_router.activations import Activations
+from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
+from prefill_router.data.splits import FRACTIONS
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.evaluation import Evaluation, Predictions, evaluate, paired
+from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.fitting import FitConfig, Recipe, read_recipes
+from prefill_router.policy import Lambda
+from prefill_router.predictors import Examples
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.studies.recipe_fits import RecipeFailure, RecipeFit, fit_all
+
+CONSTANT = "(constant)"
+"""What every router must beat: each target's share of right answers on the train part."""
+ALL = "all"
+"""The name of the list that comes with the package: every predictor that needs no download."""
+
+
+@final
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Routers on one split.
+
+    Attributes:
+        recipes: By name; the first is the reference, if no other is named.
+        reference: The router that the others are compared with.
+        drawn: The split that all share.
+        resamples: Bootstrap resamples of the test queries.
+        seed: Of everything that is drawn.
+        calibrated: The split of routers with a calibration, with the same test part; `drawn` if not
+            given.
+    """
+
+    recipes: Mapping[str, Recipe]
+    reference: str
+    drawn: Split
+    resamples: int = 1000
+    seed: int = 0
+    calibrated: Split | None = None
+
+    def __post_init__(self) -> None:
+        if self.calibrated is not None and self.calibrated["test"] != self.drawn["test"]:
+            raise ConfigError(
+                "the split of calibrated routers has another test part; draw both with one seed"
+            )
+        if CONSTANT in self.recipes:
+            raise ConfigError(f"no router may be called {CONSTANT}: that is what all must beat")
+        if self.resamples < 0 or self.seed < 0:
+            raise ConfigError(
+                f"{self.resamples} resamples and the seed {self.seed}; neither may be negative; "
+                "1000 resamples are usual"
+            )
+        if self.reference not in self.recipes:
+            raise ConfigError(
+                f"the reference {self.reference!r} is no router of the list; it has "
+                f"{list(self.recipes)}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; what makes this comparison and no other."""
+        return {
+            "recipes": {name: recipe.to_dict() for name, recipe in self.recipes.items()},
+            "reference": self.reference,
+            "split": self.drawn.to_dict(),
+            "resamples": self.resamples,
+            "seed": self.seed,
+            **({} if self.calibrated is None else {"calibrated": self.calibrated.to_dict()}),
+        }
+
+
+def recipes_of(config: str) -> dict[str, Recipe]:
+    """The routers of a YAML file, or of the list that comes with the package, `all`.
+
+    Raises:
+        FormatError: The file is missing, malformed, or says something unknown.
+    """
+    if config == ALL and not Path(config).exists():
+        with as_file(files("prefill_router.studies.comparison") / "all.yaml") as path:
+            return read_recipes(path)
+    return read_recipes(Path(config))
+
+
+def draw_for(recipes: Mapping[str, Recipe], dataset: RoutingDataset, *, seed: int) -> Split:
+    """A split for all: with a calibration part where one of them is calibrated."""
+    calibrated = any(recipe.calibration != "none" for recipe in recipes.values())
+    return split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibrated else FRACTIONS)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ComparedRouter:
+    """One router of a comparison.
+
+    Attributes:
+        name: What the plan calls it.
+        fitted: It, and what the fit took.
+        evaluation: On the test part, by itself.
+        headline: Its numbers among the others; AIQ and the like depend on who is compared.
+        against: It minus the reference, paired; nothing for the reference itself.
+        over_constant: It minus the constant predictor, paired.
+    """
+
+    name: str
+    fitted: RecipeFit
+    evaluation: Evaluation
+    headline: Estimates
+    against: Estimates
+    over_constant: Estimates
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ComparisonResult:
+    """What came of a plan.
+
+    Attributes:
+        plan: It.
+        routers: The routers that could be fitted, in the plan's order.
+        failed: The others.
+    """
+
+    plan: ComparisonPlan
+    routers: tuple[ComparedRouter, ...]
+    failed: tuple[RecipeFailure, ...]
+
+    @property
+    def by_name(self) -> dict[str, ComparedRouter]:
+        """The routers by name."""
+        return {one.name: one for one in self.routers}
+
+    @property
+    def beaten_by_constant(self) -> list[str]:
+        """The routers that aren't surely better than the constant predictor."""
+        return [one.name for one in self.routers if not beats(one.over_constant)]
+
+
+def beats(over: Estimates) -> bool:
+    """Whether AUC and Brier score are better, with intervals that exclude 0."""
+    return over["auc_mean"].lower > 0 and over["brier_mean"].upper < 0
+
+
+def run_plan(
+    plan: ComparisonPlan,
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    *,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> ComparisonResult:
+    """Fit every router on the train part, and then judge all of them on the test part.
+
+    Args:
+        plan: What is compared.
+        dataset: Scored answers.
+        states: What the features read, see `fitting.gather`.
+        folder: Keeps each router as soon as it is fitted; interrupted, the work goes on from there.
+        progress: Shows how far it is.
+
+    Raises:
+        FitError: The reference can't be fitted.
+    """
+    shown = progress or SilentProgress()
+    fitted, failed = fit_all(
+        dataset,
+        plan.recipes,
+        states,
+        plan.drawn,
+        calibrated=plan.calibrated,
+        config=FitConfig(seed=plan.seed),
+        folder=folder,
+        progress=shown,
+    )
+    lost = [one.why for one in failed if one.name == plan.reference]
+    if lost:
+        raise FitError(f"the reference {plan.reference!r} can't be fitted: {lost[0]}")
+    return ComparisonResult(plan, _judged(plan, fitted, dataset, states, shown), tuple(failed))
+
+
+def _judged(
+    plan: ComparisonPlan,
+    fitted: Sequence[RecipeFit],
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    progress: Progress,
+) -> tuple[ComparedRouter, ...]:
+    """Every router on the test part."""
+    test = dataset.select(plan.drawn["test"])
+    systems = {
+        one.name: (one.router.predict(test, stores=states), one.router.policy) for one in fitted
+    }
+    train = dataset.select(plan.drawn["train"])
+    chosen = {one.name: one.router.record.chosen for one in fitted}
+    constant = _constant(train, systems[plan.reference][0])
+    together, over = (
+        paired(among, test, reference=against, chosen=chosen, progress=progress, **_drawing(plan))
+        for among, against in (
+            (systems, plan.reference),
+            ({**systems, CONSTANT: (constant, Lambda())}, CONSTANT),
+        )
+    )
+    judged = []
+    with progress.task("judging", total=float(len(fitted))) as advance:
+        for one in fitted:
+            predictions, policy = systems[one.name]
+            alone = evaluate(
+                predictions,
+                test,
+                policy=policy,
+                chosen=chosen[one.name],
+                train=train,
+                **_drawing(plan),
+            )
+            against = together.difference.get(one.name, {})
+            numbers = together.headline[one.name]
+            judged.append(
+                ComparedRouter(one.name, one, alone, numbers, against, over.difference[one.name])
+            )
+            advance(note=one.name)
+    return tuple(judged)
+
+
+class _Drawing(TypedDict):
+    resamples: int
+    seed: int
+
+
+def _drawing(plan: ComparisonPlan) -> _Drawing:
+    return {"resamples": plan.resamples, "seed": plan.seed}
+
+
+def _constant(train: RoutingDataset, like: Predictions) -> Predictions:
+    """Each target's share of right answers, for every query, at the same estimated costs."""
+    rates = Examples(
+        np.zeros((len(train), 1), dtype=np.float32),
+        train.correct,
+        train.pool.names,
+        ("",) * len(train),
+    ).base_rates
+    return replace(like, correctness=np.tile(rates, (len(like), 1)))

@@ -1,0 +1,278 @@
+"""What one candidate scores on one fold; what several candidates share is made once."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from prefill_router import files
+from prefill_router.activations import Activations
+from prefill_router.calibration import CalibratorKind, fit_calibrator
+from prefill_router.cost import CostEstimator, fit_output
+from prefill_router.data import RoutingDataset, prompt_text
+from prefill_router.data.splits import split, stratified_folds
+from prefill_router.errors import CorruptError
+from prefill_router.evaluation import Predictions
+from prefill_router.evaluation.bootstrap import known_mean, ones, plain
+from prefill_router.evaluation.judged_predictions import Trial
+from prefill_router.evaluation.metrics import PairRankings, Ranking, auc_by_target, macro_mean
+from prefill_router.evaluation.scores import Scorer
+from prefill_router.features import FamilyConfig, PromptStates
+from prefill_router.features.registry import kind_of
+from prefill_router.fitting import Recipe
+from prefill_router.fitting.out_of_fold import folds_of
+from prefill_router.predictors import Examples
+from prefill_router.serialization import read_tensors
+from prefill_router.studies.search.holdout_guard import CALIBRATION, TrainOnly
+
+Objective = Literal["choice", "auc", "brier", "headroom"]
+WORDS: Mapping[Objective, str] = {
+    "choice": "choice AUC",
+    "auc": "mean AUC",
+    "brier": "Brier score",
+    "headroom": "headroom captured",
+}
+OBJECTIVES: tuple[Objective, ...] = ("choice", "auc", "brier", "headroom")
+Part = NDArray[np.float32]
+"""The columns of some rows; parts have different numbers of rows."""
+_PARTS = ("fit", "held", "judged")
+
+
+@final
+@dataclass(frozen=True)
+class FoldScore:
+    """One configuration on one fold's validation rows.
+
+    Attributes:
+        auc: Mean over targets; NaN where no target has both classes.
+        brier: Mean over targets.
+        headroom: Headroom captured; NaN unless it is the objective.
+        aucs: Each target's AUC.
+        choice: Choice AUC, the mean over pairs of targets; NaN where none is told apart.
+    """
+
+    auc: float
+    brier: float
+    headroom: float
+    aucs: tuple[float, ...]
+    choice: float = np.nan
+
+    def of(self, objective: Objective) -> float:
+        """The number that is searched by."""
+        if objective == "choice" and np.isnan(self.choice):
+            return self.auc  # no query of the fold tells two targets apart, whoever predicts
+        value: float = getattr(self, objective)
+        return value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; null where a number isn't defined."""
+        one: dict[str, Any] = {name: plain(getattr(self, name)) for name in OBJECTIVES}
+        return {**one, "aucs": [plain(value) for value in self.aucs]}
+
+    @classmethod
+    def from_dict(cls, value: Any) -> "FoldScore":
+        """The score of `to_dict`; raises KeyError, TypeError or ValueError where it isn't one."""
+        auc, brier, headroom = (_number(value[n]) for n in ("auc", "brier", "headroom"))
+        aucs = tuple(_number(one) for one in value["aucs"])
+        return cls(auc, brier, headroom, aucs, _number(value.get("choice")))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FoldRows:
+    """The rows of one fold.
+
+    Attributes:
+        fit: Everything is fitted on these.
+        held: The calibrator's; none where there is none.
+        judged: The fold's validation rows, which no fit sees.
+    """
+
+    fit: RoutingDataset
+    held: RoutingDataset
+    judged: RoutingDataset
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FoldScorer:
+    """Scores recipes by cross-validation on train rows.
+
+    Attributes:
+        train: The rows; there is no way from here to others.
+        states: What features read.
+        folds: How many.
+        seed: Of the folds, of what is held out, and of every fit.
+        objective: Whether headroom is computed.
+        cache: A folder that keeps columns of features; in memory alone if None.
+    """
+
+    train: TrainOnly
+    states: tuple[Activations, ...]
+    folds: int
+    seed: int
+    objective: Objective
+    cache: Path | None = None
+    _rows: dict[tuple[int, bool], FoldRows] = field(default_factory=dict, repr=False)
+    _columns: dict[str, list[Part]] = field(default_factory=dict, repr=False)
+
+    def score(
+        self, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int
+    ) -> tuple[dict[str, FoldScore], float]:
+        """One fit on a fold, judged after each of these calibrations.
+
+        Returns:
+            The scores by kind of calibration, and the seconds that they took.
+
+        Raises:
+            FitError: It can't be fitted on these rows.
+            MissingExtraError: A package isn't installed.
+        """
+        began = time.monotonic()
+        rows = self.rows(fold, calibrated=any(kind != "none" for kind in kinds))
+        fit, held, judged = self._features(recipe, rows, fold)
+        names = rows.fit.pool.names
+        fitted = recipe.predictor.fit(
+            Examples(fit, rows.fit.correct, names, _groups(rows.fit)), seed=self.seed
+        )
+        raw = fitted.predictor.correctness(judged)
+        scores = {}
+        for kind in kinds:
+            after = raw
+            if kind != "none":
+                found = fit_calibrator(
+                    kind, fitted.predictor.correctness(held), rows.held.correct, names
+                )
+                after = found.calibrator.calibrate(raw)
+            scores[str(kind)] = self._judged(rows, after, recipe, fit, judged)
+        return scores, time.monotonic() - began
+
+    def rows(self, fold: int, *, calibrated: bool) -> FoldRows:
+        """The rows of a fold."""
+        if (fold, calibrated) not in self._rows:
+            self._rows[fold, calibrated] = self._drawn(fold, calibrated)
+        return self._rows[fold, calibrated]
+
+    def _drawn(self, fold: int, calibrated: bool) -> FoldRows:
+        dataset = self.train.dataset
+        place = stratified_folds(dataset, count=self.folds, seed=self.seed)
+        ids = np.array(dataset.query_ids, dtype=object)
+        rest = dataset.select(ids[place != fold].tolist())
+        judged = dataset.select(ids[place == fold].tolist())
+        if not calibrated:
+            return FoldRows(rest, rest.select([]), judged)
+        drawn = split(rest, seed=self.seed, fractions=CALIBRATION)
+        return FoldRows(rest.select(drawn["train"]), rest.select(drawn["calibration"]), judged)
+
+    def _features(self, recipe: Recipe, rows: FoldRows, fold: int) -> list[Part]:
+        parts = [self._family(one, rows, fold) for one in recipe.features]
+        return [np.concatenate(side, axis=1) for side in zip(*parts, strict=True)]
+
+    def _family(self, config: FamilyConfig, rows: FoldRows, fold: int) -> list[Part]:
+        made_by = sorted(str(store.provenance) for store in self.states)
+        drawn = [fold, bool(len(rows.held)), self.folds, self.seed]
+        what = [kind_of(config), repr(config), *drawn, made_by]
+        name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16] + ".safetensors"
+        kept = self._columns.get(name) if self.cache is None else _read(self.cache / name, rows)
+        if kept is not None:
+            return kept
+        family = config.fit(rows.fit, self.states, seed=self.seed)
+        made = [
+            family.read(PromptStates.of_dataset(part, self.states))
+            if len(part)
+            else np.empty((0, family.width), dtype=np.float32)
+            for part in (rows.fit, rows.held, rows.judged)
+        ]
+        if self.cache is None:
+            self._columns[name] = made
+        else:
+            _keep(self.cache / name, made)
+        return made
+
+    def _judged(
+        self,
+        rows: FoldRows,
+        correctness: NDArray[np.float64],
+        recipe: Recipe,
+        fit: Part,
+        judged: Part,
+    ) -> FoldScore:
+        correct, once = rows.judged.correct, ones(len(rows.judged))
+        columns = zip(correctness.T, correct.T, strict=True)
+        aucs = auc_by_target(tuple(Ranking.of(*column) for column in columns), once)
+        brier = macro_mean(known_mean(once, (correctness - correct) ** 2))
+        headroom = np.nan
+        if self.objective == "headroom":
+            found = self._predictions(rows, correctness, recipe, fit, judged)
+            trial = Trial.join(found, rows.judged)
+            headroom = float(Scorer.of(trial).score(once).headline["headroom_captured"][0])
+        choice = PairRankings.of(correctness, correct).scores(once)["choice_auc"]
+        return FoldScore(
+            float(macro_mean(aucs)[0]),
+            float(brier[0]),
+            headroom,
+            tuple(aucs[0].tolist()),
+            float(choice[0]),
+        )
+
+    def _predictions(
+        self,
+        rows: FoldRows,
+        correctness: NDArray[np.float64],
+        recipe: Recipe,
+        fit: Part,
+        judged: Part,
+    ) -> Predictions:
+        """With what the judged rows are estimated to cost, learned from the rows of the fit."""
+        given, asked = self._tokens(rows.fit), self._tokens(rows.judged)
+        costs, expected = CostEstimator.fit(rows.fit, given), None
+        if recipe.cost == "predicted":
+            folds = folds_of(rows.fit, seed=self.seed)
+            head = fit_output(fit, rows.fit, given, folds, costs).head
+            expected = head.expect(judged, asked).mean
+        inputs = rows.judged.input_tokens
+        return Predictions(
+            query_ids=rows.judged.query_ids,
+            targets=rows.judged.pool.names,
+            correctness=correctness,
+            estimated_cost=costs.estimate(asked, input_tokens=inputs, expected=expected),
+            scale=costs.scale,
+        )
+
+    def _tokens(self, part: RoutingDataset) -> NDArray[np.int64]:
+        """A length of each prompt; each target's own is this times a ratio that is learned."""
+        if self.states:
+            return self.states[0].tokens(part.prompt_keys)
+        return np.array([1 + len(prompt_text(q.prompt)) for q in part.queries], dtype=np.int64)
+
+
+def _groups(part: RoutingDataset) -> tuple[str, ...]:
+    return tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in part.queries)
+
+
+def _keep(place: Path, parts: list[Part]) -> None:
+    with files.replacing_file(place) as temporary:
+        save_file(dict(zip(_PARTS, parts, strict=True)), temporary)
+
+
+def _read(place: Path, rows: FoldRows) -> list[Part] | None:
+    """The columns that were kept; None where there are none, or they can't be those."""
+    try:
+        held = read_tensors(place).tensors
+    except CorruptError:
+        return None
+    sizes = dict(zip(_PARTS, (len(rows.fit), len(rows.held), len(rows.judged)), strict=True))
+    if set(held) != set(_PARTS) or any(len(held[n]) != size for n, size in sizes.items()):
+        return None
+    return [held[name] for name in _PARTS]
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
