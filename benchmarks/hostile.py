@@ -29,13 +29,11 @@ from prefill_router.client.sse import EventReader, MalformedError, parse_object
 from prefill_router.data import Query, read_dataset
 from prefill_router.errors import PrefillRouterError
 from prefill_router.features.complexity import measure
-from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.errors import BrokenResponseError, RefusalError
 from prefill_router.gateway.guard.client_keys import read_keys
 from prefill_router.gateway.protocol import parse_model, read_envelope, read_preferences
-from prefill_router.gateway.proxy.attempt import TargetRefusal, classify_refusal
-from prefill_router.gateway.proxy.call import BrokenResponseError
-from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, parsed
-from prefill_router.gateway.proxy.stream_observer import StreamObserver
+from prefill_router.gateway.proxy.failures import TargetRefusal, classify_refusal
+from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, StreamObserver, parsed
 from prefill_router.gateway.settings import read_settings
 from prefill_router.gateway.types import HEADER, SESSION_HEADER
 from prefill_router.harness import records

@@ -27,17 +27,15 @@ from forwarding_target import (
     whole,
 )
 
-from prefill_router.gateway.proxy.call import (
-    BrokenResponseError,
+from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router.gateway.proxy.connections import (
     ClientConnection,
-    ClientGoneError,
-    ForwardRequest,
+    ProviderConnection,
     ResponseStream,
 )
-from prefill_router.gateway.proxy.connections import ProviderConnection
 from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
-from prefill_router.gateway.proxy.response_metadata import ResponseMetadata
-from prefill_router.gateway.proxy.stream_observer import StreamObserver
+from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, StreamObserver
+from prefill_router.gateway.records import ForwardRequest
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 BODY = json.dumps(ANSWER).encode()

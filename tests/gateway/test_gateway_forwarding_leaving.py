@@ -27,8 +27,8 @@ from forwarding_target import (
 )
 
 from prefill_router.gateway.proxy import Breakers
-from prefill_router.gateway.proxy.call import ClientConnection
-from prefill_router.gateway.proxy.provider_endpoints import ProxiedConnections
+from prefill_router.gateway.proxy.connections import ClientConnection
+from prefill_router.gateway.proxy.proxied_connections import ProxiedConnections
 
 WAITS: dict[str, Script] = {
     "before the headers": [HANG],

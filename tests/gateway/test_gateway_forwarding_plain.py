@@ -20,10 +20,10 @@ from forwarding_target import (
     whole,
 )
 
-from prefill_router.gateway.proxy.call import ClientConnection
-from prefill_router.gateway.proxy.provider_endpoints import ProxiedConnections
+from prefill_router.gateway.proxy.connections import ClientConnection
+from prefill_router.gateway.proxy.passthrough import PassthroughStream
+from prefill_router.gateway.proxy.proxied_connections import ProxiedConnections
 from prefill_router.gateway.proxy.response_metadata import ResponseMetadata
-from prefill_router.gateway.proxy.stream_observer import PassthroughStream
 from prefill_router.targets import Pool, Provider, Target
 
 PLAIN = {"is_plain": True, "endpoint": "responses"}

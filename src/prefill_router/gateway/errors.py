@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from prefill_router.errors import PrefillRouterError
+from prefill_router.gateway.records import AttemptEnd
 
 _ANTHROPIC = {
     401: "authentication_error",
@@ -49,3 +50,24 @@ class RefusalError(PrefillRouterError):
             return {"type": "error", "error": {"type": kind, "message": str(self)}}
         error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}
+
+
+@final
+class BrokenResponseError(Exception):
+    """There is no reply, or no more of it.
+
+    Attributes:
+        end: Why.
+        unheard: Whether an idle connection was closed as the request went out on it, so that the
+            same request may be sent again on a new one.
+    """
+
+    def __init__(self, end: AttemptEnd, *, unheard: bool = False) -> None:
+        super().__init__(end)
+        self.end: AttemptEnd = end
+        self.unheard = unheard
+
+
+@final
+class ClientGoneError(Exception):
+    """The client has left."""

@@ -1,7 +1,7 @@
 """Forecasts: the router's encoder and predictor, in a process of their own.
 
 forecaster       what the gateway asks: forecasts, with a deadline, a queue and a cache
-queue            the requests that wait, each prompt once, which come in time, and recent forecasts
+queue            the requests that wait, each prompt once, and which come in time
 worker_process   the process as its parent sees it, and what goes through the pipes
 worker           the process itself, and its forecasts of a batch
 

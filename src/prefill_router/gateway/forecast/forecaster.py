@@ -1,7 +1,11 @@
-"""What the gateway asks for forecasts: a queue and a cache before the encoder's process."""
+"""What the gateway asks for forecasts: a cache and a queue before the encoder's process.
+
+Forecasts of prompts that came lately are kept.
+"""
 
 import asyncio
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -17,7 +21,6 @@ from prefill_router.gateway.forecast.messages import (
 )
 from prefill_router.gateway.forecast.queue import (
     BatchTimeModel,
-    ForecastCache,
     ForecastJob,
     ForecastQueue,
 )
@@ -65,6 +68,37 @@ class ForecasterStats:
     def mean_batch(self) -> float:
         """Prompts in a batch; 0 before the first."""
         return self.encoded / self.batches if self.batches else 0.0
+
+
+@final
+class ForecastCache:
+    """Forecasts by the key of their prompt; the one that was asked for longest ago goes first.
+
+    Args:
+        entries: So many are kept; 0 for none.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
+        self._held: OrderedDict[str, Forecast] = OrderedDict()
+        self.hits = 0
+
+    def get(self, key: str) -> Forecast | None:
+        """The forecast of this prompt, if it is still known."""
+        held = self._held.get(key)
+        if held is not None:
+            self._held.move_to_end(key)
+            self.hits += 1
+        return held
+
+    def put(self, key: str, forecast: Forecast) -> None:
+        """Keep a forecast."""
+        if not self._entries:
+            return
+        self._held[key] = forecast
+        self._held.move_to_end(key)
+        if len(self._held) > self._entries:
+            self._held.popitem(last=False)
 
 
 _log = logging.getLogger(__name__)
@@ -252,7 +286,7 @@ class Forecaster:
     async def _run(self, link: WorkerProcess) -> None:
         """Serve until cancelled; a process that fails is replaced."""
         while True:
-            watching = asyncio.create_task(self._watch(link))
+            watching = asyncio.create_task(self._wake_at_end(link))
             try:
                 await self._serve(link)
             except EncoderGoneError as error:
@@ -265,7 +299,7 @@ class Forecaster:
             await link.kill()
             link = await self._start_again()
 
-    async def _watch(self, link: WorkerProcess) -> None:
+    async def _wake_at_end(self, link: WorkerProcess) -> None:
         await link.gone.wait()
         self._arrived.set()
 

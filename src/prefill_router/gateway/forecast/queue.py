@@ -1,11 +1,11 @@
 """The prompts that wait for the encoder, each once, the oldest first, none in vain.
 
 Whether a forecast comes in time is told by how long the encoder takes for prompts, which is learned
-from its batches. Forecasts of prompts that came lately are kept.
+from its batches.
 """
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,7 +15,6 @@ from typing import final
 from prefill_router.data import Prompt
 from prefill_router.gateway.forecast.messages import ForecastResult
 from prefill_router.gateway.types import FallbackReason
-from prefill_router.router.decision import Forecast
 
 _LEAST = 1e-5
 _SURPRISE = 4.0  # one batch counts as at most so many times slower or faster than was expected
@@ -224,34 +223,3 @@ class ForecastQueue:
     def _remove(self, job: ForecastJob) -> None:
         del self._queue[job.key]
         self._sizes[doubling(job.size)] -= 1
-
-
-@final
-class ForecastCache:
-    """Forecasts by the key of their prompt; the one that was asked for longest ago goes first.
-
-    Args:
-        entries: So many are kept; 0 for none.
-    """
-
-    def __init__(self, entries: int) -> None:
-        self._entries = entries
-        self._held: OrderedDict[str, Forecast] = OrderedDict()
-        self.hits = 0
-
-    def get(self, key: str) -> Forecast | None:
-        """The forecast of this prompt, if it is still known."""
-        held = self._held.get(key)
-        if held is not None:
-            self._held.move_to_end(key)
-            self.hits += 1
-        return held
-
-    def put(self, key: str, forecast: Forecast) -> None:
-        """Keep a forecast."""
-        if not self._entries:
-            return
-        self._held[key] = forecast
-        self._held.move_to_end(key)
-        if len(self._held) > self._entries:
-            self._held.popitem(last=False)

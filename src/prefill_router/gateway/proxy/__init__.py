@@ -1,18 +1,18 @@
 """The reverse proxy: a request goes to its target, the answer comes back byte for byte.
 
-call                 the request to forward, the client's connection, the reply as it arrives
-connections          HTTP/1.1 connections to one provider
-provider_endpoints   the way to each target: addresses, headers, limits, an HTTP proxy on the way
-attempt              one call of one target: how its answer begins, or what its failure means
-failover             target after target, until one answers; what clients are told where none does
+connections          the client's connection, and HTTP/1.1 connections to providers
+proxied_connections  the same by way of a proxy
+provider_endpoints   the way to each target: addresses, headers, limits
+response_metadata    what is read of an answer in passing
+passthrough          answers that are passed on as they are
+failover             target after target, until one begins to answer
+failures             what a target's failure means, and what clients are told
 circuit_breakers     targets that fail time and again are left alone for a while
 forwarder            the answer to its end
-response_metadata    what is read of an answer in passing
-stream_observer      a stream of events, looked at in passing
 """
 
-from prefill_router.gateway.proxy.call import ForwardRequest, Header
 from prefill_router.gateway.proxy.circuit_breakers import Breakers, BreakerState
 from prefill_router.gateway.proxy.forwarder import Forwarder, TargetState
+from prefill_router.gateway.records import ForwardRequest, Header
 
 __all__ = ["BreakerState", "Breakers", "ForwardRequest", "Forwarder", "Header", "TargetState"]

@@ -1,32 +1,267 @@
-"""The connections to one provider's endpoint: HTTP/1.1, one call at a time on each (RFC 9112).
+"""The two connections of a call: the client's, and the one to a provider (HTTP/1.1, RFC 9112).
 
-Idle ones are used again, the latest first. httptools reads the bytes, since it costs a tenth of
-what a client of many layers does.
+`ClientConnection` is what the client is sent, and whether it is still there. A `ProviderConnection`
+has one call at a time; into its `ResponseStream` it puts the reply as it comes. httptools reads the
+bytes, since it costs a tenth of what a client of many layers does.
 """
 
 import asyncio
-import ssl
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, cast, final
 
 import httptools
-import httpx2
 
-from prefill_router.gateway.proxy.call import (
-    BrokenResponseError,
-    ClientConnection,
-    Header,
-    ResponseStream,
-    check_not_cancelled,
-)
+from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router.gateway.records import AttemptEnd, Header
 
+_MOST_WAITING = 2**18  # bytes that wait for a slow client, before the target is read no further
 _LONGEST_HEAD = 2**18  # bytes of a reply's headers, or of what else is no body
-_SWITCHING = 101
-_FIRST_FINAL = 200
+_SWITCHING, _FIRST_FINAL = 101, 200
 _FRAMED = (b"content-length", b"transfer-encoding")
 _WITHOUT_BODY = (204, 304)
 _AT_ONCE = 1.0  # seconds; a server that closes later has had the time to begin an answer
+
+
+@final
+class ResponseStream:
+    """One reply on its way.
+
+    One timer serves every time limit. A limit that moves back costs nothing: the timer looks, when
+    it goes off, whether it was meant.
+
+    Attributes:
+        began: When the request was sent, by the loop's clock.
+        status: Its HTTP status; 0 before it has come.
+        headers: Its headers, names in lower case.
+        over: Whether all of it has come.
+        keep_alive: Whether the connection may be used again; what reads the wire may use it.
+    """
+
+    def __init__(
+        self, *, stop: Callable[[], object], pause: Callable[[bool], None] | None = None
+    ) -> None:
+        """Begin.
+
+        Args:
+            stop: Called where nobody wants the rest.
+            pause: Called with True when the wire is to be read no further, and with False when it
+                may be again.
+        """
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._broken: BrokenResponseError | None = None
+        self._pause = pause
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = 0.0
+        self._too_late: AttemptEnd = "answer_timeout"
+        self.began = self._loop.time()
+        self.status = 0
+        self.headers: list[Header] = []
+        self.over = False
+        self.keep_alive = False
+
+    def begin(self, status: int, headers: list[Header]) -> None:
+        """Status and headers have come."""
+        self.status, self.headers = status, headers
+        self._wake()
+
+    def put(self, piece: bytes) -> None:
+        """A piece of the body has come."""
+        self._pieces.append(piece)
+        self._waiting += len(piece)
+        if self._waiting > _MOST_WAITING and self._pause is not None:
+            self._pause(True)
+        self._wake()
+
+    def end(self) -> None:
+        """All has come."""
+        self.over = True
+        self._wake()
+
+    def fail(self, end: AttemptEnd, *, unheard: bool = False) -> None:
+        """No more will come; what has come already can still be taken."""
+        if self._broken is None and not self.over:
+            self._broken = BrokenResponseError(end, unheard=unheard)
+            self._wake()
+
+    def limit(self, at: float, too_late: AttemptEnd) -> None:
+        """From now on, fail so at this moment of the loop's clock."""
+        self._at, self._too_late = at, too_late
+        if self._timer is None:
+            self._timer = self._loop.call_at(at, self._look)
+        elif at < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._loop.call_at(at, self._look)
+
+    def close(self) -> None:
+        """Nobody takes any more: what is still on its way is stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.over:
+            self._stop()
+
+    async def head(self) -> int:
+        """Wait for status and headers; the status.
+
+        Raises:
+            BrokenResponseError: They don't come.
+        """
+        while not self.status:
+            await self._wait()
+        return self.status
+
+    async def piece(self) -> bytes:
+        """What has come since the last time, waiting for some; empty at the end.
+
+        Raises:
+            BrokenResponseError: There is no more, and no end.
+        """
+        while not self._pieces:
+            if self.over:
+                return b""
+            await self._wait()
+        pieces = self._pieces
+        found = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._pieces = []
+        if self._waiting > _MOST_WAITING and self._pause is not None:
+            self._pause(False)
+        self._waiting = 0
+        return found
+
+    async def _wait(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if self._timer is None and self._at:
+            self._timer = self._loop.call_at(self._at, self._look)
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None:  # it is the client that is slow
+            return
+        if self._loop.time() < self._at:
+            self._timer = self._loop.call_at(self._at, self._look)
+        else:
+            self.fail(self._too_late)
+
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+@final
+class ClientConnection:
+    """Whom a call is answered (ASGI); its request has been read.
+
+    Attributes:
+        gone: Whether it has left.
+        has_started: Whether the answer has begun to go to it.
+    """
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self._stop: Callable[[], object] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self.gone = False
+        self.has_started = False
+
+    def watch(self) -> None:
+        """Notice from now on when it leaves."""
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._until_gone())
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def stop_with(self, stop: Callable[[], object] | None) -> None:
+        """Call this, and nothing else, when it leaves.
+
+        Raises:
+            ClientGoneError: It has left already.
+        """
+        self._stop = stop
+        if stop is not None:
+            self.check()
+
+    def check(self) -> None:
+        """Raises ClientGoneError where it has left."""
+        if self.gone:
+            raise ClientGoneError
+
+    async def wait(self, seconds: float) -> None:
+        """Wait so long.
+
+        Raises:
+            ClientGoneError: It left meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        timer = loop.call_later(seconds, _settle, over)
+        self.stop_with(lambda: _settle(over))
+        try:
+            await over
+        finally:
+            timer.cancel()
+            self._stop = None
+        self.check()
+
+    async def start(self, status: int, headers: list[Header]) -> None:
+        """Send status and headers.
+
+        Raises:
+            ClientGoneError: It has left.
+        """
+        self.has_started = True
+        await self._give({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def body(self, piece: bytes, *, more: bool = True) -> None:
+        """Send a piece of the body.
+
+        Raises:
+            ClientGoneError: It has left.
+        """
+        await self._give({"type": "http.response.body", "body": piece, "more_body": more})
+
+    async def _give(self, message: Message) -> None:
+        self.check()
+        try:
+            await self._send(message)
+        except OSError:  # what servers raise where the connection is closed (ASGI, version 2.4)
+            self._leave()
+            raise ClientGoneError from None
+
+    async def _until_gone(self) -> None:
+        try:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        except OSError:
+            pass
+        self._leave()
+
+    def _leave(self) -> None:
+        self.gone = True
+        if self._stop is not None:
+            self._stop()
+
+
+def _settle(over: "asyncio.Future[None]") -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 @final
@@ -108,7 +343,9 @@ class ProviderConnection(asyncio.Protocol):
             if self._to_the_close and exc is None:
                 arrival.end()
             else:
-                arrival.fail("broken_off", unheard=self._was_idle(arrival))
+                soon = self._loop.time() - arrival.began < _AT_ONCE
+                unheard = self.calls > 1 and not arrival.status and not self._bare_bytes and soon
+                arrival.fail("broken_off", unheard=unheard)
 
     # What the parser calls.
 
@@ -154,10 +391,6 @@ class ProviderConnection(asyncio.Protocol):
         transport.resume_reading()
         self._freed(self)
 
-    def _was_idle(self, arrival: ResponseStream) -> bool:
-        soon = self._loop.time() - arrival.began < _AT_ONCE
-        return self.calls > 1 and not arrival.status and not self._bare_bytes and soon
-
     def _pause(self, on: bool) -> None:
         if self._transport is None or not self.is_open:
             return
@@ -165,122 +398,3 @@ class ProviderConnection(asyncio.Protocol):
             self._transport.pause_reading()
         elif self._arrival is not None:
             self._transport.resume_reading()
-
-
-_NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}
-"""The end of headers that no body follows (RFC 9110, 8.6)."""
-_IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
-
-
-@final
-class ConnectionPool:
-    """Calls one provider without a proxy. As many connections are open as calls are under way.
-
-    Args:
-        url: The provider's.
-        connect_seconds: A connection that takes longer has failed.
-        context: For TLS; None where the URL asks for none.
-    """
-
-    def __init__(
-        self, url: httpx2.URL, *, connect_seconds: float, context: ssl.SSLContext | None
-    ) -> None:
-        self._host = url.raw_host.decode()
-        self._port = url.port or (443 if context else 80)
-        self._place = url.netloc
-        self._context, self._connect_seconds = context, connect_seconds
-        self._idle: deque[tuple[float, ProviderConnection]] = deque()
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._closed = False
-
-    async def call(
-        self,
-        method: bytes,
-        path: bytes,
-        headers: list[Header],
-        body: bytes,
-        *,
-        client: ClientConnection,
-        fresh: bool,
-    ) -> ResponseStream:
-        """Send a request, and return its reply, which then arrives.
-
-        Args:
-            method: Of HTTP.
-            path: Of the URL, with its query.
-            headers: All but `host` and `content-length`.
-            body: What is sent.
-            client: Who asks; connecting ends when it leaves.
-            fresh: Whether a new connection is to be used.
-
-        Raises:
-            BrokenResponseError: There is no connection.
-            ClientGoneError: The client has left.
-        """
-        connection = None if fresh else self._take()
-        if connection is None:
-            connection = await self._connect(client)
-        lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (method, path, self._place)]
-        lines += [b"%b: %b" % header for header in headers]
-        lines.append(b"content-length: %d\r\n\r\n" % len(body) if body else _NO_BODY[method])
-        return connection.ask(b"\r\n".join(lines), body)
-
-    async def close(self) -> None:
-        """Close what is idle, now and from now on; calls under way go on."""
-        self._closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        while self._idle:
-            self._idle.pop()[1].leave()
-
-    def _take(self) -> ProviderConnection | None:
-        while self._idle:
-            _, connection = self._idle.pop()
-            if connection.is_open:
-                return connection
-        return None
-
-    async def _connect(self, client: ClientConnection) -> ProviderConnection:
-        client.check()  # else what is begun here would be nobody's
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(self._reach())
-        late = loop.call_later(self._connect_seconds, task.cancel)
-        client.stop_with(task.cancel)
-        try:
-            return await task
-        except (OSError, ValueError):  # no such name, nobody listens, no certificate that holds
-            raise BrokenResponseError("connect") from None
-        except asyncio.CancelledError:
-            check_not_cancelled()
-            client.check()
-            raise BrokenResponseError("connect") from None
-        finally:
-            late.cancel()
-            client.stop_with(None)
-
-    async def _reach(self) -> ProviderConnection:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: ProviderConnection(freed=self._keep),
-            self._host,
-            self._port,
-            ssl=self._context,
-        )
-        return connection
-
-    def _keep(self, connection: ProviderConnection) -> None:
-        if self._closed:
-            connection.leave()
-            return
-        loop = asyncio.get_running_loop()
-        self._idle.append((loop.time() + _IDLE_SECONDS, connection))
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep)
-
-    def _sweep(self) -> None:
-        """Close what has been idle for long; the longest idle stand first."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        while self._idle and (self._idle[0][0] <= now or not self._idle[0][1].is_open):
-            self._idle.popleft()[1].leave()
-        again = bool(self._idle)
-        self._sweeper = loop.call_at(self._idle[0][0], self._sweep) if again else None

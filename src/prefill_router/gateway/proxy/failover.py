@@ -1,39 +1,39 @@
-"""Target after target, until one begins to answer; and what clients are told where none does.
+"""Target after target, until one begins to answer: from then on there is no way back.
 
-What was tried for a call is kept, and told to the circuit breakers. Where there is no answer, or no
-more of one, the client is told so, never in a target's words.
+What was tried for a call is kept, and told to the circuit breakers.
 """
 
 import asyncio
-import json
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.proxy.attempt import (
+from prefill_router.client.keys import forms_of_key, without_key
+from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router.gateway.proxy.circuit_breakers import Breakers
+from prefill_router.gateway.proxy.connections import ClientConnection, ResponseStream
+from prefill_router.gateway.proxy.failures import (
     HARMLESS,
-    LATE,
     RETRIED,
     AttemptFailedError,
-    OpenResponse,
     TargetRefusal,
-    open_answer,
+    classify_body_error,
+    classify_refusal,
 )
-from prefill_router.gateway.proxy.call import (
-    ClientConnection,
-    ClientGoneError,
-    ForwardRequest,
-    Header,
+from prefill_router.gateway.proxy.passthrough import (
+    PassthroughStream,
+    classify_passthrough_refusal,
 )
-from prefill_router.gateway.proxy.circuit_breakers import Breakers
 from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
-from prefill_router.gateway.records import AttemptEnd, TargetAttempt
+from prefill_router.gateway.proxy.response_metadata import (
+    ResponseMetadata,
+    StreamObserver,
+    parsed,
+)
+from prefill_router.gateway.records import AttemptEnd, ForwardRequest, Header, TargetAttempt
 from prefill_router.gateway.settings import FailureSettings
-from prefill_router.targets import Endpoint
 
 
 @final
@@ -126,6 +126,181 @@ class CallAttempts:
             self._ways.breakers.failed(target)
 
 
+_LONGEST = 2**26  # bytes of a reply in one piece
+_LONGEST_ERROR = 2**20
+_LONGEST_PARSED = 2**20  # parsing more would hold up everybody else
+_LONGEST_PRELUDE = 2**20  # of lines before the first event of a stream
+_FIRST_GOOD, _FIRST_ODD = 200, 300
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenResponse:
+    """An answer that has begun.
+
+    Attributes:
+        status: Its HTTP status.
+        headers: Its headers.
+        facts: What is known of it so far.
+        body: All of it; of a stream, what has come.
+        arrival: The rest of a stream; None where there is none.
+        watch: Looks at that.
+    """
+
+    status: int
+    headers: list[Header]
+    facts: ResponseMetadata
+    body: bytes
+    arrival: ResponseStream | None = None
+    watch: StreamObserver | PassthroughStream | None = None
+
+
+async def open_answer(
+    call: ForwardRequest, target: str, line: ProviderEndpoint, client: ClientConnection
+) -> OpenResponse:
+    """Ask a target, and wait until its answer has begun, or has come as a whole.
+
+    Raises:
+        AttemptFailedError: There is none.
+        ClientGoneError: The client has left.
+    """
+    arrival: ResponseStream | None = None
+    opened: OpenResponse | None = None
+    try:
+        arrival = await line.call(call, call.bodies(target), client=client)
+        opened = await _read(call, arrival, line.key)
+    except BrokenResponseError as error:
+        status = (arrival.status or None) if arrival is not None else None
+        raise AttemptFailedError(error.end, status=status) from None
+    finally:
+        if arrival is not None and (opened is None or opened.arrival is None):
+            client.stop_with(None)
+            arrival.close()
+    return opened
+
+
+async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) -> OpenResponse:
+    status = arrival.status
+    kind = encoding = b""
+    for name, value in arrival.headers:
+        if name == b"content-type":
+            kind = value.lower()
+        elif name == b"content-encoding":
+            encoding = value.lower()
+    if not _FIRST_GOOD <= status < _FIRST_ODD:
+        body = await _read_error(arrival)
+        refusal = TargetRefusal(status=status, headers=arrival.headers, body=body)
+        if call.is_plain:
+            raise classify_passthrough_refusal(refusal, key=key, lacking=call.lacking)
+        raise classify_refusal(refusal, key=key)
+    if b"html" in kind or encoding not in (b"", b"identity"):  # what nobody asked for
+        raise AttemptFailedError("malformed", status=status)
+    if call.is_plain:
+        return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
+    if b"event-stream" in kind:
+        return await _open_stream(call, arrival, key)
+    return await _read_whole(call, arrival, key)
+
+
+async def _open_plain(
+    call: ForwardRequest, arrival: ResponseStream, key: str | None, *, stream: bool
+) -> OpenResponse:
+    """Of what was asked for before, errors are part of the answer; it may also be empty.
+
+    Since it may be an error, it may quote the target's key: then it isn't passed on.
+    """
+    facts, secret = (
+        ResponseMetadata(call.endpoint, secret=key),
+        None if key is None else key.encode(),
+    )
+    if stream:
+        return OpenResponse(
+            status=arrival.status,
+            headers=arrival.headers,
+            facts=facts,
+            body=b"",
+            arrival=arrival,
+            watch=PassthroughStream(facts, secret=secret),
+        )
+    body = await _read_all(arrival)
+    if secret is not None and secret in body:
+        raise AttemptFailedError("unauthorised", status=arrival.status)
+    facts.done = True
+    return OpenResponse(status=arrival.status, headers=arrival.headers, facts=facts, body=body)
+
+
+async def _open_stream(
+    call: ForwardRequest, arrival: ResponseStream, key: str | None
+) -> OpenResponse:
+    watch = StreamObserver(call.endpoint, leave_out_usage=call.usage_added, secret=key)
+    facts, held, length = watch.facts, list[bytes](), 0
+    while not watch.is_open:
+        piece = await arrival.piece()
+        held.append(watch.feed(piece) if piece else watch.close())
+        length += len(held[-1])
+        if facts.error is not None and not watch.is_open:
+            raise classify_body_error(facts.error, status=arrival.status)
+        is_odd = watch.is_malformed or facts.done or length > _LONGEST_PRELUDE
+        if is_odd and not watch.is_open:
+            raise AttemptFailedError("malformed", status=arrival.status)
+        if not piece and not watch.is_open:
+            raise AttemptFailedError("broken_off", status=arrival.status)
+    return OpenResponse(
+        status=arrival.status,
+        headers=arrival.headers,
+        facts=facts,
+        body=b"".join(held),
+        arrival=arrival,
+        watch=watch,
+    )
+
+
+async def _read_whole(
+    call: ForwardRequest, arrival: ResponseStream, key: str | None
+) -> OpenResponse:
+    body = await _read_all(arrival)
+    facts = ResponseMetadata(call.endpoint, secret=key)
+    if len(body) > _LONGEST_PARSED:
+        if not (body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"):
+            raise AttemptFailedError("malformed", status=arrival.status)
+        facts.take_end(body)
+    else:
+        value = parsed(body)
+        if value is None:
+            raise AttemptFailedError("malformed", status=arrival.status)
+        facts.take(value)
+    if facts.error is not None:
+        raise classify_body_error(facts.error, status=arrival.status)
+    facts.done = True
+    if not facts.has_usage:
+        facts.count(body)
+    given = without_key(body, forms_of_key(key))
+    return OpenResponse(status=arrival.status, headers=arrival.headers, facts=facts, body=given)
+
+
+async def _read_all(arrival: ResponseStream) -> bytes:
+    pieces, length = [], 0
+    while piece := await arrival.piece():
+        pieces.append(piece)
+        length += len(piece)
+        if length > _LONGEST:
+            raise AttemptFailedError("malformed", status=arrival.status)
+    return b"".join(pieces)
+
+
+async def _read_error(arrival: ResponseStream) -> bytes:
+    """As much of an error as comes."""
+    pieces, length = [], 0
+    try:
+        while (piece := await arrival.piece()) and length < _LONGEST_ERROR:
+            pieces.append(piece)
+            length += len(piece)
+    except BrokenResponseError as error:
+        if error.end == "disconnected":
+            raise
+    return b"".join(pieces)
+
+
 _PATIENCE = 2.0  # seconds that a target may ask to wait before another one is asked instead
 
 
@@ -210,79 +385,3 @@ async def _try(
 def _only_client_can_mend(attempts: Sequence[TargetAttempt]) -> bool:
     ends = {attempt.end for attempt in attempts if attempt.end != "breaker_open"}
     return attempts[-1].end == "refused" or ends == {"context_too_long"}
-
-
-_CODE = "stream_cut"
-_NO_RETRY = {"x-should-retry": "false"}
-"""What keeps SDKs from asking again at once: the gateway has done so already."""
-_WHY: dict[AttemptEnd, str] = {
-    "silence": "the target sent nothing for too long",
-    "answer_timeout": "the target took too long",
-    "malformed": "the target sent what can't be read",
-    "disconnected": "the gateway is being stopped",
-}
-
-
-def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) -> RefusalError:
-    """The reply where no target answered.
-
-    Args:
-        attempts: What was tried.
-        wait: Seconds after which to ask again, as far as targets said.
-    """
-    ends = {attempt.end for attempt in attempts if attempt.end != "breaker_open"}
-    if ends == {"unknown_call"}:
-        asked = ", ".join(dict.fromkeys(attempt.target for attempt in attempts))
-        return RefusalError(
-            f"this call isn't one that {asked} can answer; name a target that can as the model",
-            status=404,
-            code="unknown_call",
-        )
-    tried = ", ".join(f"{attempt.target}: {attempt.end}" for attempt in attempts)
-    message = f"no target answered ({tried}); ask again later"
-    if ends == {"rate_limited"}:
-        return RefusalError(
-            message,
-            status=429,
-            kind="rate_limit_error",
-            code="no_target_answered",
-            headers={"retry-after": str(max(1, math.ceil(wait or 0)))},
-        )
-    status = 504 if ends and ends <= LATE else 502
-    return RefusalError(
-        message,
-        status=status,
-        kind="upstream_error",
-        code="no_target_answered",
-        headers=_NO_RETRY,
-    )
-
-
-def cut_event(endpoint: Endpoint, end: AttemptEnd, *, number: int) -> bytes:
-    """The event that ends a stream which broke off.
-
-    Args:
-        endpoint: Whose shape it has.
-        end: Why it ends.
-        number: Its `sequence_number`, in streams of Responses.
-    """
-    why = _WHY.get(end, "the target broke off")
-    message = f"the answer ends here, unfinished: {why}"
-    if endpoint == "responses":
-        value = {
-            "type": "error",
-            "code": _CODE,
-            "message": message,
-            "param": None,
-            "sequence_number": number,
-        }
-        return _event(value, name=b"event: error\n")
-    error = RefusalError(message, status=502, kind="upstream_error", code=_CODE)
-    if endpoint == "messages":
-        return _event(error.body(anthropic=True), name=b"event: error\n")
-    return _event(error.body(), name=b"")
-
-
-def _event(value: object, *, name: bytes) -> bytes:
-    """Behind an empty line, which ends the event that was under way, if there was one."""
-    return b"\n" + name + b"data: " + json.dumps(value).encode() + b"\n\n"

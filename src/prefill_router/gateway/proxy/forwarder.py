@@ -12,33 +12,31 @@ from http import HTTPStatus
 from typing import final
 
 from prefill_router.client import provider_keys
-from prefill_router.gateway.proxy.attempt import (
-    HARMLESS,
-    OpenResponse,
-    TargetRefusal,
-    stream_error_end,
-)
-from prefill_router.gateway.proxy.call import (
-    BrokenResponseError,
+from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router.gateway.proxy.circuit_breakers import Breakers, BreakerState
+from prefill_router.gateway.proxy.connections import (
     ClientConnection,
-    ClientGoneError,
-    ForwardRequest,
-    Header,
     Receive,
     ResponseStream,
     Send,
 )
-from prefill_router.gateway.proxy.circuit_breakers import Breakers, BreakerState
 from prefill_router.gateway.proxy.failover import (
     CallAttempts,
     ForwardContext,
-    cut_event,
+    OpenResponse,
     find_answer,
-    no_answer_error,
 )
+from prefill_router.gateway.proxy.failures import (
+    HARMLESS,
+    TargetRefusal,
+    cut_event,
+    no_answer_error,
+    stream_error_end,
+)
+from prefill_router.gateway.proxy.passthrough import PassthroughStream
 from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
-from prefill_router.gateway.proxy.stream_observer import PassthroughStream, StreamObserver
-from prefill_router.gateway.records import AttemptEnd, RequestOutcome
+from prefill_router.gateway.proxy.response_metadata import StreamObserver
+from prefill_router.gateway.records import AttemptEnd, ForwardRequest, Header, RequestOutcome
 from prefill_router.gateway.settings import FailureSettings
 from prefill_router.gateway.types import OutcomeKind
 from prefill_router.targets import Pool

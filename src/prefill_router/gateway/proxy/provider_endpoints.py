@@ -1,80 +1,56 @@
 """The way to each target: its provider's connections, its paths, and the headers that it needs.
 
-Where the environment names a proxy for a provider, its calls go by way of that, by httpx2.
+Idle connections are used again, the latest first. Where the environment names a proxy for a
+provider, its calls go by way of that.
 """
 
 import asyncio
-import urllib.request
-from collections.abc import AsyncIterator, Mapping
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
 from typing import final
 from urllib.parse import unquote_to_bytes
 
 import httpx2
 
-from prefill_router.client import NO_KEY, is_loopback
+from prefill_router.client import NO_KEY
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.proxy.call import (
-    BrokenResponseError,
+from prefill_router.gateway.errors import BrokenResponseError
+from prefill_router.gateway.proxy.connections import (
     ClientConnection,
-    ForwardRequest,
-    Header,
+    ProviderConnection,
     ResponseStream,
 )
-from prefill_router.gateway.proxy.connections import ConnectionPool
-from prefill_router.gateway.records import AttemptEnd
+from prefill_router.gateway.proxy.proxied_connections import ProxiedConnections, wants_proxy
+from prefill_router.gateway.records import ForwardRequest, Header
 from prefill_router.gateway.settings import FailureSettings
 from prefill_router.targets import Endpoint, Provider
 
-_IDLE_SECONDS = 3.0  # as in `connections`
-
-
-def wants_proxy(url: httpx2.URL) -> bool:
-    """Whether the environment names a proxy for this URL (`HTTPS_PROXY`, `NO_PROXY`, ...).
-
-    What this machine serves is never asked by way of one, which would read what is meant for it.
-    """
-    if is_loopback(url.host):
-        return False
-    named = urllib.request.getproxies()
-    if not (named.get(url.scheme) or named.get("all")):
-        return False
-    return not urllib.request.proxy_bypass(url.host)
+_NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}
+"""The end of headers that no body follows (RFC 9110, 8.6)."""
+_IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
 
 
 @final
-class ProxiedConnections:
-    """Calls one provider through a proxy.
+class ConnectionPool:
+    """Calls one provider without a proxy. As many connections are open as calls are under way.
 
     Args:
         url: The provider's.
         connect_seconds: A connection that takes longer has failed.
-
-    Raises:
-        ConfigError: The environment's proxies or certificates are unfit.
+        context: For TLS; None where the URL asks for none.
     """
 
-    def __init__(self, url: httpx2.URL, *, connect_seconds: float) -> None:
-        self._url = url
-        try:
-            self._client = httpx2.AsyncClient(
-                limits=httpx2.Limits(
-                    max_connections=None,
-                    max_keepalive_connections=None,
-                    keepalive_expiry=_IDLE_SECONDS,
-                ),
-                timeout=httpx2.Timeout(None, connect=connect_seconds),
-                # what one client's answer sets would go with the next one's request
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-            )
-        except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # which may quote a key
-            raise ConfigError(
-                "targets can't be asked by way of the proxies or certificates that the environment "
-                "names; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) and "
-                "SSL_CERT_FILE"
-            ) from None
-        self._calls: set[asyncio.Task[None]] = set()
-        self._closing: asyncio.Task[None] | None = None
+    def __init__(
+        self, url: httpx2.URL, *, connect_seconds: float, context: ssl.SSLContext | None
+    ) -> None:
+        self._host = url.raw_host.decode()
+        self._port = url.port or (443 if context else 80)
+        self._place = url.netloc
+        self._context, self._connect_seconds = context, connect_seconds
+        self._idle: deque[tuple[float, ProviderConnection]] = deque()
+        self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def call(
@@ -87,65 +63,98 @@ class ProxiedConnections:
         client: ClientConnection,
         fresh: bool,
     ) -> ResponseStream:
-        """As `ConnectionPool.call`; what fails on the way is told by the arrival."""
-        del client, fresh
-        length = [(b"content-length", b"%d" % len(body))] if body else []
-        request = self._client.build_request(
-            method.decode(),
-            self._url.copy_with(raw_path=path),
-            headers=[*headers, *length],
-            content=_once([body]) if body else None,
-        )
-        may_read = asyncio.Event()
-        may_read.set()
-        arrival = ResponseStream(
-            stop=lambda: task.cancel(),
-            pause=lambda on: may_read.clear() if on else may_read.set(),
-        )
-        task = asyncio.get_running_loop().create_task(self._pass_on(request, arrival, may_read))
-        self._calls.add(task)
-        task.add_done_callback(self._over)
-        return arrival
+        """Send a request, and return its reply, which then arrives.
+
+        Args:
+            method: Of HTTP.
+            path: Of the URL, with its query.
+            headers: All but `host` and `content-length`.
+            body: What is sent.
+            client: Who asks; connecting ends when it leaves.
+            fresh: Whether a new connection is to be used.
+
+        Raises:
+            BrokenResponseError: There is no connection.
+            ClientGoneError: The client has left.
+        """
+        connection = None if fresh else self._take()
+        if connection is None:
+            connection = await self._connect(client)
+        lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (method, path, self._place)]
+        lines += [b"%b: %b" % header for header in headers]
+        lines.append(b"content-length: %d\r\n\r\n" % len(body) if body else _NO_BODY[method])
+        return connection.ask(b"\r\n".join(lines), body)
 
     async def close(self) -> None:
-        """Close what is idle, and the rest once the calls under way have ended."""
+        """Close what is idle, now and from now on; calls under way go on."""
         self._closed = True
-        if not self._calls:
-            await self._client.aclose()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        while self._idle:
+            self._idle.pop()[1].leave()
 
-    async def _pass_on(
-        self, request: httpx2.Request, arrival: ResponseStream, may_read: asyncio.Event
-    ) -> None:
+    def _take(self) -> ProviderConnection | None:
+        while self._idle:
+            _, connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    async def _connect(self, client: ClientConnection) -> ProviderConnection:
+        client.check()  # else what is begun here would be nobody's
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._reach())
+        late = loop.call_later(self._connect_seconds, task.cancel)
+        client.stop_with(task.cancel)
         try:
-            response = await self._client.send(request, stream=True)
-            try:
-                headers = [(name.lower(), value) for name, value in response.headers.raw]
-                arrival.begin(response.status_code, headers)
-                async for piece in response.aiter_raw():
-                    arrival.put(piece)
-                    await may_read.wait()
-                arrival.end()
-            finally:
-                await response.aclose()
-        except httpx2.HTTPError as error:
-            arrival.fail(_end_of(error, started=bool(arrival.status)))
-        except (ValueError, httpx2.StreamError, httpx2.InvalidURL):
-            arrival.fail("malformed")
+            return await task
+        except (OSError, ValueError):  # no such name, nobody listens, no certificate that holds
+            raise BrokenResponseError("connect") from None
+        except asyncio.CancelledError:
+            check_not_cancelled()
+            client.check()
+            raise BrokenResponseError("connect") from None
+        finally:
+            late.cancel()
+            client.stop_with(None)
 
-    def _over(self, task: "asyncio.Task[None]") -> None:
-        self._calls.discard(task)
-        if self._closed and not self._calls:
-            self._closing = asyncio.get_running_loop().create_task(self._client.aclose())
+    async def _reach(self) -> ProviderConnection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: ProviderConnection(freed=self._keep),
+            self._host,
+            self._port,
+            ssl=self._context,
+        )
+        return connection
+
+    def _keep(self, connection: ProviderConnection) -> None:
+        if self._closed:
+            connection.leave()
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.append((loop.time() + _IDLE_SECONDS, connection))
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what has been idle for long; the longest idle stand first."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._idle and (self._idle[0][0] <= now or not self._idle[0][1].is_open):
+            self._idle.popleft()[1].leave()
+        again = bool(self._idle)
+        self._sweeper = loop.call_at(self._idle[0][0], self._sweep) if again else None
 
 
-async def _once(held: list[bytes]) -> AsyncIterator[bytes]:
-    """A body that goes with its sending, since what was sent lives as long as the answer."""
-    yield held.pop()
+def check_not_cancelled() -> None:
+    """Go on with a cancellation, where it is the present task that was cancelled.
 
-
-def _end_of(error: httpx2.HTTPError, *, started: bool) -> AttemptEnd:
-    unreached = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError)
-    return "connect" if isinstance(error, unreached) and not started else "broken_off"
+    Raises:
+        CancelledError: It was, and not something that it waited for.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 _PATHS: dict[Endpoint, bytes] = {
@@ -227,7 +236,7 @@ class ProviderEndpoint:
             self._limit(arrival, stream=call.stream)
             answers = False
             try:
-                client.stop_with(arrival.leave)
+                client.stop_with(partial(arrival.fail, "disconnected"))
                 await arrival.head()
                 answers = True
             except BrokenResponseError as error:

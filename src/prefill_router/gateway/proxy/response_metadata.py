@@ -1,4 +1,8 @@
-"""What is read of an answer in passing: its id, its token counts, its tool calls, its error."""
+"""What is read of an answer in passing: its id, its token counts, its tool calls, its error.
+
+Of a stream of server-sent events only whole lines are handed on, as they came: half a line is of no
+use to anyone, and behind one no error event could follow.
+"""
 
 import json
 import re
@@ -7,6 +11,8 @@ from dataclasses import replace
 from typing import Any, TypeGuard, final
 
 from prefill_router.client import ErrorBody, Usage, read_error, read_usage
+from prefill_router.client.keys import forms_of_key, without_key
+from prefill_router.gateway.errors import BrokenResponseError
 from prefill_router.targets import Endpoint
 
 _BYTES_PER_TOKEN = 4
@@ -208,3 +214,169 @@ def parsed(data: bytes) -> dict[str, Any] | None:
 def _objects(value: object) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, Mapping))
+
+
+_LONGEST = 2**26  # bytes of a line; pictures come in one
+_MOST_HELD = 2**20  # bytes of an object over several lines; nobody reads a longer one
+_DONE = b"[DONE]"
+_CHUNKS = re.compile(  # the last part begins nowhere but at the start: else its time is squared
+    rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"|"error"'
+    rb'|\A(?>.*?"tool_calls").*?"id"\s*:\s*"',
+    re.DOTALL,
+)
+_TELLING: dict[Endpoint, re.Pattern[bytes]] = {
+    "responses": re.compile(
+        rb'"type"\s*:\s*"(?:response\.(?:created|completed|incomplete|failed|cancelled'
+        rb'|output_item\.added)|error)"'
+    ),
+    "messages": re.compile(
+        rb'"type"\s*:\s*"(?:message_start|message_delta|message_stop|content_block_start|error)"'
+    ),
+}
+SEQUENCE_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
+
+
+class WholeLines:
+    """Cuts a stream behind the end of a line; the rest waits for its own end."""
+
+    def __init__(self) -> None:
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
+
+    def _cut(self, piece: bytes) -> bytes:
+        cut = piece.rfind(b"\n") + 1
+        whole = piece[:cut]
+        if cut and self._tail:
+            whole = b"".join((*self._tail, whole))
+            self._tail, self._tail_bytes = [], 0
+        if cut < len(piece):
+            self._tail.append(piece[cut:])
+            self._tail_bytes += len(piece) - cut
+            if self._tail_bytes > _LONGEST:
+                raise BrokenResponseError("malformed")
+        return whole
+
+    def _rest(self) -> bytes:
+        rest, self._tail = b"".join(self._tail), []
+        return rest
+
+
+@final
+class StreamObserver(WholeLines):
+    """Looks at one stream.
+
+    Args:
+        endpoint: What was asked.
+        leave_out_usage: Whether the event that only tells token counts isn't handed on.
+        secret: The target's key.
+
+    Attributes:
+        facts: What was seen.
+        is_open: Whether an event has come that is no error.
+        is_malformed: Whether the first event was none that can be read.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, *, leave_out_usage: bool, secret: str | None = None
+    ) -> None:
+        super().__init__()
+        self.facts = ResponseMetadata(endpoint, secret=secret)
+        self._key_forms = forms_of_key(secret)
+        self.is_open = self.is_malformed = False
+        self._telling = _TELLING.get(endpoint, _CHUNKS)
+        self._leaves_out = leave_out_usage
+        self._event = self._last = b""
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._lines = 0  # of the present event
+        self._swallows = False
+
+    @property
+    def sequence_number(self) -> int:
+        """The number that the next event of a Responses stream would have."""
+        found = SEQUENCE_NUMBER.search(self._last)
+        return int(found[1]) + 1 if found else 0
+
+    def feed(self, piece: bytes) -> bytes:
+        """What to hand on, now that this has come.
+
+        Raises:
+            BrokenResponseError: A line has no end.
+        """
+        whole = self._cut(piece)
+        if not whole:
+            return b""
+        lines = whole.split(b"\n")
+        lines.pop()
+        if self._swallows or (self._leaves_out and b'"usage"' in whole):
+            whole = b"".join(line + b"\n" for line in lines if not self._is_left_out(line))
+        else:
+            for line in lines:
+                self._line(line)
+        return without_key(whole, self._key_forms)
+
+    def close(self) -> bytes:
+        """What is left to hand on where the stream has ended as streams do."""
+        rest = self._rest()
+        left_out = self._is_left_out(rest)
+        self._line(b"")
+        return b"" if left_out else without_key(rest, self._key_forms)
+
+    def _is_left_out(self, line: bytes) -> bool:
+        if self._swallows:
+            self._swallows = False
+            if line in (b"", b"\r"):
+                self._line(line)
+                return True
+        alone = self._lines == 0
+        left_out = self._line(line) and self._leaves_out
+        self._swallows = left_out and alone
+        return left_out
+
+    def _line(self, line: bytes) -> bool:
+        """Look at a line; whether it only tells token counts."""
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        if not line:
+            self._end()
+            return False
+        self._lines += 1
+        if line.startswith(b"data:"):
+            return self._data(line[5:].strip())
+        if line.startswith(b"event:"):
+            self._event = line[6:].strip()
+        return False
+
+    def _end(self) -> None:
+        """A blank line: the event is over."""
+        if self._held:
+            self._take(b"\n".join(self._held))
+            self._held = []
+            self.is_malformed |= not self.is_open and self.facts.error is None
+        self._event, self._lines = b"", 0
+
+    def _data(self, data: bytes) -> bool:
+        if self._held:  # an object over several lines
+            self._held.append(data)
+            self._held_bytes += len(data) + 1
+            if self._held_bytes > _MOST_HELD:
+                self._held = []
+            return False
+        if data == _DONE:
+            self.facts.done = True
+            return False
+        self._last = data
+        self.facts.count_event(data)
+        if self.is_open and self._event != b"error" and not self._telling.search(data):
+            return False
+        return self._take(data, hold=True)
+
+    def _take(self, data: bytes, *, hold: bool = False) -> bool:
+        value = parsed(data)
+        if value is None:
+            self._held = [data] if hold else []
+            self._held_bytes = len(data)
+            return False
+        only_counts = self.facts.take(value, named=self._event)
+        self.is_open |= self.facts.error is None
+        return only_counts

@@ -1,0 +1,135 @@
+"""Calls of a provider by way of a proxy that the environment names, by httpx2."""
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import final
+
+import httpx2
+
+from prefill_router.client import is_loopback
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.proxy.connections import ClientConnection, ResponseStream
+from prefill_router.gateway.records import AttemptEnd, Header
+
+_IDLE_SECONDS = 3.0  # as of connections without a proxy
+
+
+def wants_proxy(url: httpx2.URL) -> bool:
+    """Whether the environment names a proxy for this URL (`HTTPS_PROXY`, `NO_PROXY`, ...).
+
+    What this machine serves is never asked by way of one, which would read what is meant for it.
+    """
+    if is_loopback(url.host):
+        return False
+    named = urllib.request.getproxies()
+    if not (named.get(url.scheme) or named.get("all")):
+        return False
+    return not urllib.request.proxy_bypass(url.host)
+
+
+@final
+class ProxiedConnections:
+    """Calls one provider through a proxy.
+
+    Args:
+        url: The provider's.
+        connect_seconds: A connection that takes longer has failed.
+
+    Raises:
+        ConfigError: The environment's proxies or certificates are unfit.
+    """
+
+    def __init__(self, url: httpx2.URL, *, connect_seconds: float) -> None:
+        self._url = url
+        try:
+            self._client = httpx2.AsyncClient(
+                limits=httpx2.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=None,
+                    keepalive_expiry=_IDLE_SECONDS,
+                ),
+                timeout=httpx2.Timeout(None, connect=connect_seconds),
+                # what one client's answer sets would go with the next one's request
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            )
+        except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # which may quote a key
+            raise ConfigError(
+                "targets can't be asked by way of the proxies or certificates that the environment "
+                "names; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) and "
+                "SSL_CERT_FILE"
+            ) from None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def call(
+        self,
+        method: bytes,
+        path: bytes,
+        headers: list[Header],
+        body: bytes,
+        *,
+        client: ClientConnection,
+        fresh: bool,
+    ) -> ResponseStream:
+        """As `ConnectionPool.call`; what fails on the way is told by the arrival."""
+        del client, fresh
+        length = [(b"content-length", b"%d" % len(body))] if body else []
+        request = self._client.build_request(
+            method.decode(),
+            self._url.copy_with(raw_path=path),
+            headers=[*headers, *length],
+            content=_once([body]) if body else None,
+        )
+        may_read = asyncio.Event()
+        may_read.set()
+        arrival = ResponseStream(
+            stop=lambda: task.cancel(),
+            pause=lambda on: may_read.clear() if on else may_read.set(),
+        )
+        task = asyncio.get_running_loop().create_task(self._pass_on(request, arrival, may_read))
+        self._calls.add(task)
+        task.add_done_callback(self._over)
+        return arrival
+
+    async def close(self) -> None:
+        """Close what is idle, and the rest once the calls under way have ended."""
+        self._closed = True
+        if not self._calls:
+            await self._client.aclose()
+
+    async def _pass_on(
+        self, request: httpx2.Request, arrival: ResponseStream, may_read: asyncio.Event
+    ) -> None:
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                headers = [(name.lower(), value) for name, value in response.headers.raw]
+                arrival.begin(response.status_code, headers)
+                async for piece in response.aiter_raw():
+                    arrival.put(piece)
+                    await may_read.wait()
+                arrival.end()
+            finally:
+                await response.aclose()
+        except httpx2.HTTPError as error:
+            arrival.fail(_end_of(error, started=bool(arrival.status)))
+        except (ValueError, httpx2.StreamError, httpx2.InvalidURL):
+            arrival.fail("malformed")
+
+    def _over(self, task: "asyncio.Task[None]") -> None:
+        self._calls.discard(task)
+        if self._closed and not self._calls:
+            self._closing = asyncio.get_running_loop().create_task(self._client.aclose())
+
+
+async def _once(held: list[bytes]) -> AsyncIterator[bytes]:
+    """A body that goes with its sending, since what was sent lives as long as the answer."""
+    yield held.pop()
+
+
+def _end_of(error: httpx2.HTTPError, *, started: bool) -> AttemptEnd:
+    unreached = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError)
+    return "connect" if isinstance(error, unreached) and not started else "broken_off"
