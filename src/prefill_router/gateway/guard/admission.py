@@ -4,18 +4,19 @@ Some paths need a key, and some an admin's. Of a body so much is read, in so muc
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal, final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.guard.client_keys import ClientKey, ClientKeys
-from prefill_router.gateway.guard.error_replies import GuardedSend, send_refusal
-from prefill_router.gateway.guard.limits import BodyBudget, BodyReservation, KeyLimits, RequestSlots
-from prefill_router.gateway.guard.request_head import (
+from prefill_router.gateway.guard.checks import (
+    BodyBudget,
+    BodyReservation,
     Head,
     HostNames,
+    KeyLimits,
+    RequestSlots,
     check_content,
     check_host,
     check_site,
@@ -23,6 +24,8 @@ from prefill_router.gateway.guard.request_head import (
     read_head,
     too_long,
 )
+from prefill_router.gateway.guard.client_keys import ClientKey, ClientKeys
+from prefill_router.gateway.guard.error_replies import send_refusal
 from prefill_router.gateway.settings import LimitSettings, ListenSettings
 
 KEY = "prefill_router.key"
@@ -38,8 +41,49 @@ Refused = Callable[[RefusalError, str | None], None]
 """Told of a refusal, and the address that it goes to; None where that isn't known."""
 
 
-def _ignore(refusal: RefusalError, address: str | None) -> None:
-    pass
+PAGE_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        b"connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Of every reply but those of `/v1`."""
+_PAGE_NAMES = frozenset(name for name, _ in PAGE_HEADERS)
+_CORS = b"access-control-"
+
+
+@final
+class GuardedSend:
+    """A `send` that minds the headers: no CORS ever, whatever a target said.
+
+    Args:
+        send: The server's own.
+        of_page: Whether the headers of the page are added.
+    """
+
+    __slots__ = ("_of_page", "_send", "started")
+
+    def __init__(self, send: Send, *, of_page: bool) -> None:
+        self._send = send
+        self._of_page = of_page
+        self.started = False
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        """Send a message of ASGI."""
+        if not self.started and message["type"] == "http.response.start":
+            self.started = True
+            headers = [h for h in message.get("headers", ()) if not h[0].startswith(_CORS)]
+            if self._of_page:
+                headers = [h for h in headers if h[0] not in _PAGE_NAMES]
+                headers.extend(PAGE_HEADERS)
+            message["headers"] = headers
+        return self._send(message)
 
 
 @final
@@ -71,7 +115,7 @@ class Guard:
         key_limits: KeyLimits | None = None,
         room: BodyBudget | None = None,
         body_seconds: float = _BODY_SECONDS,
-        refused: Refused = _ignore,
+        refused: Refused = lambda *_: None,
     ) -> None:
         self._app = app
         self._key_limits = key_limits or KeyLimits()
@@ -93,8 +137,11 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http":
-            await self._pass_other(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # WebSockets: none is served
+            await send({"type": "websocket.close", "code": 1000})
             return
         path = scope["path"]
         reply = GuardedSend(send, of_page=not path.startswith("/v1/"))
@@ -187,12 +234,6 @@ class Guard:
                 code="admin_key_needed",
             )
         return key
-
-    async def _pass_other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        else:  # WebSockets: none is served
-            await send({"type": "websocket.close", "code": 1000})
 
 
 def address_of(scope: Scope) -> str | None:

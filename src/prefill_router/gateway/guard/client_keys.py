@@ -36,7 +36,9 @@ from pydantic import (
 )
 
 from prefill_router import files
+from prefill_router.client import is_loopback
 from prefill_router.errors import ConfigError
+from prefill_router.gateway.settings import BudgetSettings, ListenSettings
 from prefill_router.yaml_files import read_yaml
 
 _Rate = Annotated[StrictInt, Field(ge=1, le=10_000_000)]
@@ -165,6 +167,41 @@ class ClientKeys:
     def _known(self, key: bytes) -> ClientKey | None:
         found = self._by_digest.get(sha256(key).digest())
         return None if found is None or self._clock() >= found[1] else found[0]
+
+
+def key_budgets(keys: Iterable[ClientKey]) -> tuple[BudgetSettings, ...]:
+    """The budgets that keys say: what is asked once all is spent is refused."""
+    found = []
+    for key in keys:
+        if key.dollars_per_hour is not None:
+            found.append(
+                BudgetSettings(dollars=key.dollars_per_hour, per="hour", key=key.name, stop=True)
+            )
+        if key.dollars_per_day is not None:
+            found.append(
+                BudgetSettings(dollars=key.dollars_per_day, per="day", key=key.name, stop=True)
+            )
+    return tuple(found)
+
+
+def check_listen(listen: ListenSettings, keys: ClientKeys | None) -> None:
+    """Check that whoever can reach the gateway must bear a key, or is on this machine.
+
+    Raises:
+        ConfigError: It would listen on other addresses than loopback, and asks for no keys; or a
+            name in `hosts` is none.
+    """
+    if keys is None and not is_loopback(listen.host):
+        raise ConfigError(
+            f"listen.host is {listen.host!r}, which others can reach, and there are no keys; make "
+            "one with `prefill-router key new NAME --file keys.yaml` and set keys to that file, or "
+            "listen on 127.0.0.1"
+        )
+    wrong = [name for name in listen.hosts if not name or set(name) & set("/*@ ") or "://" in name]
+    if wrong:
+        raise ConfigError(
+            f"listen.hosts has {wrong}; name hosts as clients call them, such as gateway.example"
+        )
 
 
 def repeated_keys(rows: Iterable[Any]) -> list[str]:

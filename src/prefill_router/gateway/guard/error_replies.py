@@ -1,65 +1,16 @@
-"""What goes back to clients where a request isn't answered: refusals, errors, unknown paths; JSON.
-
-And the headers that every reply has or lacks.
-"""
+"""What goes back to clients where a request isn't answered: refusals and errors, as JSON."""
 
 import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, final
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Send
+from starlette.types import Send
 
 from prefill_router.gateway.errors import RefusalError
-
-Header = tuple[bytes, bytes]
-
-PAGE_HEADERS: tuple[Header, ...] = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        b"connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-"""Of every reply but those of `/v1`."""
-_PAGE_NAMES = frozenset(name for name, _ in PAGE_HEADERS)
-_CORS = b"access-control-"
-
-
-@final
-class GuardedSend:
-    """A `send` that minds the headers: no CORS ever, whatever a target said.
-
-    Args:
-        send: The server's own.
-        of_page: Whether the headers of the page are added.
-    """
-
-    __slots__ = ("_of_page", "_send", "started")
-
-    def __init__(self, send: Send, *, of_page: bool) -> None:
-        self._send = send
-        self._of_page = of_page
-        self.started = False
-
-    def __call__(self, message: Message) -> Awaitable[None]:
-        """Send a message of ASGI."""
-        if not self.started and message["type"] == "http.response.start":
-            self.started = True
-            headers = [h for h in message.get("headers", ()) if not h[0].startswith(_CORS)]
-            if self._of_page:
-                headers = [h for h in headers if h[0] not in _PAGE_NAMES]
-                headers.extend(PAGE_HEADERS)
-            message["headers"] = headers
-        return self._send(message)
 
 
 def refusal_body(refusal: RefusalError, *, path: str) -> bytes:
@@ -89,7 +40,7 @@ def error_handlers() -> dict[int | type[Exception], Handler]:
 
     The reply to what isn't foreseen tells nothing but that; the log has the rest.
     """
-    return {HTTPException: _of_starlette, RefusalError: _of_gateway, Exception: _unforeseen}
+    return {HTTPException: _of_starlette, RefusalError: _reply, Exception: _unforeseen}
 
 
 async def _of_starlette(request: Request, error: HTTPException) -> Response:
@@ -103,7 +54,7 @@ async def _of_starlette(request: Request, error: HTTPException) -> Response:
     text = told.get(error.status_code, HTTPStatus(error.status_code).phrase)
     code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
     refusal = RefusalError(text, status=error.status_code, code=code, headers=headers)
-    return _reply(request, refusal)
+    return await _reply(request, refusal)
 
 
 def _allowed(methods: str) -> str:
@@ -127,18 +78,14 @@ def _nearest(request: Request) -> str:
     return ""
 
 
-async def _of_gateway(request: Request, error: RefusalError) -> Response:
-    return _reply(request, error)
-
-
 async def _unforeseen(request: Request, error: Exception) -> Response:  # noqa: ARG001
     refusal = RefusalError(
         "the gateway failed; its log says how", status=500, kind="server_error", code="internal"
     )
-    return _reply(request, refusal)
+    return await _reply(request, refusal)
 
 
-def _reply(request: Request, refusal: RefusalError) -> Response:
+async def _reply(request: Request, refusal: RefusalError) -> Response:
     return Response(
         refusal_body(refusal, path=request.url.path),
         status_code=refusal.status,
