@@ -10,7 +10,7 @@ from deciding_world import THREE, ask, forecast, parts, target, world
 from hypothesis import given, settings, strategies as st
 
 from prefill_router.gateway.decide import Decider, RoutingRequest
-from prefill_router.gateway.decide.eligibility import RESERVE_TOKENS
+from prefill_router.gateway.decide.candidates import RESERVE_TOKENS
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.records import RoutingDecision
 from prefill_router.targets import ABILITIES, ENDPOINTS, Target

@@ -1,7 +1,7 @@
 """The decision: which targets may answer a request, which of them does, and why.
 
-routing_request    what is known of a request: what it asks for, its costs, its forecast
-eligibility        which targets may answer, and what a client is told where none may
+candidates         which targets may answer, and what each would cost
+refusals           what a client is told where none may
 affinity           who holds a conversation, a tool loop or a stored response
 budgets            how spending lowers the trade-off
 selection          the free choice: policy, fallback, routed share, cost of a switch
@@ -17,14 +17,10 @@ from prefill_router.gateway.decide.affinity import (
     session_name,
 )
 from prefill_router.gateway.decide.budgets import Allowance, Budgets, BudgetState, SteadyClock
-from prefill_router.gateway.decide.decider import Decider, RouterParts
-from prefill_router.gateway.decide.routing_request import (
-    CostScores,
-    RequestCosts,
-    RequestEstimate,
-    RoutingRequest,
-)
+from prefill_router.gateway.decide.candidates import CostScores, RequestCosts, RequestEstimate
+from prefill_router.gateway.decide.decider import Decider, OpenDecision, RouterParts
 from prefill_router.gateway.decide.selection import TargetChooser, decision_id
+from prefill_router.gateway.records import RoutingRequest
 
 __all__ = [
     "Allowance",
@@ -32,6 +28,7 @@ __all__ = [
     "Budgets",
     "CostScores",
     "Decider",
+    "OpenDecision",
     "RequestCosts",
     "RequestEstimate",
     "ResponseOwners",

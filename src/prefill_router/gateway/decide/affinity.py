@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, final
 
 from prefill_router.data import Message
-from prefill_router.gateway.decide.eligibility import (
-    Candidates,
-    Exclusion,
+from prefill_router.gateway.decide.candidates import Candidates, Exclusion
+from prefill_router.gateway.decide.refusals import (
     no_eligible_target,
     response_lost,
     response_of_another,
@@ -23,7 +22,7 @@ from prefill_router.gateway.decide.eligibility import (
     stored_unknown,
     unknown_response,
 )
-from prefill_router.gateway.decide.routing_request import RoutingRequest
+from prefill_router.gateway.records import RoutingRequest
 from prefill_router.gateway.settings import SessionSettings
 from prefill_router.gateway.types import Reason
 from prefill_router.targets import Pool
@@ -203,7 +202,9 @@ class Sessions:
         """
         if session is not None:
             self._seats.put(session, SessionState(target, tokens, at))
-            self._forget(at)
+            oldest = next(iter(self._seats.entries))  # for one that comes, a forgotten one goes
+            if at - self._seats.entries[oldest].at > self._settings.seconds:
+                del self._seats.entries[oldest]
         for call in tool_calls[:_MOST_CALLS]:
             if len(call) <= _LONGEST_ID:
                 self._loose_calls.put((key, call), target)
@@ -224,17 +225,6 @@ class Sessions:
                 response_id=response_id,
                 key=key,
             )
-
-    def _forget(self, at: float) -> None:
-        """Drop the oldest conversation, if it is forgotten: for one that comes, one goes."""
-        oldest = next(iter(self._seats.entries))
-        if at - self._seats.entries[oldest].at > self._settings.seconds:
-            del self._seats.entries[oldest]
-
-
-def without_tools(question: RoutingRequest) -> RoutingRequest:
-    """The same for who called the tools: that it can, whatever the pool file says, is seen."""
-    return replace(question, needs=question.needs - {"tools"})
 
 
 @final
@@ -276,7 +266,7 @@ class Affinity:
         """
         if question.previous_response_id is not None:
             return self._keeper(question, question.previous_response_id, cannot), "stored"
-        caller = self._caller(question, cannot) if question.in_tool_loop else None
+        caller = self.caller(question, cannot) if question.in_tool_loop else None
         return None if caller is None else (caller, "tool_loop")
 
     def _keeper(
@@ -295,7 +285,11 @@ class Affinity:
             raise unknown_response(serving)
         return serving[0]
 
-    def _caller(self, question: RoutingRequest, cannot: Mapping[str, Exclusion]) -> str | None:
+    def caller(self, question: RoutingRequest, cannot: Mapping[str, Exclusion]) -> str | None:
+        """Who called the tools whose results a request brings, if it can go on; None for nobody.
+
+        That it can be called with tools, whatever the pool file says, was seen.
+        """
         caller = self._sessions.caller(
             question.tool_call_ids, session=question.session, key=question.key
         )
@@ -303,7 +297,8 @@ class Affinity:
             seat = self._sessions.seat(question.session, question.at)
             caller = None if seat is None else seat.target
         elif caller in cannot and cannot[caller].obstacle == "need":
-            cannot = self._candidates.cannot(without_tools(question), 0)
+            without = replace(question, needs=question.needs - {"tools"})
+            cannot = self._candidates.cannot(without, 0)
         return caller if caller in self._names and caller not in cannot else None
 
 

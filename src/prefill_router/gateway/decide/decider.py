@@ -6,28 +6,27 @@ that holds the conversation, unless a switch pays; and else the policy's winner,
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.decide.affinity import Affinity, Sessions
-from prefill_router.gateway.decide.budgets import Allowance, Budgets
-from prefill_router.gateway.decide.eligibility import (
+from prefill_router.gateway.decide.budgets import Budgets
+from prefill_router.gateway.decide.candidates import (
     Candidates,
     Exclusion,
+    PerTarget,
+    RequestCosts,
+    RequestEstimate,
+    request_estimate,
+    request_tokens,
+)
+from prefill_router.gateway.decide.refusals import (
     named_cannot,
     no_eligible_target,
     several_embeddings,
     unknown_target,
-)
-from prefill_router.gateway.decide.routing_request import (
-    PerTarget,
-    RequestCosts,
-    RequestEstimate,
-    RoutingRequest,
-    request_estimate,
-    request_tokens,
 )
 from prefill_router.gateway.decide.selection import (
     TargetChoice,
@@ -36,7 +35,7 @@ from prefill_router.gateway.decide.selection import (
     decision_id,
 )
 from prefill_router.gateway.decide.unrouted_targets import UnroutedTargets
-from prefill_router.gateway.records import RequestOutcome, RoutingDecision
+from prefill_router.gateway.records import RequestOutcome, RoutingDecision, RoutingRequest
 from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.gateway.types import FallbackReason, Reason
 from prefill_router.policy import Policy
@@ -64,6 +63,23 @@ class RouterParts(Protocol):
     @property
     def reference_accuracy(self) -> PerTarget | None:
         """Every target's share of correct answers on the train rows; None where unknown."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OpenDecision:
+    """A request whose decision has begun.
+
+    Attributes:
+        question: The request.
+        barred: The targets that can't answer it however short it is.
+        needs_forecast: Whether a forecast would matter: not where a name, a tool loop or a rule
+            settles it.
+    """
+
+    question: RoutingRequest
+    barred: Mapping[str, Exclusion]
+    needs_forecast: bool
 
 
 @final
@@ -102,7 +118,8 @@ class Decider:
         self._routing = settings.routing
         self._costs = RequestCosts(router.costs)
         self._candidates = Candidates(router.pool)
-        self._others = UnroutedTargets(router.pool if pool is None else pool, self._names, sessions)
+        others = [] if pool is None else [n for n in pool.names if n not in self._names]
+        self._others = UnroutedTargets(pool.select(others), sessions) if pool and others else None
         self._holders = Affinity(self._names, self._candidates, sessions)
         self._chooser = TargetChooser(
             self._names,
@@ -117,51 +134,81 @@ class Decider:
         self._breaker_open = breaker_open
         self._told = told
 
-    def needs_forecast(self, question: RoutingRequest) -> bool:
-        """Whether a forecast would matter: not where a name, a tool loop or a rule settles it."""
-        if question.named or question.previous_response_id or question.endpoint == "embeddings":
-            return False
-        if self._others.settles(question):
-            return False
-        cannot = self._candidates.cannot(question, request_tokens(question, None))
+    def begin(self, question: RoutingRequest) -> OpenDecision:
+        """Look at what doesn't depend on a forecast; `finish` of it must follow."""
+        barred = {} if question.named else self._candidates.barred(question)
+        needs_forecast = (
+            not question.named
+            and not question.previous_response_id
+            and question.endpoint != "embeddings"
+            and (self._others is None or self._others.settled(question) is None)
+            and self._has_choice(question, barred)
+        )
+        return OpenDecision(question=question, barred=barred, needs_forecast=needs_forecast)
+
+    def _has_choice(self, question: RoutingRequest, barred: Mapping[str, Exclusion]) -> bool:
+        tokens = request_tokens(question, None)
+        cannot = self._candidates.cannot(question, tokens, barred=barred)
         if self._holders.holder(question, cannot) is not None:
             return False
         wanted = self._candidates.unwanted(question, None, cannot)  # a forecast tells costs too
         return len(self._candidates.left(wanted)) > 1
 
-    def decide(
-        self, question: RoutingRequest, forecast: Forecast | FallbackReason | None
+    def finish(
+        self, begun: OpenDecision, forecast: Forecast | FallbackReason | None
     ) -> RoutingDecision:
         """Choose the target for one request.
 
         Args:
-            question: The request.
-            forecast: What the router expects of it; why there is no forecast; or None where
-                `needs_forecast` says that none is needed.
+            begun: The request.
+            forecast: What the router expects of it; why there is no forecast; or None where none
+                is needed.
 
         Raises:
             RefusalError: No target may answer, or a budget is spent; it says what would do.
         """
+        question = begun.question
         self._holders.check_owner(question)
         decision = decision_id(question.at)
-        allowance = self._allowance(question)
-        other = self._others.choice(decision, question, allowance, asked=self._asked(question))
-        if other is not None:
-            return other
-        known = self._known(question, forecast)
+        asked = self._routing.lam if question.lam_asked is None else question.lam_asked
+        allowance = self._budgets.lam(asked, question.key, question.at)
+        if allowance.note is not None and self._told is not None:
+            self._told(allowance.note)
+        settled = None if self._others is None else self._others.settled(question)
+        if self._others is not None and settled is not None:
+            return self._others.choice(decision, question, allowance, asked=asked, settled=settled)
+        known = request_estimate(
+            question,
+            forecast,
+            costs=self._costs,
+            targets=len(self._names),
+            novelty=self._routing.novelty,
+        )
         if question.named is not None:
-            return self._choice(decision, question, known, self._named(question, known), None, {})
-        cannot = self._candidates.cannot(question, known.tokens)
+            chosen = self._named(question, known)
+            return self._choice(decision, question, known, chosen, {})
+        lams = (allowance.lam, asked)
+        cannot = self._candidates.cannot(question, known.tokens, barred=begun.barred)
         holder = self._holders.holder(question, cannot)
         if holder is not None:
             chosen = self._alone(*holder, known)
-            return self._choice(decision, question, known, chosen, allowance, cannot)
+            return self._choice(decision, question, known, chosen, cannot, lams)
         excluded = self._excluded(question, known, cannot)
         among = self._candidates.left(excluded)
         if forecast is None and len(among) > 1:
             known = replace(known, fallback="no_text")  # nobody read any
         chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
-        return self._choice(decision, question, known, chosen, allowance, excluded)
+        return self._choice(decision, question, known, chosen, excluded, lams)
+
+    def needs_forecast(self, question: RoutingRequest) -> bool:
+        """Whether a forecast would matter for a request."""
+        return self.begin(question).needs_forecast
+
+    def decide(
+        self, question: RoutingRequest, forecast: Forecast | FallbackReason | None
+    ) -> RoutingDecision:
+        """`begin` and `finish` at once."""
+        return self.finish(self.begin(question), forecast)
 
     def started(self, choice: RoutingDecision, *, key: str | None) -> None:
         """Set aside what the chosen target hardly costs more than, until `answered`.
@@ -211,33 +258,14 @@ class Decider:
             key=key,
         )
 
-    def _known(
-        self, question: RoutingRequest, forecast: Forecast | FallbackReason | None
-    ) -> RequestEstimate:
-        return request_estimate(
-            question,
-            forecast,
-            costs=self._costs,
-            targets=len(self._names),
-            novelty=self._routing.novelty,
-        )
-
     def _priced(self, cost: PerTarget) -> PerTarget | None:
         return cost if self._costs.known else None
-
-    def _asked(self, question: RoutingRequest) -> float:
-        return self._routing.lam if question.lam_asked is None else question.lam_asked
-
-    def _allowance(self, question: RoutingRequest) -> Allowance:
-        allowance = self._budgets.lam(self._asked(question), question.key, question.at)
-        if allowance.note is not None and self._told is not None:
-            self._told(allowance.note)
-        return allowance
 
     def _named(self, question: RoutingRequest, known: RequestEstimate) -> TargetChoice:
         name = question.named or ""
         if name not in self._names:
-            raise unknown_target(name, (*self._names, *self._others.names))
+            others = () if self._others is None else self._others.names
+            raise unknown_target(name, (*self._names, *others))
         why = self._candidates.unusable(question, self._priced(known.cost), name)
         if why is not None:
             raise named_cannot(question, name, why)
@@ -252,8 +280,9 @@ class Decider:
         wanted = self._candidates.unwanted(question, self._priced(known.high_cost), cannot)
         left = self._candidates.left(wanted)
         if question.endpoint == "embeddings":
-            serving = [*(self._names[k] for k in left), *self._others.serving(question)]
-            if len(serving) > len(left) or len(left) > 1:
+            others = [] if self._others is None else self._others.serving(question)
+            serving = [*(self._names[k] for k in left), *others]
+            if others or len(left) > 1:
                 raise several_embeddings(serving)
         if not left:
             raise no_eligible_target(question, wanted)
@@ -265,18 +294,20 @@ class Decider:
         question: RoutingRequest,
         known: RequestEstimate,
         chosen: TargetChoice,
-        allowance: Allowance | None,
         excluded: Mapping[str, Exclusion],
+        lams: tuple[float | None, float | None] = (None, None),
     ) -> RoutingDecision:
-        p = known.correctness
+        p, first = known.correctness, chosen.order[0]
+        high = chosen.cost[first] + known.high_cost[first] - known.cost[first]
+        less = {} if chosen.cost is known.cost else self._by_name(known.cost - chosen.cost)
         order = tuple(self._names[k] for k in chosen.order)
         return RoutingDecision(
             id=decision,
             order=order,
             reason=chosen.reason,
             fallback=known.fallback,
-            lam=None if allowance is None else allowance.lam,
-            lam_asked=None if allowance is None else self._asked(question),
+            lam=lams[0],
+            lam_asked=lams[1],
             correctness={} if p is None else self._by_name(p),
             estimated_cost=self._by_name(chosen.cost) if self._costs.known else {},
             excluded={n: why.words for n, why in excluded.items() if n not in order},
@@ -286,17 +317,9 @@ class Decider:
             session=question.session,
             tool_loop=question.in_tool_loop and len(chosen.order) == 1,
             opening=question.opening,
-            cached={} if chosen.cost is known.cost else self._cached(known, chosen),
-            high_cost=self._high_cost(known, chosen) if self._costs.known else None,
+            cached={name: dollars for name, dollars in less.items() if dollars},
+            high_cost=float(high) if self._costs.known else None,
         )
-
-    def _high_cost(self, known: RequestEstimate, chosen: TargetChoice) -> float:
-        first = chosen.order[0]
-        return float(chosen.cost[first] + known.high_cost[first] - known.cost[first])
-
-    def _cached(self, known: RequestEstimate, chosen: TargetChoice) -> dict[str, float]:
-        less = self._by_name(known.cost - chosen.cost)
-        return {name: dollars for name, dollars in less.items() if dollars}
 
     def _by_name(self, values: PerTarget) -> dict[str, float]:
         return dict(zip(self._names, values.tolist(), strict=True))

@@ -23,12 +23,8 @@ from numpy.typing import NDArray
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.decide.affinity import Sessions, SessionState
 from prefill_router.gateway.decide.budgets import Allowance
-from prefill_router.gateway.decide.routing_request import (
-    CostScores,
-    PerTarget,
-    RequestEstimate,
-    RoutingRequest,
-)
+from prefill_router.gateway.decide.candidates import CostScores, PerTarget, RequestEstimate
+from prefill_router.gateway.records import RoutingRequest
 from prefill_router.gateway.settings import GatewaySettings, SessionSettings, TrafficSettings
 from prefill_router.gateway.types import FALLBACKS, Reason
 from prefill_router.policy import Lambda, Policy, rank, score
@@ -102,48 +98,35 @@ class TargetChooser:
             among: The columns of those that may answer, at least one.
             decision: The decision's name.
         """
-        order = self._order(known, allowance, among)
-        winner = self._winner(known, allowance, among, order)
-        rest = self._otherwise(question, decision)
-        if rest in among and not allowance.exhausted:
-            return TargetChoice(_first(rest, order), "share", winner, known.cost)
-        kept = self._kept(question, known, allowance, among, order[0])
-        if kept is not None:
-            present, cost, keeps = kept
-            if keeps and present != order[0]:
-                return TargetChoice(_first(present, order), "session", winner, cost)
-            return TargetChoice(order, _reason(known), winner, cost)
-        return TargetChoice(order, _reason(known), winner, known.cost)
-
-    def _order(
-        self, known: RequestEstimate, allowance: Allowance, among: Sequence[int]
-    ) -> list[int]:
-        cost = self._costs.normalise(known.cost)
-        trusted, lam = known.trusted, allowance.lam
-        if trusted is not None:
-            # A spent budget leaves the cheapest, whatever the policy makes of its parameter.
+        names, lam, cost = self._names, allowance.lam, self._costs.normalise(known.cost)
+        p, winner = known.correctness, None
+        if known.trusted is not None:
+            # a spent budget leaves the cheapest, whatever the policy makes of its parameter
             policy = Lambda() if allowance.exhausted else self._policy
-            return policy_order(policy, trusted, cost, lam, names=self._names, among=among)
-        fallback = "cheapest" if allowance.exhausted else self._settings.routing.fallback
-        return fallback_order(
-            fallback, self._policy, self._prior, cost, lam, names=self._names, among=among
-        )
-
-    def _winner(
-        self, known: RequestEstimate, allowance: Allowance, among: Sequence[int], order: list[int]
-    ) -> int | None:
-        if known.correctness is None or known.trusted is not None:
-            return None if known.correctness is None else order[0]
-        cost = self._costs.normalise(known.cost)
-        p, lam = known.correctness, allowance.lam
-        return policy_order(self._policy, p, cost, lam, names=self._names, among=among)[0]
-
-    def _otherwise(self, question: RoutingRequest, decision: str) -> int:
-        """The column of the target of the rest, where the request is of the rest; else -1."""
+            order = policy_order(policy, known.trusted, cost, lam, names=names, among=among)
+            winner = order[0]
+        else:
+            fallback = "cheapest" if allowance.exhausted else self._settings.routing.fallback
+            order = fallback_order(
+                fallback, self._policy, self._prior, cost, lam, names=names, among=among
+            )
+            if p is not None:
+                winner = policy_order(self._policy, p, cost, lam, names=names, among=among)[0]
         traffic = self._settings.traffic
-        if is_routed(traffic, session=question.session, decision=decision):
-            return -1
-        return -1 if traffic.otherwise is None else self._column[traffic.otherwise]
+        if traffic.otherwise is not None and not allowance.exhausted:
+            rest = self._column[traffic.otherwise]
+            if rest in among and not is_routed(
+                traffic, session=question.session, decision=decision
+            ):
+                return TargetChoice(_first(rest, order), "share", winner, known.cost)
+        reason: Reason = "policy" if known.fallback is None else "fallback"
+        kept = self._kept(question, known, allowance, among, order[0])
+        if kept is None:
+            return TargetChoice(order, reason, winner, known.cost)
+        present, with_cache, keeps = kept
+        if keeps and present != order[0]:
+            return TargetChoice(_first(present, order), "session", winner, with_cache)
+        return TargetChoice(order, reason, winner, with_cache)
 
     def _kept(
         self,
@@ -176,10 +159,6 @@ class TargetChooser:
             margin=0.0 if allowance.exhausted else sessions.margin,
         )
         return present, cost, keeps
-
-
-def _reason(known: RequestEstimate) -> Reason:
-    return "policy" if known.fallback is None else "fallback"
 
 
 def _first(column: int, order: list[int]) -> list[int]:

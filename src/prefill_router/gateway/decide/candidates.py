@@ -1,0 +1,358 @@
+"""Which targets may answer a request, why the others may not, and what each would cost.
+
+Costs are those of Equation 1, scores those of Equation 2. Of a request's text nothing is known here
+but its length.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.cost import CostEstimator, CostScale
+from prefill_router.gateway.records import RoutingRequest
+from prefill_router.gateway.types import FallbackReason
+from prefill_router.policy import score
+from prefill_router.router import Forecast
+from prefill_router.targets import ENDPOINTS, Ability, Endpoint, Pool
+
+PerTarget = Float[NDArray[np.float64], " target"]
+_BYTES_PER_TOKEN = 4
+_MILLION = 1e6
+RESERVE_TOKENS = 256
+"""Room for an answer in a target's context, where the client sets no limit."""
+
+Obstacle = Literal["call", "endpoint", "need", "context", "key", "request", "cost", "breaker"]
+"""What keeps a target from answering.
+
+- `call`: the pool names no endpoint of it; `endpoint`: it doesn't serve this call;
+- `need`: it lacks an ability; `context`: the request is too long for it;
+- `key`: the client's key may not use it; `request`: the client rules it out;
+- `cost`: it would cost more than the client allows; `breaker`: it failed too often just now.
+"""
+
+
+@final
+@dataclass(frozen=True)
+class Exclusion:
+    """Why one target can't answer, or isn't to.
+
+    Attributes:
+        obstacle: The kind of reason.
+        words: The same in a few words.
+    """
+
+    obstacle: Obstacle
+    words: str
+
+
+@final
+@dataclass(frozen=True)
+class _Candidate:
+    name: str
+    column: int
+    serves: frozenset[Endpoint]
+    has_endpoint: bool
+    accepts: frozenset[Ability]
+    context: int | None
+
+
+@final
+class Candidates:
+    """A pool's targets, with what each can do at hand."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._members = tuple(_candidate(pool, name) for name in pool.names)
+
+    def barred(self, question: RoutingRequest) -> dict[str, Exclusion]:
+        """The targets that can't answer however short the request is."""
+        found = {}
+        for member in self._members:
+            why = _closed(member, question)
+            if why is None and (lacking := question.needs - member.accepts):
+                why = Exclusion("need", f"doesn't accept {', '.join(sorted(lacking))}")
+            if why is not None:
+                found[member.name] = why
+        return found
+
+    def cannot(
+        self,
+        question: RoutingRequest,
+        tokens: int,
+        *,
+        barred: Mapping[str, Exclusion] | None = None,
+    ) -> dict[str, Exclusion]:
+        """The targets that can't answer, or that the client's key may not use.
+
+        Args:
+            question: The request.
+            tokens: Its estimated input tokens.
+            barred: Those of `barred`, where they are known already.
+        """
+        barred = self.barred(question) if barred is None else barred
+        needed = tokens + written_tokens(question)
+        found = dict(barred)
+        for member in self._members:
+            most = member.context
+            if most is not None and needed > most and member.name not in barred:
+                told = f"holds {most} tokens, about {needed} are needed"
+                found[member.name] = Exclusion("context", told)
+        return found if len(found) == len(barred) else self._in_order(found)
+
+    def unwanted(
+        self, question: RoutingRequest, cost: PerTarget | None, excluded: Mapping[str, Exclusion]
+    ) -> dict[str, Exclusion]:
+        """`excluded`, and the targets that the client rules out: by name, or by what they cost.
+
+        Args:
+            question: The request.
+            cost: Every target's estimated cost, US dollars; None where prices are unknown.
+            excluded: The targets that can't answer.
+        """
+        ruled = dict(excluded)
+        if question.allow is None and not question.exclude and question.max_cost is None:
+            return ruled
+        for member in self._members:
+            name, allowed = member.name, question.allow
+            if name in ruled:
+                continue
+            why = _too_dear(member, question, cost)
+            if name in question.exclude or (allowed is not None and name not in allowed):
+                why = Exclusion("request", "ruled out by the request")
+            if why is not None:
+                ruled[name] = why
+        return ruled
+
+    def unusable(
+        self, question: RoutingRequest, cost: PerTarget | None, name: str
+    ) -> Exclusion | None:
+        """Why a target that the client named can't be used; None where it can.
+
+        What it accepts and holds isn't looked at: the client knows what it names.
+        """
+        member = next(m for m in self._members if m.name == name)
+        return _closed(member, question) or _too_dear(member, question, cost)
+
+    def broken(
+        self, excluded: Mapping[str, Exclusion], breaker_open: Callable[[str], bool]
+    ) -> dict[str, Exclusion]:
+        """`excluded`, and the targets whose breaker is open, unless nobody would be left."""
+        names = [m.name for m in self._members if m.name not in excluded]
+        failing = {name for name in names if breaker_open(name)}
+        if not failing or len(failing) == len(names):
+            return dict(excluded)
+        return {
+            **excluded,
+            **{n: Exclusion("breaker", "breaker open") for n in names if n in failing},
+        }
+
+    def _in_order(self, found: Mapping[str, Exclusion]) -> dict[str, Exclusion]:
+        return {m.name: found[m.name] for m in self._members if m.name in found}
+
+    def left(self, excluded: Mapping[str, Exclusion]) -> list[int]:
+        """The columns of the targets that aren't excluded, in the pool's order."""
+        return [m.column for m in self._members if m.name not in excluded]
+
+
+def written_tokens(question: RoutingRequest) -> int:
+    """Tokens that an answer may have: the client's limit, or room for a common one."""
+    if question.endpoint == "embeddings":
+        return 0
+    return RESERVE_TOKENS if question.max_tokens is None else question.max_tokens
+
+
+def _candidate(pool: Pool, name: str) -> _Candidate:
+    target = pool[name]
+    has_endpoint = target.provider is not None or target.base_url is not None
+    serves = pool.serves(name) if has_endpoint or target.serves is not None else ENDPOINTS
+    return _Candidate(
+        name=name,
+        column=pool.indices([name])[0],
+        serves=frozenset(serves),
+        has_endpoint=has_endpoint,
+        accepts=frozenset(target.accepts),
+        context=target.context_tokens,
+    )
+
+
+def _closed(member: _Candidate, question: RoutingRequest) -> Exclusion | None:
+    if question.key_targets is not None and member.name not in question.key_targets:
+        return Exclusion("key", "not allowed by the key")
+    if question.to_call and not member.has_endpoint:
+        return Exclusion("call", "has no endpoint")
+    if question.endpoint not in member.serves:
+        return Exclusion("endpoint", f"doesn't serve {question.endpoint}")
+    return None
+
+
+def _too_dear(
+    member: _Candidate, question: RoutingRequest, cost: PerTarget | None
+) -> Exclusion | None:
+    most = question.max_cost
+    if most is None or cost is None or cost[member.column] <= most:
+        return None
+    return Exclusion("cost", f"about {cost[member.column]:.3g} dollars, above {most:.3g}")
+
+
+def request_tokens(question: RoutingRequest, read: int | None) -> int:
+    """Estimated input tokens of the whole request, in the encoder's own tokens.
+
+    Args:
+        question: The request.
+        read: What the encoder read; its tokens per byte are taken for the rest too. None where it
+            read nothing: then a token is 4 bytes.
+    """
+    if read is None or not question.scored_bytes:
+        return max(read or 0, -(-question.text_bytes // _BYTES_PER_TOKEN))
+    return math.ceil(read * max(1.0, question.text_bytes / question.scored_bytes))
+
+
+class CostScores:
+    """Costs that are known, with the provider's cache, and the score of Equation 2.
+
+    Args:
+        scale: Of Equation 2.
+        saved: What a cached token saves at each target, US dollars.
+        ratio: Every target's own tokens for each of the encoder's.
+    """
+
+    def __init__(self, scale: CostScale, *, saved: PerTarget, ratio: PerTarget) -> None:
+        self._scale, self.saved, self.ratio = scale, saved, ratio
+
+    def with_cache(self, cost: PerTarget, column: int, *, tokens: int, cached: int) -> PerTarget:
+        """The same costs where one target has some of the request in its cache.
+
+        Args:
+            cost: With nothing cached, US dollars.
+            column: Who has it.
+            tokens: The request's, in the encoder's tokens.
+            cached: How many it has, in its own tokens; the request has no more than all of its own.
+        """
+        own = tokens * float(self.ratio[column])
+        less = cost.copy()
+        less[column] -= min(float(cached), own) * self.saved[column]
+        return less
+
+    def normalise(self, cost: PerTarget) -> PerTarget:
+        """Costs on the scale of the train rows."""
+        return self._scale.normalise(cost)
+
+    def scores(self, correctness: PerTarget, cost: PerTarget, lam: float) -> PerTarget:
+        """Every target's score (Equation 2) at these costs, US dollars."""
+        p, c = correctness[None, :], self._scale.normalise(cost)[None, :]
+        scores: PerTarget = score(p, c, lam)[0]
+        return scores
+
+
+@final
+class RequestCosts(CostScores):
+    """What a router estimates of one request, besides."""
+
+    def __init__(self, estimator: CostEstimator) -> None:
+        recorded = set(estimator.recorded)
+        saved = [
+            0.0
+            if t.input_price is None or t.cached_input_price is None or t.name in recorded
+            else (t.input_price - t.cached_input_price) / _MILLION
+            for t in estimator.pool
+        ]
+        super().__init__(estimator.scale, saved=np.array(saved), ratio=estimator.token_ratio)
+        self._estimator = estimator
+        self.known = not estimator.is_free
+
+    def estimate(
+        self, question: RoutingRequest, tokens: int, *, expected: PerTarget | None = None
+    ) -> PerTarget:
+        """Every target's estimated cost, US dollars, with nothing cached.
+
+        An answer is expected to be as long as the forecast says, or without one as the target's
+        median on the train rows; but no longer than the client's limit.
+
+        Args:
+            question: The request.
+            tokens: Its input tokens, in the encoder's own.
+            expected: What the forecast expects of each answer, on average or at most.
+        """
+        most = 0 if question.endpoint == "embeddings" else question.max_tokens
+        counts = np.array([tokens], dtype=np.float64)
+        written = None if expected is None else expected[None, :]
+        cost: PerTarget = self._estimator.estimate(counts, most_output=most, expected=written)[0]
+        return cost
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RequestEstimate:
+    """What is known of a request when its target is chosen.
+
+    Attributes:
+        tokens: Its estimated input tokens, in the encoder's own.
+        cost: Every target's estimated cost with nothing cached, US dollars.
+        high: What nine answers of ten don't cost more than; None where no forecast tells.
+        correctness: Every target's predicted probability; None without a forecast.
+        novelty: As in `Forecast`.
+        fallback: Why there is no forecast, or why it isn't trusted; None where nothing is wrong.
+    """
+
+    tokens: int
+    cost: PerTarget
+    high: PerTarget | None = None
+    correctness: PerTarget | None = None
+    novelty: float | None = None
+    fallback: FallbackReason | None = None
+
+    @property
+    def high_cost(self) -> PerTarget:
+        """What they hardly cost more than, as far as it is known, US dollars."""
+        return self.cost if self.high is None else self.high
+
+    @property
+    def trusted(self) -> PerTarget | None:
+        """The probabilities, where they are to decide."""
+        return self.correctness if self.fallback is None else None
+
+
+def request_estimate(
+    question: RoutingRequest,
+    forecast: Forecast | FallbackReason | None,
+    *,
+    costs: RequestCosts,
+    targets: int,
+    novelty: float,
+) -> RequestEstimate:
+    """What is known of a request.
+
+    Args:
+        question: The request.
+        forecast: What the router expects, or why there is no forecast; None where none was asked.
+        costs: The router's costs.
+        targets: How many targets the router has.
+        novelty: Forecasts of requests above this quantile of the train rows aren't trusted; 1 for
+            none.
+    """
+    if not isinstance(forecast, Forecast):
+        tokens = request_tokens(question, None)
+        cost = costs.estimate(question, tokens)
+        return RequestEstimate(tokens=tokens, cost=cost, fallback=forecast)
+    tokens = request_tokens(question, forecast.tokens)
+    p = forecast.correctness
+    if p.shape != (targets,) or not np.isfinite(p).all():  # that of another router, or none at all
+        cost = costs.estimate(question, tokens)
+        return RequestEstimate(tokens=tokens, cost=cost, fallback="encoder_down")
+    cost, high = (
+        costs.estimate(question, tokens, expected=expected)
+        for expected in (forecast.output, forecast.output_high)
+    )
+    strange = novelty < 1 and forecast.novelty is not None and forecast.novelty > novelty
+    return RequestEstimate(
+        tokens=tokens,
+        cost=cost,
+        high=high,
+        correctness=p,
+        novelty=forecast.novelty,
+        fallback="novel" if strange else None,
+    )
