@@ -18,7 +18,7 @@ from forwarding_target import GOOD, chunked, pool_of, whole
 from starlette.types import Receive, Scope, Send
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.api.request_scope import read_incoming
+from prefill_router.gateway.api.routed_calls import read_incoming
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import FREE_BODY, BodyBudget, Guard
 from prefill_router.gateway.settings import (

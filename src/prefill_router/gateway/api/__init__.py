@@ -1,8 +1,8 @@
 """The HTTP interface: every route, one request after another, and the server's process.
 
 app                  the application: every route, the guard before it, its own endpoints
-routed_calls         a request read, decided on, forwarded and recorded; or decided on alone
-request_scope        one request from its reading to its receipt
+routed_calls         a request read, decided on, forwarded and recorded
+dry_run              a request decided on alone
 passthrough_routes   what is passed on undecided: stored responses, counts of tokens
 openapi              what the OpenAPI document says of all of these
 server               the process, or a thread of another one

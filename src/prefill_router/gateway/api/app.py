@@ -18,6 +18,7 @@ from starlette.routing import Match, Route
 
 from prefill_router import __version__
 from prefill_router.errors import DataError, PrefillRouterError, StoreError
+from prefill_router.gateway.api.dry_run import dry_run
 from prefill_router.gateway.api.openapi import (
     ERROR,
     PATHS,
@@ -28,15 +29,16 @@ from prefill_router.gateway.api.openapi import (
     wishes,
 )
 from prefill_router.gateway.api.passthrough_routes import passthrough_routes
-from prefill_router.gateway.api.routed_calls import RoutedEndpoint, dry_run
+from prefill_router.gateway.api.routed_calls import RoutedEndpoint
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import KEY, ClientKey, Guard, address_of, error_handlers
 from prefill_router.gateway.page import page_routes
 from prefill_router.gateway.page.numbers import PageNumbers
 from prefill_router.gateway.protocol import ROUTING_NAMES
 from prefill_router.gateway.receipts import Feedback, is_recorded
-from prefill_router.gateway.runtime.configuration import LoadedGateway, Snapshot
+from prefill_router.gateway.runtime.configuration import LoadedGateway
 from prefill_router.gateway.runtime.gateway import Gateway, health_checks
+from prefill_router.gateway.runtime.request_scope import Snapshot
 from prefill_router.gateway.telemetry import with_fields
 from prefill_router.targets import Target
 

@@ -15,22 +15,25 @@ from urllib.parse import parse_qs, quote
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from prefill_router.gateway.api.request_scope import (
-    headers_on,
+from prefill_router.gateway.api.routed_calls import (
+    check_streams,
+    decide,
+    forward,
     query_of,
     read_incoming,
-    request_scope,
-    target_header,
 )
-from prefill_router.gateway.api.routed_calls import check_streams, decide, forward
-from prefill_router.gateway.decide import RoutingRequest
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import KEY, ClientKey
 from prefill_router.gateway.protocol import read_preferences
-from prefill_router.gateway.proxy import ForwardRequest, Header
-from prefill_router.gateway.records import RequestOutcome, TargetAttempt
-from prefill_router.gateway.runtime.configuration import Snapshot
+from prefill_router.gateway.records import (
+    ForwardRequest,
+    Header,
+    RequestOutcome,
+    RoutingRequest,
+    TargetAttempt,
+)
 from prefill_router.gateway.runtime.gateway import Gateway
+from prefill_router.gateway.runtime.request_scope import Snapshot, target_header
 from prefill_router.gateway.telemetry import Trace, with_fields
 from prefill_router.targets import Endpoint
 
@@ -107,7 +110,8 @@ class PassthroughEndpoint:
         """Answer one request; the guard has read its body."""
         at, gateway = time.time(), self._gateway
         body: bytes = (await receive()).get("body", b"")
-        with request_scope(gateway, scope["headers"], at=at) as (live, trace):
+        live = gateway.live
+        with live.scope(gateway.traces, scope["headers"], at=at) as trace:
             asked = PassthroughRequest(gateway=gateway, live=live, scope=scope, body=body, at=at)
             errand = await self._find(asked)
             check_streams(gateway, stream=errand.stream)
@@ -133,7 +137,7 @@ def _call(
         bodies=errand.bodies,
         order=errand.order,
         stream=errand.stream,
-        headers=headers_on(asked.live, asked.scope["headers"], trace),
+        headers=asked.live.headers_on(asked.scope["headers"], trace),
         reply_headers=_reply_headers,
         finished=telling.finished,
     )
@@ -246,12 +250,12 @@ async def _count(
         lam=gateway.lam_set,
         at=asked.at,
     )
-    decided = await decide(gateway, live, incoming, counted=False)
+    choice, _ = await decide(gateway, live, incoming, counted=False)
     splicer = incoming.envelope.splicer
     return PassthroughDestination(
         endpoint=endpoint,
         below=below,
-        order=decided.choice.order,
+        order=choice.order,
         bodies=lambda target: live.body_for(target, splicer, endpoint, ask_usage=False),
         lacking=_LACKING,
     )

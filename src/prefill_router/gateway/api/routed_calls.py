@@ -1,40 +1,35 @@
-"""The routed endpoints: a request is read, decided on, forwarded and recorded (ASGI).
-
-For those who have a gateway already there is the decision without the call: `/v1/route`.
-"""
+"""The routed endpoints: a request is read, decided on, forwarded and recorded (ASGI)."""
 
 import asyncio
-import json
+import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from typing import final
 
-from fastapi import Request
-from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from prefill_router.gateway.api.request_scope import (
-    Headers,
-    IncomingRequest,
-    RequestRecord,
-    headers_on,
-    query_of,
-    read_incoming,
-    request_scope,
-)
+from prefill_router.data import Prompt, prompt_text
+from prefill_router.gateway.decide import session_name
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.forecast import NoForecastError
-from prefill_router.gateway.guard import FREE_BODY, KEY
-from prefill_router.gateway.protocol import Envelope
-from prefill_router.gateway.protocol.json_splice import without_collecting
-from prefill_router.gateway.proxy import ForwardRequest
-from prefill_router.gateway.records import RequestOutcome, RoutingDecision
-from prefill_router.gateway.runtime.configuration import Snapshot
+from prefill_router.gateway.guard import FREE_BODY, KEY, ClientKey
+from prefill_router.gateway.protocol import (
+    Envelope,
+    RequestedModel,
+    RoutingPreferences,
+    parse_model,
+    read_envelope,
+    read_preferences,
+    scored_prompt,
+)
+from prefill_router.gateway.records import ForwardRequest, Header, RoutingDecision, RoutingRequest
 from prefill_router.gateway.runtime.gateway import Gateway
+from prefill_router.gateway.runtime.request_scope import IncomingRequest, RequestRecord, Snapshot
+from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.gateway.telemetry import Trace
 from prefill_router.gateway.types import FallbackReason
 from prefill_router.router import Forecast
-from prefill_router.targets import Endpoint
+from prefill_router.targets import Endpoint, Pool
 
 
 @final
@@ -52,7 +47,8 @@ class RoutedEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the guard has read its body."""
         at, gateway = time.time(), self._gateway
-        with request_scope(gateway, scope["headers"], at=at) as (live, trace):
+        live = gateway.live
+        with live.scope(gateway.traces, scope["headers"], at=at) as trace:
             call = await self._decide(scope, receive, live, trace, at)
             await forward(gateway, live, call, receive, send)
 
@@ -73,20 +69,18 @@ class RoutedEndpoint:
             at=at,
         )
         check_streams(gateway, stream=incoming.envelope.stream)
-        decided = await decide(gateway, live, incoming)
+        choice, waited = await decide(gateway, live, incoming)
         check_streams(gateway, stream=incoming.envelope.stream)  # others may have come meanwhile
-        seconds = time.perf_counter() - began
-        recording = RequestRecord(
-            gateway,
+        record = RequestRecord(
             live,
             incoming,
-            decided.choice,
-            decision_seconds=seconds,
-            forecast_seconds=decided.waited,
+            choice,
+            decision_seconds=time.perf_counter() - began,
+            forecast_seconds=waited,
             trace=trace,
         )
-        call = _call(live, incoming, decided.choice, recording, scope, trace, arrived)
-        live.decider.started(decided.choice, key=incoming.question.key)
+        call = _call(live, incoming, choice, record, scope, trace, arrived)
+        live.decider.started(choice, key=incoming.question.key)
         return call
 
 
@@ -103,20 +97,10 @@ async def forward(
         gateway.streams -= call.stream
 
 
-@final
-class TimedDecision:
-    """A decision, and how long its forecast was waited for; None where it wasn't."""
-
-    __slots__ = ("choice", "waited")
-
-    def __init__(self, choice: RoutingDecision, waited: float | None) -> None:
-        self.choice, self.waited = choice, waited
-
-
 async def decide(
     gateway: Gateway, live: Snapshot, incoming: IncomingRequest, *, counted: bool = True
-) -> TimedDecision:
-    """Decide about a request.
+) -> tuple[RoutingDecision, float | None]:
+    """Decide about a request; and how long its forecast was waited for, None where it wasn't.
 
     Args:
         gateway: The gateway.
@@ -127,8 +111,9 @@ async def decide(
     Raises:
         RefusalError: No target may answer it, or a budget is spent.
     """
-    if not live.decider.needs_forecast(incoming.question):
-        return TimedDecision(live.decider.decide(incoming.question, None), None)
+    begun = live.decider.begin(incoming.question)
+    if not begun.needs_forecast:
+        return live.decider.finish(begun, None), None
     began = time.perf_counter()
     found = await _forecast(live, incoming)
     waited = time.perf_counter() - began
@@ -136,7 +121,7 @@ async def decide(
         gateway.fallbacks.add(None if isinstance(found, Forecast) else found)
     if counted and isinstance(found, Forecast):
         gateway.drift.add(found.bins)
-    return TimedDecision(live.decider.decide(incoming.question, found), waited)
+    return live.decider.finish(begun, found), waited
 
 
 def check_streams(gateway: Gateway, *, stream: bool) -> None:
@@ -145,7 +130,7 @@ def check_streams(gateway: Gateway, *, stream: bool) -> None:
     Raises:
         RefusalError: 503, with `retry-after`: as many streams are open as may be.
     """
-    most = gateway.settings.limits.streams
+    most = gateway.live.settings.limits.streams
     if stream and gateway.streams >= most:
         raise RefusalError(
             f"the gateway has {most} streams open and takes no more; ask again soon",
@@ -171,7 +156,7 @@ def _call(
     live: Snapshot,
     incoming: IncomingRequest,
     choice: RoutingDecision,
-    recording: RequestRecord,
+    record: RequestRecord,
     scope: Scope,
     trace: Trace | None,
     arrived: float,
@@ -183,16 +168,16 @@ def _call(
         endpoint=envelope.endpoint,
         bodies=bodies,
         order=choice.order,
-        finished=recording.finished,
-        reply_headers=recording.reply_headers,
+        finished=record.finished,
+        reply_headers=record.reply_headers,
         stream=envelope.stream,
         usage_added=ask_usage,
-        headers=headers_on(live, scope["headers"], trace),
+        headers=live.headers_on(scope["headers"], trace),
         stay=choice.tool_loop or choice.reason in ("named", "stored"),
         input_tokens=choice.input_tokens,
         began=arrived,
         query=query_of(scope),
-        named=recording.named if envelope.endpoint == "responses" else None,
+        named=record.named if envelope.endpoint == "responses" else None,
         settled=settled,
     )
 
@@ -216,103 +201,121 @@ def _bodies(
     return body_for, settled
 
 
-_ENDPOINTS: Mapping[str, Endpoint] = {
-    "messages": "chat",
-    "prompt": "completions",
-    "input": "responses",
-}
-_ANTHROPIC = b"anthropic-version"
-"""A header that all who speak Anthropic's protocol send; the bodies look alike."""
+_odd = re.compile(rb"[^!-~]").sub
 
 
-async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
-    """Decide about a request as it would be forwarded, and keep a receipt of that.
+def read_incoming(
+    endpoint: Endpoint,
+    body: bytes,
+    headers: Sequence[Header],
+    *,
+    key: ClientKey | None,
+    settings: GatewaySettings,
+    pool: Pool,
+    lam: float | None,
+    at: float,
+    to_call: bool = True,
+) -> IncomingRequest:
+    """Read a request.
 
-    The target that is told counts as the one that goes on with the conversation; nothing is spent.
+    Args:
+        endpoint: What is asked.
+        body: All of it.
+        headers: Names in lower case.
+        key: The client's key.
+        settings: The present ones.
+        pool: All that can be asked.
+        lam: The trade-off of requests that name none; None for that of the settings.
+        at: When it came, seconds since 1970.
+        to_call: Whether a target will be called.
 
     Raises:
-        RefusalError: It can't be read, no target may answer it, or a budget is spent.
+        RefusalError: It can't be read, or asks for what there isn't.
     """
-    at, began = time.time(), time.perf_counter()
-    headers = list(request.scope["headers"])
-    body, endpoint = _whole(await request.body(), headers)
-    with request_scope(gateway, headers, at=at) as (live, trace):
-        incoming = read_incoming(
-            endpoint,
-            body,
-            headers,
-            key=request.scope.get(KEY),
-            settings=live.settings,
-            pool=live.loaded.pool,
-            lam=gateway.lam_set,
-            at=at,
-            to_call=False,
-        )
-        decided = await decide(gateway, live, incoming)
-        seconds = time.perf_counter() - began
-        choice = decided.choice
-        recording = RequestRecord(
-            gateway,
-            live,
-            incoming,
-            choice,
-            decision_seconds=seconds,
-            forecast_seconds=decided.waited,
-            trace=trace,
-        )
-        outcome = RequestOutcome(
-            kind="routed", target=None, status=200, attempts=(), total_seconds=seconds
-        )
-        await recording.finished(outcome)
-    own = {n.decode(): v.decode() for n, v in recording.reply_headers(choice.target, ())}
-    told = _told(live, choice, incoming.question.key_targets)
-    return JSONResponse(told, headers=own)
+    envelope = read_envelope(endpoint, body)
+    allowed = _targets(key)
+    names = [n for n in pool.names if allowed is None or n in allowed]  # others aren't even told
+    wishes = read_preferences(headers, names)
+    asked = parse_model(envelope.model, targets=names, names=settings.routing.names)
+    scored = wishes.scored or settings.routing.scored
+    if asked.target is not None:
+        question = _named(envelope, wishes, asked.target, key, at=at, to_call=to_call)
+        kept = scored_prompt(envelope, scored) if settings.receipts.prompts else None
+        envelope.forget()
+        return IncomingRequest(envelope=envelope, question=question, prompt=kept, scored=scored)
+    prompt = scored_prompt(envelope, scored)
+    question = RoutingRequest(
+        endpoint=endpoint,
+        at=at,
+        text_bytes=envelope.text_bytes,
+        scored_bytes=0 if prompt is None else _bytes(prompt),
+        needs=envelope.needs,
+        max_tokens=envelope.max_tokens,
+        session=session_name(
+            settings.sessions,
+            header=wishes.session,
+            hint=envelope.session_hint,
+            key_turns=envelope.key_turns,
+            key=None if key is None else key.name,
+        ),
+        opening=wishes.session is None and len(envelope.turns) == len(envelope.key_turns),
+        in_tool_loop=envelope.in_tool_loop,
+        tool_call_ids=envelope.tool_call_ids,
+        previous_response_id=envelope.previous_response_id,
+        lam_asked=_lam(wishes, asked, lam),
+        max_cost=wishes.max_cost,
+        allow=wishes.allow,
+        exclude=wishes.exclude,
+        key=None if key is None else key.name,
+        key_targets=_targets(key),
+        to_call=to_call,
+    )
+    envelope.forget()
+    return IncomingRequest(envelope=envelope, question=question, prompt=prompt, scored=scored)
 
 
-def _told(
-    live: Snapshot, choice: RoutingDecision, allowed: frozenset[str] | None
-) -> dict[str, Any]:
-    """A decision as plain values; of targets that the client's key may not use it tells nothing."""
-    routed = live.loaded.light.pool.names
-    names = routed if choice.target in routed else (choice.target,)
-    shown = [name for name in names if allowed is None or name in allowed]
-    known = {
-        "id": choice.id,
-        "target": choice.target,
-        "model": live.models.get(choice.target, choice.target),
-        "order": list(choice.order),
-        "reason": choice.reason,
-        "fallback": choice.fallback,
-        "lam": choice.lam,
-        "lam_asked": choice.lam_asked,
-        "novelty": choice.novelty,
-        "input_tokens": choice.input_tokens,
-        "excluded": {name: why for name, why in choice.excluded.items() if name in shown},
-    }
-    rows = {
-        name: {
-            "correctness": choice.correctness.get(name),
-            "estimated_cost": choice.estimated_cost.get(name),
-        }
-        for name in shown
-    }
-    return {**known, "targets": rows}
+def query_of(scope: Scope) -> bytes:
+    """What a request's address has behind its question mark, as a target may be sent it."""
+    query: bytes = scope["query_string"]
+    return _odd(lambda found: b"%%%02X" % found[0][0], query) if query else b""
 
 
-def _whole(body: bytes, headers: Headers) -> tuple[bytes, Endpoint]:
-    """A body with a model's name, and the call that it would be: its fields and headers say so."""
-    try:
-        with without_collecting(body):
-            value = json.loads(body)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        return body, "chat"  # whoever reads it says what is wrong
-    found = next((call for field, call in _ENDPOINTS.items() if field in value), None)
-    if found is None:
-        raise RefusalError("the body has no messages, prompt or input; send one", param="messages")
-    if found == "chat" and any(name == _ANTHROPIC for name, _ in headers):
-        found = "messages"
-    if "model" in value:
-        return body, found
-    return body.lstrip().replace(b"{", b'{"model":"auto",', 1), found
+def _named(
+    envelope: Envelope,
+    wishes: RoutingPreferences,
+    target: str,
+    key: ClientKey | None,
+    *,
+    at: float,
+    to_call: bool,
+) -> RoutingRequest:
+    """What is known of a request that names its target; of its text only how long it is."""
+    return RoutingRequest(
+        endpoint=envelope.endpoint,
+        at=at,
+        text_bytes=envelope.text_bytes,
+        max_tokens=envelope.max_tokens,
+        previous_response_id=envelope.previous_response_id,
+        named=target,
+        max_cost=wishes.max_cost,
+        allow=wishes.allow,
+        exclude=wishes.exclude,
+        key=None if key is None else key.name,
+        key_targets=_targets(key),
+        to_call=to_call,
+    )
+
+
+def _targets(key: ClientKey | None) -> frozenset[str] | None:
+    return None if key is None or key.targets is None else frozenset(key.targets)
+
+
+def _lam(wishes: RoutingPreferences, asked: RequestedModel, lam: float | None) -> float | None:
+    if wishes.lam is not None:
+        return wishes.lam
+    return lam if asked.lam is None else asked.lam
+
+
+def _bytes(prompt: Prompt) -> int:
+    text = prompt_text(prompt)
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

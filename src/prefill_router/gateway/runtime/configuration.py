@@ -1,11 +1,8 @@
-"""Everything that a gateway is made of: where it is, read with every error at once, and put to use.
+"""Everything that a gateway is made of: where it is, and read with every error at once.
 
-A reload replaces a `Snapshot`, all at once; requests that began with one end with it. Some settings
-hold from the start of a gateway to its end, whatever is reloaded.
+Some settings hold from the start of a gateway to its end, whatever is reloaded.
 """
 
-import asyncio
-import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,19 +11,15 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, final
 
-from prefill_router.client import PLAIN_HTTP, identity_parameters, provider_keys
+from prefill_router.client import PLAIN_HTTP, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router.gateway.decide import Decider, RequestCosts, ResponseOwners
-from prefill_router.gateway.forecast import Forecaster
 from prefill_router.gateway.guard import ClientKeys, check_listen, read_keys
-from prefill_router.gateway.protocol import HeaderFilter, Splicer
-from prefill_router.gateway.proxy import Forwarder
-from prefill_router.gateway.receipts import AffinityRule, affinity_rule_details, scale_details
+from prefill_router.gateway.protocol import HeaderFilter
 from prefill_router.gateway.settings import GatewaySettings, nearest, read_settings, stray_variables
 from prefill_router.gateway.types import FALLBACKS
 from prefill_router.router.decision import refuse_cascade
 from prefill_router.router.light import LightRouter, read_light
-from prefill_router.targets import Endpoint, Pool, Target, read_pool
+from prefill_router.targets import Pool, Target, read_pool
 
 
 @final
@@ -242,104 +235,6 @@ def _merged(routed: Pool, pool: Pool) -> Pool:
 
 def _closed(target: Target) -> Target:
     return replace(target, provider=None, base_url=None, api_key_env=None, serves=())
-
-
-@final
-class Snapshot:
-    """A router, a pool and settings, and what was made of them.
-
-    Attributes:
-        loaded: What was read.
-        forecaster: The encoder's process.
-        forwarder: The connections to the targets.
-        decider: Who chooses.
-        keepers: Who keeps stored responses.
-        passing: Which headers go on to targets.
-        details: What every receipt says of the router's scale of costs and its policy.
-        session_details: The same, and by what conversations keep their target.
-        users: Requests that go on with it.
-    """
-
-    def __init__(
-        self,
-        loaded: LoadedGateway,
-        *,
-        forecaster: Forecaster,
-        forwarder: Forwarder,
-        decider: Decider,
-        keepers: ResponseOwners,
-    ) -> None:
-        self.loaded, self.forecaster, self.forwarder = loaded, forecaster, forwarder
-        self.decider, self.keepers = decider, keepers
-        self.passing = HeaderFilter(loaded.settings.forward_headers)
-        self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
-        self.session_details = {**self.details, **affinity_rule_details(_keeping(loaded))}
-        self.models = {target.name: target.model or target.name for target in loaded.pool}
-        self._further = {t.name: _further(loaded.pool, t) for t in loaded.pool}
-        self.users = 0
-        self._unused = asyncio.Event()
-        self._unused.set()
-
-    @property
-    def settings(self) -> GatewaySettings:
-        """The settings."""
-        return self.loaded.settings
-
-    def body_for(
-        self, target: str, splicer: Splicer, endpoint: Endpoint, *, ask_usage: bool
-    ) -> bytes:
-        """A request's body for a target: the client's bytes, with the target's name for its model.
-
-        What makes a target another one than its model, such as its reasoning effort, is added to
-        chats that don't say so themselves.
-        """
-        further = self._further[target] if endpoint == "chat" else None
-        return splicer.body_for(self.models[target], ask_usage=ask_usage, further=further)
-
-    def enter(self) -> "Snapshot":
-        """One more request goes on with it; `leave` must follow."""
-        self.users += 1
-        self._unused.clear()
-        return self
-
-    def leave(self) -> None:
-        """A request has ended."""
-        self.users -= 1
-        if not self.users:
-            self._unused.set()
-
-    async def close(self, *, keep: Forecaster | None = None, seconds: float | None = None) -> None:
-        """Wait until nobody uses it, and close what it has.
-
-        Args:
-            keep: The forecaster that goes on, where it is the same.
-            seconds: It isn't waited for longer; None for as long as it takes.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                await self._unused.wait()
-        except TimeoutError:
-            pass
-        await self.forwarder.close()
-        if self.forecaster is not keep:
-            await self.forecaster.close()
-
-
-def _further(pool: Pool, target: Target) -> dict[str, bytes]:
-    fields = identity_parameters(target, pool.provider_of(target.name).dialect)
-    return {name: json.dumps(value).encode() for name, value in fields.items()}
-
-
-def _keeping(loaded: LoadedGateway) -> AffinityRule:
-    costs, sessions = RequestCosts(loaded.light.costs), loaded.settings.sessions
-    names = loaded.light.pool.names
-    return AffinityRule(
-        seconds=sessions.seconds,
-        cache_seconds=sessions.cache_seconds,
-        margin=sessions.margin,
-        ratio=dict(zip(names, costs.ratio.tolist(), strict=True)),
-        saved=dict(zip(names, costs.saved.tolist(), strict=True)),
-    )
 
 
 _LASTING = (

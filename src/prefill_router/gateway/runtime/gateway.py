@@ -29,7 +29,6 @@ from prefill_router.gateway.guard import BodyBudget, KeyLimits, key_budgets
 from prefill_router.gateway.protocol import to_client
 from prefill_router.gateway.proxy import Breakers, Forwarder
 from prefill_router.gateway.receipts import (
-    Receipt,
     ReceiptWriter,
     SessionTurn,
     open_store,
@@ -41,10 +40,10 @@ from prefill_router.gateway.runtime.activity import RecentRequests, breakers_of,
 from prefill_router.gateway.runtime.configuration import (
     GatewayPaths,
     LoadedGateway,
-    Snapshot,
     load,
     static_changes,
 )
+from prefill_router.gateway.runtime.request_scope import Snapshot
 from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
 from prefill_router.gateway.telemetry import (
     DriftWatch,
@@ -57,7 +56,6 @@ from prefill_router.gateway.telemetry import (
     check_process,
     check_receipts,
     check_targets,
-    log_request,
 )
 from prefill_router.router import EncoderSources
 
@@ -91,7 +89,12 @@ class Gateway:
         streams: Those of them that are streamed.
         on_reload: Told of what was read anew.
         on_secrets: Told of all keys that there are or were, before they are used.
+        live: What answers now, once it is started.
+        writer: What keeps receipts, from then on too.
     """
+
+    live: Snapshot
+    writer: ReceiptWriter
 
     def __init__(
         self,
@@ -123,34 +126,10 @@ class Gateway:
         self.key_limits = KeyLimits()
         self.room = BodyBudget(settings.limits.held_bytes)
         self.recent = RecentRequests()
-        self._writer: ReceiptWriter | None = None
         self._secrets: set[str] = set()  # those of before too: their answers may still come
-        self._live: Snapshot | None = None
         self._old: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
-
-    @property
-    def live(self) -> Snapshot:
-        """What answers now.
-
-        Raises:
-            ConfigError: It wasn't started.
-        """
-        if self._live is None:
-            raise ConfigError("the gateway isn't started; await its start() first")
-        return self._live
-
-    @property
-    def writer(self) -> ReceiptWriter:
-        """What keeps receipts.
-
-        Raises:
-            ConfigError: It wasn't started.
-        """
-        if self._writer is None:
-            raise ConfigError("the gateway isn't started; await its start() first")
-        return self._writer
 
     @property
     def settings(self) -> GatewaySettings:
@@ -168,10 +147,6 @@ class Gateway:
         states = self.budgets.states(time.time())
         return self.lam * min((s.factor for s in states if s.budget.key is None), default=1.0)
 
-    def enter(self) -> Snapshot:
-        """What a request begins with, and ends with; `leave` of it must follow."""
-        return self.live.enter()
-
     async def start(self) -> None:
         """Open the receipts, remember what they tell, and start the encoder.
 
@@ -181,14 +156,14 @@ class Gateway:
         """
         settings = self._first.settings
         store = await asyncio.to_thread(open_store, settings.receipts.url)
-        self._writer = ReceiptWriter(
+        self.writer = ReceiptWriter(
             store,
             wait_seconds=settings.receipts.wait_seconds,
             max_queue=settings.receipts.max_queue,
             keep_days=settings.receipts.keep_days,
         )
         await asyncio.to_thread(warm_start, self, settings)
-        self._live = await self._made(self._first, None)
+        self.live = await self._made(self._first, None)
         self._beating = asyncio.create_task(self.pulse.run())
         _log.info("ready, with the router %s", self._first.light.fingerprint)
 
@@ -206,7 +181,7 @@ class Gateway:
             lasting = static_changes(self._first.settings, loaded.settings)
             loaded = replace(loaded, warnings=(*loaded.warnings, *lasting))
             before = self.live
-            self._live = await self._made(loaded, before)
+            self.live = await self._made(loaded, before)
             settings = loaded.settings
             self.breakers.set(
                 failures=settings.failures.breaker_failures,
@@ -217,7 +192,7 @@ class Gateway:
             self.metrics.use_targets(loaded.pool.names)
             if loaded.light.fingerprint != before.loaded.light.fingerprint:
                 self.drift = _drift(loaded)
-            ending = asyncio.create_task(before.close(keep=self._live.forecaster))
+            ending = asyncio.create_task(before.close(keep=self.live.forecaster))
             self._old.add(ending)
             ending.add_done_callback(self._old.discard)
             for tell in self.on_reload:
@@ -235,25 +210,18 @@ class Gateway:
         self.is_ending = True
         return self._first.settings.listen.unready_seconds if self.is_watched else 0.0
 
-    async def keep(self, receipt: Receipt) -> None:
-        """Count a request that ended, and keep its receipt."""
-        self.metrics.observe(receipt)
-        self.recent.add(receipt)
-        log_request(receipt)
-        await self.writer.keep(receipt)
-
     async def close(self) -> None:
         """End what was started; receipts that wait are written first."""
         if self._beating is not None:
             self._beating.cancel()
-        if self._live is not None:
-            await self._live.close(seconds=1.0)
+        if "live" in vars(self):
+            await self.live.close(seconds=1.0)
         for task in list(self._old):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        if self._writer is not None:
-            left = await self._writer.close()
+        if "writer" in vars(self):
+            left = await self.writer.close()
             if left:
                 _log.error("%d receipts couldn't be written", left)
         if self.traces is not None:
@@ -288,6 +256,7 @@ class Gateway:
             forwarder=forwarder,
             decider=decider,
             keepers=ResponseOwners(loaded.pool, self.sessions),
+            recorder=self,
         )
 
     async def _forecaster(self, loaded: LoadedGateway, before: Snapshot | None) -> Forecaster:

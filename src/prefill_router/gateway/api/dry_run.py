@@ -1,0 +1,118 @@
+"""The decision without the call, `/v1/route`, for those who have a gateway already."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import JSONResponse
+
+from prefill_router.gateway.api.routed_calls import decide, read_incoming
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard import KEY
+from prefill_router.gateway.protocol.json_splice import without_collecting
+from prefill_router.gateway.records import Header, RequestOutcome, RoutingDecision
+from prefill_router.gateway.runtime.gateway import Gateway
+from prefill_router.gateway.runtime.request_scope import RequestRecord, Snapshot
+from prefill_router.targets import Endpoint
+
+_ENDPOINTS: Mapping[str, Endpoint] = {
+    "messages": "chat",
+    "prompt": "completions",
+    "input": "responses",
+}
+_ANTHROPIC = b"anthropic-version"
+"""A header that all who speak Anthropic's protocol send; the bodies look alike."""
+
+
+async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
+    """Decide about a request as it would be forwarded, and keep a receipt of that.
+
+    The target that is told counts as the one that goes on with the conversation; nothing is spent.
+
+    Raises:
+        RefusalError: It can't be read, no target may answer it, or a budget is spent.
+    """
+    at, began = time.time(), time.perf_counter()
+    headers = list(request.scope["headers"])
+    body, endpoint = _whole(await request.body(), headers)
+    live = gateway.live
+    with live.scope(gateway.traces, headers, at=at) as trace:
+        incoming = read_incoming(
+            endpoint,
+            body,
+            headers,
+            key=request.scope.get(KEY),
+            settings=live.settings,
+            pool=live.loaded.pool,
+            lam=gateway.lam_set,
+            at=at,
+            to_call=False,
+        )
+        choice, waited = await decide(gateway, live, incoming)
+        seconds = time.perf_counter() - began
+        record = RequestRecord(
+            live,
+            incoming,
+            choice,
+            decision_seconds=seconds,
+            forecast_seconds=waited,
+            trace=trace,
+        )
+        outcome = RequestOutcome(
+            kind="routed", target=None, status=200, attempts=(), total_seconds=seconds
+        )
+        await record.finished(outcome)
+    own = {n.decode(): v.decode() for n, v in record.reply_headers(choice.target, ())}
+    told = _told(live, choice, incoming.question.key_targets)
+    return JSONResponse(told, headers=own)
+
+
+def _told(
+    live: Snapshot, choice: RoutingDecision, allowed: frozenset[str] | None
+) -> dict[str, Any]:
+    """A decision as plain values; of targets that the client's key may not use it tells nothing."""
+    routed = live.loaded.light.pool.names
+    names = routed if choice.target in routed else (choice.target,)
+    shown = [name for name in names if allowed is None or name in allowed]
+    known = {
+        "id": choice.id,
+        "target": choice.target,
+        "model": live.models.get(choice.target, choice.target),
+        "order": list(choice.order),
+        "reason": choice.reason,
+        "fallback": choice.fallback,
+        "lam": choice.lam,
+        "lam_asked": choice.lam_asked,
+        "novelty": choice.novelty,
+        "input_tokens": choice.input_tokens,
+        "excluded": {name: why for name, why in choice.excluded.items() if name in shown},
+    }
+    rows = {
+        name: {
+            "correctness": choice.correctness.get(name),
+            "estimated_cost": choice.estimated_cost.get(name),
+        }
+        for name in shown
+    }
+    return {**known, "targets": rows}
+
+
+def _whole(body: bytes, headers: list[Header]) -> tuple[bytes, Endpoint]:
+    """A body with a model's name, and the call that it would be: its fields and headers say so."""
+    try:
+        with without_collecting(body):
+            value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        return body, "chat"  # whoever reads it says what is wrong
+    found = next((call for field, call in _ENDPOINTS.items() if field in value), None)
+    if found is None:
+        raise RefusalError("the body has no messages, prompt or input; send one", param="messages")
+    if found == "chat" and any(name == _ANTHROPIC for name, _ in headers):
+        found = "messages"
+    if "model" in value:
+        return body, found
+    return body.lstrip().replace(b"{", b'{"model":"auto",', 1), found

@@ -1,0 +1,344 @@
+"""One request's scope: what it goes on with from its beginning to its end, and what is recorded.
+
+A reload replaces a `Snapshot`, all at once; requests that began with one end with it. A receipt
+tells metrics, log and traces.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+from urllib.parse import quote
+
+from prefill_router.client import cost_of, identity_parameters, reported_cost
+from prefill_router.data import Prompt
+from prefill_router.gateway.decide import Decider, RequestCosts, ResponseOwners, Sessions
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.forecast import Forecaster
+from prefill_router.gateway.protocol import Envelope, HeaderFilter, Splicer
+from prefill_router.gateway.proxy import Forwarder
+from prefill_router.gateway.receipts import (
+    AffinityRule,
+    ReceiptWriter,
+    affinity_rule_details,
+    scale_details,
+)
+from prefill_router.gateway.records import (
+    Header,
+    Receipt,
+    RequestOutcome,
+    RoutingDecision,
+    RoutingRequest,
+    TargetAttempt,
+)
+from prefill_router.gateway.runtime.activity import RecentRequests
+from prefill_router.gateway.runtime.configuration import LoadedGateway
+from prefill_router.gateway.telemetry import Metrics, Trace, Traces, log_request
+from prefill_router.gateway.types import HEADER, Scored
+from prefill_router.targets import Endpoint, Pool, Target
+
+
+@runtime_checkable
+class RequestRecorder(Protocol):
+    """Whom the end of a request is told: what lasts as long as the gateway.
+
+    Attributes:
+        metrics: For Prometheus.
+        recent: The requests that ended lately.
+        sessions: What is remembered of conversations.
+        writer: Keeps receipts.
+    """
+
+    metrics: Metrics
+    recent: RecentRequests
+    sessions: Sessions
+    writer: ReceiptWriter
+
+
+@final
+class Snapshot:
+    """A router, a pool and settings, and what was made of them.
+
+    Attributes:
+        loaded: What was read.
+        forecaster: The encoder's process.
+        forwarder: The connections to the targets.
+        decider: Who chooses.
+        keepers: Who keeps stored responses.
+        recorder: Told of every request that ended.
+        settings: The settings.
+        targets: All that can be asked, by name.
+        policy: The kind of the router's policy.
+        passing: Which headers go on to targets.
+        details: What every receipt says of the router's scale of costs and its policy.
+        session_details: The same, and by what conversations keep their target.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedGateway,
+        *,
+        forecaster: Forecaster,
+        forwarder: Forwarder,
+        decider: Decider,
+        keepers: ResponseOwners,
+        recorder: RequestRecorder,
+    ) -> None:
+        self.loaded, self.forecaster, self.forwarder = loaded, forecaster, forwarder
+        self.decider, self.keepers, self.recorder = decider, keepers, recorder
+        self.settings = loaded.settings
+        self.targets = {target.name: target for target in loaded.pool}
+        self.policy = loaded.light.policy.kind
+        self.passing = HeaderFilter(loaded.settings.forward_headers)
+        self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
+        self.session_details = {**self.details, **affinity_rule_details(_keeping(loaded))}
+        self.models = {target.name: target.model or target.name for target in loaded.pool}
+        self._further = {t.name: _further(loaded.pool, t) for t in loaded.pool}
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    def body_for(
+        self, target: str, splicer: Splicer, endpoint: Endpoint, *, ask_usage: bool
+    ) -> bytes:
+        """A request's body for a target: the client's bytes, with the target's name for its model.
+
+        What makes a target another one than its model, such as its reasoning effort, is added to
+        chats that don't say so themselves.
+        """
+        further = self._further[target] if endpoint == "chat" else None
+        return splicer.body_for(self.models[target], ask_usage=ask_usage, further=further)
+
+    @contextmanager
+    def scope(
+        self, traces: Traces | None, headers: Sequence[Header], *, at: float
+    ) -> Iterator[Trace | None]:
+        """A request goes on with this, whatever is reloaded meanwhile; gives its span, if any.
+
+        A refusal ends the span; whatever else ends the request has to.
+
+        Args:
+            traces: Where spans are sent; None for nowhere.
+            headers: Of the request.
+            at: When it came, seconds since 1970.
+        """
+        trace = None if traces is None else traces.begin(headers, at=at)
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield trace
+        except RefusalError as refusal:
+            if trace is not None:
+                trace.end_refused(refusal.status, at=time.time())
+            raise
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
+    def headers_on(self, headers: Sequence[Header], trace: Trace | None) -> list[Header]:
+        """The client's headers, as far as they go on; the trace goes on from the request's span."""
+        passed = self.passing.to_target(headers)
+        if trace is None:
+            return passed
+        carried = trace.headers()
+        names = {name for name, _ in carried}
+        return [header for header in passed if header[0] not in names] + carried
+
+    async def close(self, *, keep: Forecaster | None = None, seconds: float | None = None) -> None:
+        """Wait until nobody uses it, and close what it has.
+
+        Args:
+            keep: The forecaster that goes on, where it is the same.
+            seconds: It isn't waited for longer; None for as long as it takes.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._unused.wait()
+        except TimeoutError:
+            pass
+        await self.forwarder.close()
+        if self.forecaster is not keep:
+            await self.forecaster.close()
+
+
+def _further(pool: Pool, target: Target) -> dict[str, bytes]:
+    fields = identity_parameters(target, pool.provider_of(target.name).dialect)
+    return {name: json.dumps(value).encode() for name, value in fields.items()}
+
+
+def _keeping(loaded: LoadedGateway) -> AffinityRule:
+    costs, sessions = RequestCosts(loaded.light.costs), loaded.settings.sessions
+    names = loaded.light.pool.names
+    return AffinityRule(
+        seconds=sessions.seconds,
+        cache_seconds=sessions.cache_seconds,
+        margin=sessions.margin,
+        ratio=dict(zip(names, costs.ratio.tolist(), strict=True)),
+        saved=dict(zip(names, costs.saved.tolist(), strict=True)),
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class IncomingRequest:
+    """A request that was read.
+
+    Attributes:
+        envelope: Its body, of which the fields are forgotten.
+        question: What deciding needs to know of it.
+        prompt: What the encoder is to read; None for nothing. Of a request that names its target,
+            what it would have read, where prompts are kept.
+        scored: Which part of the request that is.
+    """
+
+    envelope: Envelope
+    question: RoutingRequest
+    prompt: Prompt | None
+    scored: Scored
+
+
+_PREFIX = HEADER.encode()
+_TARGET, _ID, _REASON = _PREFIX + b"target", _PREFIX + b"decision-id", _PREFIX + b"reason"
+_LAM, _MS, _FALLBACK = _PREFIX + b"lam", _PREFIX + b"decision-ms", _PREFIX + b"fallback"
+_PROBABILITY, _COST = _PREFIX + b"probability", _PREFIX + b"estimated-cost"
+_LONGEST_NAME = 200
+_RETRIES = _PREFIX + b"retries"
+_NO_RETRY = ("answered", "refused", "breaker_open")  # nobody was asked in vain
+
+
+@final
+class RequestRecord:
+    """What is recorded of one request that was decided on.
+
+    Args:
+        live: By what it was decided.
+        incoming: The request.
+        choice: The decision.
+        decision_seconds: How long it took.
+        forecast_seconds: How long the forecast was waited for; None where it wasn't.
+        trace: The request's span; None for none.
+    """
+
+    def __init__(
+        self,
+        live: Snapshot,
+        incoming: IncomingRequest,
+        choice: RoutingDecision,
+        *,
+        decision_seconds: float,
+        forecast_seconds: float | None,
+        trace: Trace | None = None,
+    ) -> None:
+        self._live, self._choice = live, choice
+        self._question, self._scored = incoming.question, incoming.scored
+        envelope = incoming.envelope  # isn't kept: its texts are freed while the answer comes
+        self._requested, self._stream = envelope.model[:_LONGEST_NAME], envelope.stream
+        self._prompt: str | list[dict[str, str]] | None = None
+        if live.settings.receipts.prompts and incoming.prompt is not None:
+            given = incoming.prompt
+            turns = () if isinstance(given, str) else given
+            kept = [{"role": turn.role, "content": turn.content} for turn in turns]
+            self._prompt = given if isinstance(given, str) else kept
+        self._decision_seconds, self._forecast_seconds = decision_seconds, forecast_seconds
+        self._trace = trace
+
+    def reply_headers(
+        self, target: str | None, attempts: tuple[TargetAttempt, ...]
+    ) -> list[Header]:
+        """The gateway's own headers of the answer.
+
+        Args:
+            target: Who answers; None for nobody.
+            attempts: What was tried.
+        """
+        choice = self._choice
+        headers = [
+            (_ID, choice.id.encode()),
+            (_REASON, choice.reason.encode()),
+            (_MS, b"%.2f" % (1e3 * self._decision_seconds)),
+            (_RETRIES, b"%d" % sum(a.end not in _NO_RETRY for a in attempts)),
+        ]
+        if choice.lam is not None:
+            headers.append((_LAM, b"%g" % choice.lam))
+        if choice.fallback is not None:
+            headers.append((_FALLBACK, choice.fallback.encode()))
+        if target is not None:
+            headers.append(target_header(target))
+            if target in choice.correctness:
+                headers.append((_PROBABILITY, b"%.4f" % choice.correctness[target]))
+            if target in choice.estimated_cost:
+                headers.append((_COST, b"%.3g" % choice.estimated_cost[target]))
+        return headers
+
+    def named(self, target: str, response: str) -> None:
+        """Remember who keeps a response that still comes: it may be cancelled meanwhile."""
+        self._live.recorder.sessions.keep(response, target=target, key=self._question.key)
+
+    async def finished(self, outcome: RequestOutcome) -> None:
+        """Record how it ended; the receipt is kept when this returns, or it took too long."""
+        receipt = self._receipt(outcome)
+        self._live.decider.answered(
+            self._choice,
+            outcome,
+            cost=receipt.cost,
+            at=time.time(),
+            stored=receipt.endpoint == "responses",
+        )
+        if self._trace is not None:
+            self._trace.end(receipt)
+        recorder = self._live.recorder
+        recorder.metrics.observe(receipt)
+        recorder.recent.add(receipt)
+        log_request(receipt)
+        await recorder.writer.keep(receipt)
+
+    def _receipt(self, outcome: RequestOutcome) -> Receipt:
+        question, loaded = self._question, self._live.loaded
+        decided = self._choice.reason != "named"
+        cost, is_estimated = self._cost(outcome)
+        alone = self._choice.session is None
+        details = self._live.details if alone else self._live.session_details
+        return Receipt(
+            choice=self._choice,
+            outcome=outcome,
+            at=question.at,
+            router=loaded.light.fingerprint if decided else "",
+            policy=self._live.policy if decided else "",
+            endpoint=question.endpoint,
+            requested=self._requested,
+            stream=self._stream,
+            key=question.key,
+            scored=self._scored,
+            cost=cost,
+            cost_is_estimated=is_estimated,
+            decision_seconds=self._decision_seconds,
+            forecast_seconds=self._forecast_seconds,
+            prompt=self._prompt,
+            details=details if decided else {},
+        )
+
+    def _cost(self, outcome: RequestOutcome) -> tuple[float | None, bool]:
+        """Observed cost, US dollars, and whether it is an estimate.
+
+        What the provider says, or else what its counts cost. Where these can't be true, or aren't
+        known yet, it is what the decision expected: budgets have no gap then.
+        """
+        usage, target = outcome.usage, outcome.target
+        if target is None or (usage is None and not outcome.usage_is_estimated):
+            return None, outcome.usage_is_estimated
+        cost = None if usage is None else reported_cost(usage)
+        if cost is None and usage is not None:
+            cost = cost_of(usage, self._live.targets[target])
+        if cost is not None:
+            return cost, outcome.usage_is_estimated
+        expected = self._choice.estimated_cost.get(target)
+        return expected, outcome.usage_is_estimated or expected is not None
+
+
+def target_header(name: str) -> Header:
+    """Who answers; percent-encoded where the name has what headers can't hold, or not unharmed."""
+    return _TARGET, (name if name.isascii() and name.isprintable() else quote(name)).encode()
