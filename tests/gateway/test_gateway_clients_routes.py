@@ -25,7 +25,7 @@ from forwarding_target import whole
 
 from prefill_router.gateway.receipts import affinity_rule_of, latest_feedback
 from prefill_router.gateway.receipts.session_replay import replay_sessions
-from prefill_router.gateway.runtime.activity import RecentRequests
+from prefill_router.gateway.telemetry.recent import RecentRequests
 
 EMBEDDER, HELPER = "embedder", "helper"
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}

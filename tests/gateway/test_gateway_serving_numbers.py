@@ -10,7 +10,7 @@ from prefill_router.gateway.page.views import failing, health
 from prefill_router.gateway.proxy import Breakers
 from prefill_router.gateway.receipts import Receipt
 from prefill_router.gateway.records import TargetAttempt
-from prefill_router.gateway.runtime.activity import RecentRequests
+from prefill_router.gateway.telemetry.recent import RecentRequests
 from prefill_router.targets import Pool, Target
 
 MOST = 2000

@@ -12,6 +12,7 @@ its median recorded cost. The cost that is reported afterwards is always the obs
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -122,7 +123,7 @@ class CostEstimator:
             _median(train.recorded_cost),
         )
 
-    @property
+    @cached_property
     def is_free(self) -> bool:
         """Whether nothing at all is known of costs: they are all zero, and lam changes nothing."""
         return bool(np.isnan(self.fixed).all()) and not any(t.has_price for t in self.pool)
@@ -183,6 +184,10 @@ class CostEstimator:
             for target, output in zip(self.pool, self.median_output, strict=True)
         ]
 
+    @cached_property
+    def _prices(self) -> Float[NDArray[np.float64], "target 2"]:
+        return np.array([(t.input_price, t.output_price) for t in self.pool], dtype=np.float64)
+
     def _cost(
         self,
         inputs: Float[NDArray[np.float64], "row target"],
@@ -192,7 +197,7 @@ class CostEstimator:
     ) -> Float[NDArray[np.float64], "row target"]:
         if self.is_free:
             return np.zeros_like(inputs)
-        prices = np.array([(t.input_price, t.output_price) for t in self.pool], dtype=np.float64)
+        prices = self._prices
         fixed, counted = self.fixed, ~np.isnan(self.median_output)
         tokens = self.median_output
         if expected is not None:

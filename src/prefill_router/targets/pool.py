@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date as day
+from functools import cached_property
 from typing import Any, TypeVar, final
 
 from prefill_router.errors import ConfigError, nearest
@@ -42,7 +43,7 @@ class Pool:
         if unknown:
             raise ConfigError(f"no such providers as {unknown}; the pool has {list(known)}")
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The targets' names, in order."""
         return tuple(target.name for target in self.targets)

@@ -217,7 +217,7 @@ class Decider:
             choice: What was decided.
             key: The name of the client's key; None where none is asked for.
         """
-        expected = choice.estimated_cost.get(choice.target, 0.0)
+        expected = choice.estimated_cost.get(choice.order[0], 0.0)
         dollars = expected if choice.high_cost is None else choice.high_cost
         self._budgets.reserve(choice.id, key, dollars)
 

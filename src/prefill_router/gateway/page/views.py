@@ -27,7 +27,7 @@ from prefill_router.gateway.page.shapes import (
 )
 from prefill_router.gateway.proxy import Breakers
 from prefill_router.gateway.receipts import Explanation, Receipt, ReceiptsSummary, Recorded, explain
-from prefill_router.gateway.runtime.activity import MinuteCounts
+from prefill_router.gateway.telemetry.recent import MinuteCounts
 from prefill_router.router import Segment
 from prefill_router.targets import Pool
 

@@ -1,12 +1,252 @@
-"""Which headers go on: the client's to the target, and the target's back to the client."""
+"""What headers and the model's name ask of a decision, and which headers go on.
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import final
+The name of the model asks for routing, and at which lam, or for one target. A client's headers go
+on to the target, and the target's back to the client.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.types import HEADER, SESSION_HEADER
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.records import Header
+from prefill_router.gateway.types import HEADER, SCORED, SESSION_HEADER, Scored
 
-Header = tuple[bytes, bytes]
+_PREFIX = HEADER.encode()
+ROUTING_NAMES = ("auto", "prefill-router", "MoM")
+"""Names that route at the lam that is set; `MoM` is vLLM semantic-router's."""
+_route_llm = re.compile(r"router-(?P<router>.+)-(?P<threshold>[^-]*)").fullmatch
+_LONGEST = 128  # of names that are quoted, or compared with the known ones
+_MOST_TOLD = 20
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RequestedModel:
+    """What a model's name asks for.
+
+    Attributes:
+        target: The target that is named; None where the request is to be routed.
+        lam: The trade-off that the name holds; None where it holds none.
+    """
+
+    target: str | None = None
+    lam: float | None = None
+
+
+_ROUTED = RequestedModel()
+
+
+def parse_model(
+    name: str, *, targets: Collection[str], names: Mapping[str, float]
+) -> RequestedModel:
+    """What a model's name asks for.
+
+    A target's own name comes first, even where it is one of `ROUTING_NAMES`: who named a target so
+    reaches it. The settings' names follow, then `ROUTING_NAMES`, then `prefill-router:LAM`, then
+    RouteLLM's `router-NAME-THRESHOLD`. Its threshold is what the strong target's chance must reach
+    for it to be called, so that 0 always calls the strong one and 1 hardly ever: as lam it is 1
+    minus the threshold. Its NAME says which router decides, and there is but one here.
+
+    Args:
+        name: What the request has as its model.
+        targets: The names of the targets.
+        names: The settings' own routing names, each with its lam.
+
+    Raises:
+        RefusalError: 404 `model_not_found` where nothing has this name, 400 where its lam or
+            threshold isn't a number from 0 to 1.
+    """
+    if name in targets:
+        return RequestedModel(target=name)
+    if name in names:
+        return RequestedModel(lam=names[name])
+    if name in ROUTING_NAMES:
+        return _ROUTED
+    if name.startswith("prefill-router:"):
+        return RequestedModel(lam=_share(name.partition(":")[2], "lam", "prefill-router:0.7"))
+    found = _route_llm(name) if len(name) <= _LONGEST else None
+    if found is not None:
+        threshold = _share(found["threshold"], "threshold", "router-mf-0.3")
+        return RequestedModel(lam=1 - threshold)
+    raise _unknown(name, list(dict.fromkeys((*ROUTING_NAMES, *names, *targets))))
+
+
+def _share(text: str, what: str, example: str) -> float:
+    number = read_number(text)
+    if number is None or number > 1:
+        raise RefusalError(
+            f"the {what} in the model's name isn't a number from 0 to 1; write {example}",
+            code="invalid_value",
+            param="model",
+        )
+    return number
+
+
+def _unknown(name: str, known: list[str]) -> RefusalError:
+    close = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST else []
+    told = f"the model {name!r}" if len(name) <= _LONGEST else "the model"
+    nearest = f"; did you mean {close[0]!r}?" if close else ";"
+    more = f" and {len(known) - _MOST_TOLD} more" if len(known) > _MOST_TOLD else ""
+    return RefusalError(
+        f"{told} doesn't exist{nearest} known are {', '.join(known[:_MOST_TOLD])}{more}, and "
+        "prefill-router:LAM",
+        status=404,
+        code="model_not_found",
+        param="model",
+    )
+
+
+_LONGEST_SESSION = 256
+_FIELDS = {
+    _PREFIX + b"lam": "lam",
+    _PREFIX + b"max-cost": "max_cost",
+    _PREFIX + b"allow": "allow",
+    _PREFIX + b"exclude": "exclude",
+    _PREFIX + b"scored": "scored",
+    SESSION_HEADER.encode(): "session",
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RoutingPreferences:
+    """What a request's headers wish.
+
+    Attributes:
+        lam: The trade-off; None where none is given.
+        max_cost: Targets that are estimated to cost more, US dollars, don't answer.
+        allow: Only these targets may answer; None for all.
+        exclude: These targets may not, even where they are allowed.
+        session: What the client calls the conversation.
+        scored: What of the request the encoder reads.
+    """
+
+    lam: float | None = None
+    max_cost: float | None = None
+    allow: frozenset[str] | None = None
+    exclude: frozenset[str] = frozenset()
+    session: str | None = None
+    scored: Scored | None = None
+
+
+NO_PREFERENCES = RoutingPreferences()
+
+
+def read_preferences(
+    headers: Sequence[tuple[bytes, bytes]], targets: Collection[str]
+) -> RoutingPreferences:
+    """Read the headers that the gateway knows; `NO_PREFERENCES` where none is given.
+
+    Lists of targets are names between commas, and may come in several headers.
+
+    Args:
+        headers: The request's, their names in lower case, as ASGI has them.
+        targets: The names of the targets.
+
+    Raises:
+        RefusalError: A header is malformed, names a target that isn't there, comes twice, or
+            begins as the gateway's do and is none of them.
+    """
+    found: dict[str, Any] = {}
+    for name, value in headers:
+        field = _FIELDS.get(name)
+        if field is not None:
+            _take(found, field, _Header(name.decode(), _text(name, value)), targets)
+        elif name.startswith(_PREFIX):
+            known = ", ".join(field.decode() for field in _FIELDS)
+            told = name[:64].decode("latin-1")
+            raise RefusalError(f"there is no such header as {told}; known are {known}")
+    return RoutingPreferences(**found) if found else NO_PREFERENCES
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Header:
+    name: str
+    text: str
+
+    def wrong(self, due: str) -> RefusalError:
+        return RefusalError(f"the header {self.name} {due}", param=self.name)
+
+
+def _take(found: dict[str, Any], field: str, header: _Header, targets: Collection[str]) -> None:
+    if field in ("allow", "exclude"):
+        found[field] = found.get(field, frozenset()) | _names(header, targets)
+        return
+    if field in found:
+        raise header.wrong("comes twice; send it once")
+    found[field] = _READERS[field](header)
+
+
+def _lam(header: _Header) -> float:
+    lam = read_number(header.text)
+    if lam is None or lam > 1:
+        raise header.wrong("must be a number from 0 to 1, such as 0.7")
+    return lam
+
+
+def _max_cost(header: _Header) -> float:
+    dollars = read_number(header.text)
+    if dollars is None:
+        raise header.wrong("must be US dollars, such as 0.002")
+    return dollars
+
+
+def _scored(header: _Header) -> Scored:
+    for scored in SCORED:
+        if header.text == scored:
+            return scored
+    raise header.wrong(f"must be one of {', '.join(SCORED)}")
+
+
+def _session(header: _Header) -> str | None:
+    if len(header.text) > _LONGEST_SESSION or not (header.text or " ").isprintable():
+        raise header.wrong(f"must be at most {_LONGEST_SESSION} printable characters")
+    return header.text or None
+
+
+_READERS = {"lam": _lam, "max_cost": _max_cost, "scored": _scored, "session": _session}
+
+
+def _names(header: _Header, targets: Collection[str]) -> frozenset[str]:
+    names = frozenset(filter(None, map(str.strip, header.text.split(","))))
+    if not names:
+        raise header.wrong("names no target; write names between commas")
+    unknown = sorted(names - frozenset(targets))
+    if unknown:
+        told = ", ".join(name[:64] for name in unknown[:5])
+        raise header.wrong(f"names targets that aren't there: {told}; see /v1/models")
+    return names
+
+
+def _text(name: bytes, value: bytes) -> str:
+    try:
+        return value.decode().strip()
+    except UnicodeDecodeError:
+        raise RefusalError(f"the header {name.decode()} isn't UTF-8", param=name.decode()) from None
+
+
+_is_number = re.compile(
+    r"(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,3})?"
+).fullmatch
+
+
+def read_number(text: str) -> float | None:
+    """A number that is finite and not negative; None where the text is none.
+
+    Only what JSON could hold is taken, beside `.5` and `1.`: no sign, no `nan`, no `1_000`, no
+    digits of other scripts.
+    """
+    if _is_number(text) is None:
+        return None
+    number = float(text)
+    return number if math.isfinite(number) else None
+
 
 HOP_BY_HOP = frozenset(
     {
@@ -23,7 +263,6 @@ HOP_BY_HOP = frozenset(
     }
 )
 """Headers of one connection alone (RFC 9110, section 7.6.1), and those of keys for proxies."""
-_OWN = HEADER.encode()
 _PASSED = frozenset(
     {
         b"anthropic-version",
@@ -73,7 +312,7 @@ _FOR_BROWSERS = frozenset(
 )
 """What a browser would take as the word of the gateway's own address, for all of its pages."""
 _NEVER_BACK = HOP_BY_HOP | _FOR_BROWSERS | {b"server", b"date"}
-_NEVER_BACK_PREFIXES = (_OWN, b"access-control-")
+_NEVER_BACK_PREFIXES = (_PREFIX, b"access-control-")
 
 
 @final
@@ -92,7 +331,11 @@ class HeaderFilter:
 
     def __init__(self, further: Iterable[str] = ()) -> None:
         names = frozenset(name.strip().lower().encode() for name in further)
-        refused = sorted(name.decode() for name in names if _is_refused(name))
+        refused = sorted(
+            name.decode()
+            for name in names
+            if not name or name in _NEVER_PASSED or name.startswith(_PREFIX)
+        )
         if refused:
             raise ConfigError(f"forward_headers has {refused}, which no target gets; take them out")
         self._names = _PASSED | names
@@ -137,16 +380,7 @@ def to_client(headers: Sequence[Header], *, reframed: bool) -> list[Header]:
 
 
 def _nominated(headers: Sequence[Header]) -> Collection[bytes]:
-    for name, value in headers:
-        if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
-            return _all_nominated(headers)
-    return ()
-
-
-def _all_nominated(headers: Sequence[Header]) -> frozenset[bytes]:
-    values = b",".join(value for name, value in headers if name == b"connection")
-    return frozenset(token.strip().lower() for token in values.split(b","))
-
-
-def _is_refused(name: bytes) -> bool:
-    return not name or name in _NEVER_PASSED or name.startswith(_OWN)
+    named = [value.lower() for name, value in headers if name == b"connection"]
+    if set(named) <= {b"keep-alive", b"close"}:
+        return ()
+    return frozenset(token.strip() for token in b",".join(named).split(b","))

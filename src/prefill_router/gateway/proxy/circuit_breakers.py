@@ -70,6 +70,10 @@ class Breakers:
         waited = self._clock() - breaker.opened_at >= self._seconds
         return "half_open" if waited else "open"
 
+    def is_open(self, target: str) -> bool:
+        """Whether a target failed too often just now."""
+        return self.state(target) == "open"
+
     def retry_in(self, target: str) -> float | None:
         """Seconds until an open breaker lets one request try; None where it isn't open."""
         breaker = self._breakers.get(target)

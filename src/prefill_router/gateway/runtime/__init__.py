@@ -2,6 +2,6 @@
 
 configuration   where everything is, read with every error at once
 request_scope   what one request goes on with, a reload or not, and what is recorded of it
-activity        what ended lately, and what metrics read of the gateway's parts
+activity        what metrics read of the gateway's parts
 gateway         what lasts as long as the process
 """

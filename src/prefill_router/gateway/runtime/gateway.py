@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import final
 
 from prefill_router.client import NO_KEY, provider_keys
@@ -36,7 +37,7 @@ from prefill_router.gateway.receipts import (
     sessions_since,
     spend_since,
 )
-from prefill_router.gateway.runtime.activity import RecentRequests, breakers_of, gauge_readings
+from prefill_router.gateway.runtime.activity import breakers_of, gauge_readings
 from prefill_router.gateway.runtime.configuration import (
     GatewayPaths,
     LoadedGateway,
@@ -51,6 +52,7 @@ from prefill_router.gateway.telemetry import (
     FallbackWatch,
     Health,
     Metrics,
+    RecentRequests,
     Traces,
     check_encoder,
     check_process,
@@ -234,7 +236,7 @@ class Gateway:
             loaded.settings,
             sessions=self.sessions,
             budgets=self.budgets,
-            breaker_open=lambda target: self.breakers.state(target) == "open",
+            breaker_open=self.breakers.is_open,
             pool=loaded.pool,
             told=_log.warning,
         )
@@ -242,7 +244,7 @@ class Gateway:
             loaded.pool,
             failures=loaded.settings.failures,
             breakers=self.breakers,
-            passing=lambda headers: to_client(headers, reframed=True),
+            passing=partial(to_client, reframed=True),
             environment=self._environment,
         )
         keys = provider_keys(loaded.pool, self._environment)

@@ -34,9 +34,8 @@ from prefill_router.gateway.records import (
     RoutingRequest,
     TargetAttempt,
 )
-from prefill_router.gateway.runtime.activity import RecentRequests
 from prefill_router.gateway.runtime.configuration import LoadedGateway
-from prefill_router.gateway.telemetry import Metrics, Trace, Traces, log_request
+from prefill_router.gateway.telemetry import Metrics, RecentRequests, Trace, Traces, log_request
 from prefill_router.gateway.types import HEADER, Scored
 from prefill_router.targets import Endpoint, Pool, Target
 

@@ -1,10 +1,7 @@
 """Telemetry: metrics, drift, logs, traces, health."""
 
-from prefill_router.gateway.telemetry.drift import Drift, DriftWatch, stability_index
 from prefill_router.gateway.telemetry.health import (
     EventLoopLag,
-    FallbackShare,
-    FallbackWatch,
     Health,
     HealthCheck,
     HealthFinding,
@@ -17,6 +14,14 @@ from prefill_router.gateway.telemetry.health import (
 )
 from prefill_router.gateway.telemetry.logs import LogWriter, log_request, logging_to, with_fields
 from prefill_router.gateway.telemetry.metrics import BudgetLeft, GaugeReadings, Metrics
+from prefill_router.gateway.telemetry.recent import (
+    Drift,
+    DriftWatch,
+    FallbackShare,
+    FallbackWatch,
+    RecentRequests,
+    stability_index,
+)
 from prefill_router.gateway.telemetry.traces import Trace, Traces
 
 __all__ = [
@@ -33,6 +38,7 @@ __all__ = [
     "HealthReport",
     "LogWriter",
     "Metrics",
+    "RecentRequests",
     "Trace",
     "Traces",
     "check_encoder",

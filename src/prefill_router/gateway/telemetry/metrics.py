@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from prefill_router import __version__
 from prefill_router.gateway.records import Receipt, RequestOutcome
-from prefill_router.gateway.telemetry.drift import Drift
+from prefill_router.gateway.telemetry.recent import Drift
 
 BreakerState = Literal["closed", "half_open", "open"]
 Numbers = Mapping[str, float]
