@@ -27,10 +27,8 @@ from prefill_router.gateway.guard import KEY, ClientKey
 from prefill_router.gateway.protocol import read_preferences
 from prefill_router.gateway.records import (
     ForwardRequest,
-    Header,
     RequestOutcome,
     RoutingRequest,
-    TargetAttempt,
 )
 from prefill_router.gateway.runtime.gateway import Gateway
 from prefill_router.gateway.runtime.request_scope import Snapshot, target_header
@@ -138,7 +136,7 @@ def _call(
         order=errand.order,
         stream=errand.stream,
         headers=asked.live.headers_on(asked.scope["headers"], trace),
-        reply_headers=_reply_headers,
+        reply_headers=lambda target, _: [] if target is None else [target_header(target)],
         finished=telling.finished,
     )
 
@@ -166,11 +164,6 @@ class _PassthroughReport:
         _log.info("plain call", extra=with_fields(known))
         if self._trace is not None:
             self._trace.end_passed(self._name, outcome, at=time.time())
-
-
-def _reply_headers(target: str | None, attempts: tuple[TargetAttempt, ...]) -> list[Header]:
-    del attempts
-    return [] if target is None else [target_header(target)]
 
 
 STORED: Mapping[str, Mapping[str, str]] = {

@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import final
 
 from starlette.types import Receive, Scope, Send
@@ -15,7 +16,6 @@ from prefill_router.gateway.forecast import NoForecastError
 from prefill_router.gateway.guard import FREE_BODY, KEY, ClientKey
 from prefill_router.gateway.protocol import (
     Envelope,
-    RequestedModel,
     RoutingPreferences,
     parse_model,
     read_envelope,
@@ -233,89 +233,65 @@ def read_incoming(
         RefusalError: It can't be read, or asks for what there isn't.
     """
     envelope = read_envelope(endpoint, body)
-    allowed = _targets(key)
+    allowed = None if key is None or key.targets is None else frozenset(key.targets)
     names = [n for n in pool.names if allowed is None or n in allowed]  # others aren't even told
     wishes = read_preferences(headers, names)
     asked = parse_model(envelope.model, targets=names, names=settings.routing.names)
     scored = wishes.scored or settings.routing.scored
-    if asked.target is not None:
-        question = _named(envelope, wishes, asked.target, key, at=at, to_call=to_call)
-        kept = scored_prompt(envelope, scored) if settings.receipts.prompts else None
-        envelope.forget()
-        return IncomingRequest(envelope=envelope, question=question, prompt=kept, scored=scored)
-    prompt = scored_prompt(envelope, scored)
+    lams = (wishes.lam, asked.lam, lam) if asked.target is None else ()
     question = RoutingRequest(
         endpoint=endpoint,
         at=at,
         text_bytes=envelope.text_bytes,
-        scored_bytes=0 if prompt is None else _bytes(prompt),
-        needs=envelope.needs,
         max_tokens=envelope.max_tokens,
-        session=session_name(
-            settings.sessions,
-            header=wishes.session,
-            hint=envelope.session_hint,
-            key_turns=envelope.key_turns,
-            key=None if key is None else key.name,
-        ),
-        opening=wishes.session is None and len(envelope.turns) == len(envelope.key_turns),
-        in_tool_loop=envelope.in_tool_loop,
-        tool_call_ids=envelope.tool_call_ids,
         previous_response_id=envelope.previous_response_id,
-        lam_asked=_lam(wishes, asked, lam),
+        named=asked.target,
+        lam_asked=next((given for given in lams if given is not None), None),
         max_cost=wishes.max_cost,
         allow=wishes.allow,
         exclude=wishes.exclude,
         key=None if key is None else key.name,
-        key_targets=_targets(key),
+        key_targets=allowed,
         to_call=to_call,
     )
+    prompt = None
+    if asked.target is None or settings.receipts.prompts:
+        prompt = scored_prompt(envelope, scored)
+    if asked.target is None:  # of a request that names its target only the length is read
+        question = _routed(question, envelope, wishes, settings, prompt)
     envelope.forget()
     return IncomingRequest(envelope=envelope, question=question, prompt=prompt, scored=scored)
+
+
+def _routed(
+    question: RoutingRequest,
+    envelope: Envelope,
+    wishes: RoutingPreferences,
+    settings: GatewaySettings,
+    prompt: Prompt | None,
+) -> RoutingRequest:
+    """The same with what only routing needs to know."""
+    text = "" if prompt is None else prompt_text(prompt)
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    session = session_name(
+        settings.sessions,
+        header=wishes.session,
+        hint=envelope.session_hint,
+        key_turns=envelope.key_turns,
+        key=question.key,
+    )
+    return replace(
+        question,
+        scored_bytes=size,
+        needs=envelope.needs,
+        session=session,
+        opening=wishes.session is None and len(envelope.turns) == len(envelope.key_turns),
+        in_tool_loop=envelope.in_tool_loop,
+        tool_call_ids=envelope.tool_call_ids,
+    )
 
 
 def query_of(scope: Scope) -> bytes:
     """What a request's address has behind its question mark, as a target may be sent it."""
     query: bytes = scope["query_string"]
     return _odd(lambda found: b"%%%02X" % found[0][0], query) if query else b""
-
-
-def _named(
-    envelope: Envelope,
-    wishes: RoutingPreferences,
-    target: str,
-    key: ClientKey | None,
-    *,
-    at: float,
-    to_call: bool,
-) -> RoutingRequest:
-    """What is known of a request that names its target; of its text only how long it is."""
-    return RoutingRequest(
-        endpoint=envelope.endpoint,
-        at=at,
-        text_bytes=envelope.text_bytes,
-        max_tokens=envelope.max_tokens,
-        previous_response_id=envelope.previous_response_id,
-        named=target,
-        max_cost=wishes.max_cost,
-        allow=wishes.allow,
-        exclude=wishes.exclude,
-        key=None if key is None else key.name,
-        key_targets=_targets(key),
-        to_call=to_call,
-    )
-
-
-def _targets(key: ClientKey | None) -> frozenset[str] | None:
-    return None if key is None or key.targets is None else frozenset(key.targets)
-
-
-def _lam(wishes: RoutingPreferences, asked: RequestedModel, lam: float | None) -> float | None:
-    if wishes.lam is not None:
-        return wishes.lam
-    return lam if asked.lam is None else asked.lam
-
-
-def _bytes(prompt: Prompt) -> int:
-    text = prompt_text(prompt)
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

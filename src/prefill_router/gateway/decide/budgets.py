@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, final
 
 from prefill_router.gateway.errors import RefusalError
@@ -218,11 +219,8 @@ def _all_spent(state: BudgetState) -> RefusalError:
 _log = logging.getLogger(__name__)
 _SLACK = 60.0
 _BELIEVED = 3600.0
-
-
-def _running() -> float:
-    """Seconds that only grow, those included in which the machine slept, where that is known."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+_running = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Seconds that only grow, those included in which the machine slept, where that is known."""
 
 
 @final

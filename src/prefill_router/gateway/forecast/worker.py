@@ -172,7 +172,9 @@ def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
     if fingerprint(folder) != before:
         raise CorruptError(f"{folder} was replaced while it was being read; load it again")
     router.forecast_many(_WARM_UP[:1])  # loads the networks
-    _use_threads(options["threads"])
+    torch, threads = sys.modules.get("torch"), options["threads"]
+    if torch is not None:  # a router without a network needs none, and importing it takes seconds
+        torch.set_num_threads(max(1, torch.get_num_threads() - 1) if threads is None else threads)
     if options["reuse_bytes"]:
         router = reusing_beginnings(router, options["reuse_bytes"])
     for prompt in _WARM_UP:
@@ -187,13 +189,6 @@ def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
         prompt_seconds=ended - started,
     )
     return router, hello
-
-
-def _use_threads(threads: int | None) -> None:
-    torch = sys.modules.get("torch")
-    if torch is None:  # a router without a network needs none, and importing it takes seconds
-        return
-    torch.set_num_threads(max(1, torch.get_num_threads() - 1) if threads is None else threads)
 
 
 def _own_output() -> BinaryIO:

@@ -46,7 +46,9 @@ def error_handlers() -> dict[int | type[Exception], Handler]:
 async def _of_starlette(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     if "Allow" in headers:
-        headers["Allow"] = _allowed(headers["Allow"])
+        names = {name.strip() for name in headers["Allow"].split(",")}
+        names |= {"HEAD"} if "GET" in names else set()  # the head alone may be asked for too
+        headers["Allow"] = ", ".join(sorted(names))
     told = {  # without the path, which may hold anything
         404: f"no such path{_nearest(request)}; /openapi.json lists those that there are",
         405: f"the path doesn't take {request.method}; it takes what the header allow says",
@@ -55,12 +57,6 @@ async def _of_starlette(request: Request, error: HTTPException) -> Response:
     code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
     refusal = RefusalError(text, status=error.status_code, code=code, headers=headers)
     return await _reply(request, refusal)
-
-
-def _allowed(methods: str) -> str:
-    """What a path takes, in order; where it takes GET, the head alone may be asked for too."""
-    names = {name.strip() for name in methods.split(",")}
-    return ", ".join(sorted({*names, "HEAD"} if "GET" in names else names))
 
 
 def _nearest(request: Request) -> str:

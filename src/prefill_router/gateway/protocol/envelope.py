@@ -312,18 +312,14 @@ def scored_prompt(envelope: Envelope, scored: Scored) -> Prompt | None:
         return _prompt(turns) if len(turns) == 1 else None
     with_system = scored in ("last_user_with_system", "conversation_with_system")
     if scored in ("last_user", "last_user_with_system"):
-        last = _last_user(turns)
+        said = (turn for turn in reversed(turns) if turn.role == "user" and _has_text(turn))
+        last = next(said, None)
         if last is None:
             return None
         if not with_system:
             return last.content
         turns = (*(turn for turn in turns if turn.role == "system"), last)
     return _prompt(tuple(turn for turn in turns if with_system or turn.role != "system"))
-
-
-def _last_user(turns: tuple[Message, ...]) -> Message | None:
-    said = (turn for turn in reversed(turns) if turn.role == "user" and _has_text(turn))
-    return next(said, None)
 
 
 def _prompt(turns: tuple[Message, ...]) -> Prompt | None:

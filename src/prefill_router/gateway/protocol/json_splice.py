@@ -85,7 +85,9 @@ def read_fields(text: str) -> JsonFields:
     except UnreadableJsonError:
         raise
     except json.JSONDecodeError as error:
-        raise UnreadableJsonError(f"it isn't JSON: {_told(error)}") from None
+        raise UnreadableJsonError(
+            f"it isn't JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
     except ValueError:  # the interpreter's limit of digits
         raise UnreadableJsonError("a number in it has too many digits") from None
     if _skip(text, end) != len(text):
@@ -109,7 +111,8 @@ def read_fields_at(text: str, start: int) -> tuple[JsonFields, int]:
         named = _plain_name(text, at)
         key, at = (named[1], named.end()) if named else _any_name(text, at)
         if key in value:
-            raise UnreadableJsonError(f"it names {_short(key)} twice; keep one of them")
+            name = ascii(key) if len(key) <= 64 else "a field"
+            raise UnreadableJsonError(f"it names {name} twice; keep one of them")
         if len(value) == _MOST_FIELDS:
             raise UnreadableJsonError(f"it has more than {_MOST_FIELDS} fields")
         value[key], end = _read(text, at)
@@ -135,14 +138,6 @@ def _any_name(text: str, at: int) -> tuple[str, int]:
 def _skip(text: str, at: int) -> int:
     found = _space(text, at)
     return at if found is None else found.end()
-
-
-def _told(error: json.JSONDecodeError) -> str:
-    return f"{error.msg} at line {error.lineno}, column {error.colno}"
-
-
-def _short(key: str) -> str:
-    return ascii(key) if len(key) <= 64 else "a field"
 
 
 _ASKED = b'"include_usage":true'

@@ -157,7 +157,9 @@ def part_text(part: object, deep: int = 0) -> str:
         return call_text(part.get("name"), part.get("input"))
     source = part.get("source")
     if isinstance(source, dict):  # a document, whose other kinds are files
-        return _source_text(source, deep)
+        if source.get("type") == "text" and isinstance(source.get("data"), str):
+            return str(source["data"])
+        return content_text(source.get("content"), deep + 1)
     return content_text(part.get("content"), deep + 1)
 
 
@@ -185,12 +187,6 @@ def _call(call: object) -> str:
         if isinstance(called, dict):
             return call_text(called.get("name"), called.get(what))
     return ""
-
-
-def _source_text(source: Mapping[str, Any], deep: int) -> str:
-    if source.get("type") == "text" and isinstance(source.get("data"), str):
-        return str(source["data"])
-    return content_text(source.get("content"), deep + 1)
 
 
 def _written(arguments: object) -> str:
@@ -231,7 +227,10 @@ def read_session_hint(endpoint: Endpoint, value: Mapping[str, Any]) -> str | Non
 def read_loop(endpoint: Endpoint, value: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The ids of the tool calls whose results end the request; None where no results end it."""
     if endpoint == "messages":
-        return _of_message(value["messages"])
+        turns = value["messages"]
+        results = results_of(turns[-1].get("content")) if turns else []
+        ids = [result.get("tool_use_id") for result in results]
+        return tuple(name for name in ids if isinstance(name, str)) if results else None
     if endpoint == "chat":
         return _of_last(value["messages"], "tool_call_id", responses=False)
     items = value.get("input")
@@ -250,12 +249,6 @@ def _of_last(turns: list[dict[str, Any]], name: str, *, responses: bool) -> tupl
         if isinstance(turn.get(name), str):
             ids.append(turn[name])
     return tuple(reversed(ids)) if results else None
-
-
-def _of_message(turns: list[dict[str, Any]]) -> tuple[str, ...] | None:
-    results = results_of(turns[-1].get("content")) if turns else []
-    ids = [result.get("tool_use_id") for result in results]
-    return tuple(name for name in ids if isinstance(name, str)) if results else None
 
 
 NOTHING: frozenset[Ability] = frozenset()
@@ -342,10 +335,8 @@ def _add_of_parts(parts: list[Any], needs: set[Ability], deep: int) -> None:
             continue
         if kind in _PARTS:
             needs.add(_PARTS[kind])
-        for inner in (part.get("content"), _inside(part.get("source"))):
+        source = part.get("source")
+        within = source.get("content") if isinstance(source, dict) else None
+        for inner in (part.get("content"), within):
             if isinstance(inner, list) and deep < MOST_DEEP:
                 _add_of_parts(inner, needs, deep + 1)
-
-
-def _inside(source: object) -> object:
-    return source.get("content") if isinstance(source, dict) else None

@@ -6,7 +6,7 @@ What was tried for a call is kept, and told to the circuit breakers.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -330,7 +330,9 @@ async def find_answer(
     if found is None:
         found = await _ask(ways, call, client, track, order[0])
     if isinstance(found, AttemptFailedError):
-        return found.refusal if _only_client_can_mend(track.attempts) else None
+        ends = {attempt.end for attempt in track.attempts if attempt.end != "breaker_open"}
+        only_client = track.attempts[-1].end == "refused" or ends == {"context_too_long"}
+        return found.refusal if only_client else None
     return found
 
 
@@ -380,8 +382,3 @@ async def _try(
         return failure
     ways.breakers.began(target)
     return opened
-
-
-def _only_client_can_mend(attempts: Sequence[TargetAttempt]) -> bool:
-    ends = {attempt.end for attempt in attempts if attempt.end != "breaker_open"}
-    return attempts[-1].end == "refused" or ends == {"context_too_long"}

@@ -200,7 +200,9 @@ class ProxyCall:
     ) -> None:
         line = self._ways.lines[self._track.target or ""]
         piece = answer.body
-        self._name(answer)
+        name, target = answer.facts.response_id, self._target
+        if self._call.named is not None and name is not None and target is not None:
+            self._call.named(target, name)
         try:
             await self._client.start(answer.status, self._headers(answer.headers))
             self._first_byte = self._clock()
@@ -227,11 +229,6 @@ class ProxyCall:
         finally:
             self._client.stop_with(None)
             arrival.close()
-
-    def _name(self, answer: OpenResponse) -> None:
-        name, target = answer.facts.response_id, self._target
-        if self._call.named is not None and name is not None and target is not None:
-            self._call.named(target, name)
 
     async def _end_stream(self, answer: OpenResponse, rest: bytes, end: AttemptEnd) -> None:
         """End it well where its answer is complete, and with an error event where it isn't."""

@@ -233,7 +233,12 @@ class ProviderEndpoint:
             arrival = await self._calls.call(
                 call.method, path, theirs, body, client=client, fresh=fresh
             )
-            self._limit(arrival, stream=call.stream)
+            first, whole = self.first_token_seconds, self.answer_seconds
+            waits = call.stream and first < whole
+            arrival.limit(
+                arrival.began + (first if waits else whole),
+                "first_token_timeout" if waits else "answer_timeout",
+            )
             answers = False
             try:
                 client.stop_with(partial(arrival.fail, "disconnected"))
@@ -265,12 +270,6 @@ class ProviderEndpoint:
     async def close(self) -> None:
         """Close what is idle, now and from now on."""
         await self._calls.close()
-
-    def _limit(self, arrival: ResponseStream, *, stream: bool) -> None:
-        if stream and self.first_token_seconds < self.answer_seconds:
-            arrival.limit(arrival.began + self.first_token_seconds, "first_token_timeout")
-        else:
-            arrival.limit(arrival.began + self.answer_seconds, "answer_timeout")
 
     def _path(self, call: ForwardRequest) -> bytes:
         path = self._paths[call.endpoint]

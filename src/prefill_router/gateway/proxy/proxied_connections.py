@@ -11,7 +11,7 @@ import httpx2
 from prefill_router.client import is_loopback
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.proxy.connections import ClientConnection, ResponseStream
-from prefill_router.gateway.records import AttemptEnd, Header
+from prefill_router.gateway.records import Header
 
 _IDLE_SECONDS = 3.0  # as of connections without a proxy
 
@@ -115,7 +115,9 @@ class ProxiedConnections:
             finally:
                 await response.aclose()
         except httpx2.HTTPError as error:
-            arrival.fail(_end_of(error, started=bool(arrival.status)))
+            unreached = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError)
+            never = isinstance(error, unreached) and not arrival.status
+            arrival.fail("connect" if never else "broken_off")
         except (ValueError, httpx2.StreamError, httpx2.InvalidURL):
             arrival.fail("malformed")
 
@@ -128,8 +130,3 @@ class ProxiedConnections:
 async def _once(held: list[bytes]) -> AsyncIterator[bytes]:
     """A body that goes with its sending, since what was sent lives as long as the answer."""
     yield held.pop()
-
-
-def _end_of(error: httpx2.HTTPError, *, started: bool) -> AttemptEnd:
-    unreached = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError)
-    return "connect" if isinstance(error, unreached) and not started else "broken_off"

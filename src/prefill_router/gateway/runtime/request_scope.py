@@ -37,7 +37,7 @@ from prefill_router.gateway.records import (
 from prefill_router.gateway.runtime.configuration import LoadedGateway
 from prefill_router.gateway.telemetry import Metrics, RecentRequests, Trace, Traces, log_request
 from prefill_router.gateway.types import HEADER, Scored
-from prefill_router.targets import Endpoint, Pool, Target
+from prefill_router.targets import Endpoint
 
 
 @runtime_checkable
@@ -95,7 +95,15 @@ class Snapshot:
         self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
         self.session_details = {**self.details, **affinity_rule_details(_keeping(loaded))}
         self.models = {target.name: target.model or target.name for target in loaded.pool}
-        self._further = {t.name: _further(loaded.pool, t) for t in loaded.pool}
+        self._further = {
+            target.name: {
+                name: json.dumps(value).encode()
+                for name, value in identity_parameters(
+                    target, loaded.pool.provider_of(target.name).dialect
+                ).items()
+            }
+            for target in loaded.pool
+        }
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -162,11 +170,6 @@ class Snapshot:
         await self.forwarder.close()
         if self.forecaster is not keep:
             await self.forecaster.close()
-
-
-def _further(pool: Pool, target: Target) -> dict[str, bytes]:
-    fields = identity_parameters(target, pool.provider_of(target.name).dialect)
-    return {name: json.dumps(value).encode() for name, value in fields.items()}
 
 
 def _keeping(loaded: LoadedGateway) -> AffinityRule:
