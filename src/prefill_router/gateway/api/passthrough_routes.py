@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Any, final
 from urllib.parse import parse_qs, quote
 
 from starlette.routing import Route
@@ -49,6 +49,8 @@ class PassthroughRequest:
         scope: Of ASGI.
         body: All of it.
         at: When it came, seconds since 1970.
+        name: What the call is called in metrics and the log.
+        trace: Its span; None for none.
     """
 
     gateway: Gateway
@@ -56,6 +58,8 @@ class PassthroughRequest:
     scope: Scope
     body: bytes
     at: float
+    name: str
+    trace: Trace | None
 
     @property
     def key(self) -> ClientKey | None:
@@ -63,27 +67,38 @@ class PassthroughRequest:
         found: ClientKey | None = self.scope.get(KEY)
         return found
 
+    def call(self, **where: Any) -> ForwardRequest:
+        """The call to forward.
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class PassthroughDestination:
-    """Where a plain request goes.
+        Args:
+            where: Where it goes: fields of `ForwardRequest`.
+        """
+        return ForwardRequest(
+            method=self.scope["method"].encode(),
+            query=query_of(self.scope),
+            is_plain=True,
+            headers=self.live.headers_on(self.scope["headers"], self.trace),
+            reply_headers=lambda target, _: [] if target is None else [target_header(target)],
+            finished=self.finished,
+            **where,
+        )
 
-    Attributes:
-        endpoint: By whose address.
-        below: What follows its path, percent-encoded.
-        order: The targets that may be asked, the first one first.
-        bodies: The body for a target, by its name.
-        stream: Whether a stream is asked for.
-        lacking: The statuses by which a target says that it has no such call; the next is asked.
-    """
-
-    endpoint: Endpoint
-    below: str
-    order: tuple[str, ...]
-    bodies: Callable[[str], bytes]
-    stream: bool = False
-    lacking: frozenset[int] = frozenset()
+    async def finished(self, outcome: RequestOutcome) -> None:
+        """Tell metrics, the log and the trace how it ended."""
+        self.gateway.metrics.passed(self.name, outcome)
+        fields = {
+            "call": self.name,
+            "target": outcome.target,
+            "outcome": outcome.kind,
+            "status": outcome.status,
+            "attempts": len(outcome.attempts),
+            "seconds": round(outcome.total_seconds, 6),
+            "key": None if self.key is None else self.key.name,
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        _log.info("plain call", extra=with_fields(known))
+        if self.trace is not None:
+            self.trace.end_passed(self.name, outcome, at=time.time())
 
 
 @final
@@ -100,7 +115,7 @@ class PassthroughEndpoint:
         self,
         gateway: Gateway,
         names: Mapping[str, str],
-        find: Callable[[PassthroughRequest], Awaitable[PassthroughDestination]],
+        find: Callable[[PassthroughRequest], Awaitable[ForwardRequest]],
     ) -> None:
         self._gateway, self._names, self._find = gateway, names, find
 
@@ -110,60 +125,18 @@ class PassthroughEndpoint:
         body: bytes = (await receive()).get("body", b"")
         live = gateway.live
         with live.scope(gateway.traces, scope["headers"], at=at) as trace:
-            asked = PassthroughRequest(gateway=gateway, live=live, scope=scope, body=body, at=at)
-            errand = await self._find(asked)
-            check_streams(gateway, stream=errand.stream)
-            call = _call(
-                asked, errand, _PassthroughReport(asked, self._names[scope["method"]], trace), trace
+            asked = PassthroughRequest(
+                gateway=gateway,
+                live=live,
+                scope=scope,
+                body=body,
+                at=at,
+                name=self._names[scope["method"]],
+                trace=trace,
             )
+            call = await self._find(asked)
+            check_streams(gateway, stream=call.stream)
             await forward(gateway, live, call, receive, send)
-
-
-def _call(
-    asked: PassthroughRequest,
-    errand: PassthroughDestination,
-    telling: "_PassthroughReport",
-    trace: Trace | None,
-) -> ForwardRequest:
-    return ForwardRequest(
-        endpoint=errand.endpoint,
-        method=asked.scope["method"].encode(),
-        below=errand.below.encode(),
-        query=query_of(asked.scope),
-        is_plain=True,
-        lacking=errand.lacking,
-        bodies=errand.bodies,
-        order=errand.order,
-        stream=errand.stream,
-        headers=asked.live.headers_on(asked.scope["headers"], trace),
-        reply_headers=lambda target, _: [] if target is None else [target_header(target)],
-        finished=telling.finished,
-    )
-
-
-@final
-class _PassthroughReport:
-    """Tells metrics, the log and the trace of a request that has ended."""
-
-    def __init__(self, asked: PassthroughRequest, name: str, trace: Trace | None) -> None:
-        self._key = None if asked.key is None else asked.key.name
-        self._gateway, self._name, self._trace = asked.gateway, name, trace
-
-    async def finished(self, outcome: RequestOutcome) -> None:
-        self._gateway.metrics.passed(self._name, outcome)
-        fields = {
-            "call": self._name,
-            "target": outcome.target,
-            "outcome": outcome.kind,
-            "status": outcome.status,
-            "attempts": len(outcome.attempts),
-            "seconds": round(outcome.total_seconds, 6),
-            "key": self._key,
-        }
-        known = {name: value for name, value in fields.items() if value is not None}
-        _log.info("plain call", extra=with_fields(known))
-        if self._trace is not None:
-            self._trace.end_passed(self._name, outcome, at=time.time())
 
 
 STORED: Mapping[str, Mapping[str, str]] = {
@@ -203,7 +176,7 @@ def passthrough_routes(gateway: Gateway) -> list[Route]:
     return counts + about
 
 
-async def _stored(asked: PassthroughRequest, *, below: str) -> PassthroughDestination:
+async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
     """To the target that keeps the response which the path names.
 
     Raises:
@@ -215,18 +188,16 @@ async def _stored(asked: PassthroughRequest, *, below: str) -> PassthroughDestin
         raise RefusalError("the path names no response", status=404, code="unknown_response")
     query = parse_qs(scope["query_string"].decode("latin-1"))
     sent = asked.body if scope["method"] == "POST" else b""
-    return PassthroughDestination(
+    return asked.call(
         endpoint="responses",
-        below=f"/{quote(name, safe='')}{below}",
+        below=f"/{quote(name, safe='')}{below}".encode(),
         order=(asked.live.keepers.keeper(name, _question(asked)),),
         bodies=lambda _: sent,
         stream=query.get("stream") == ["true"],
     )
 
 
-async def _count(
-    asked: PassthroughRequest, *, endpoint: Endpoint, below: str
-) -> PassthroughDestination:
+async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -> ForwardRequest:
     """To the target that would answer the request itself, or the next that can count.
 
     Raises:
@@ -245,9 +216,9 @@ async def _count(
     )
     choice, _ = await decide(gateway, live, incoming, counted=False)
     splicer = incoming.envelope.splicer
-    return PassthroughDestination(
+    return asked.call(
         endpoint=endpoint,
-        below=below,
+        below=below.encode(),
         order=choice.order,
         bodies=lambda target: live.body_for(target, splicer, endpoint, ask_usage=False),
         lacking=_LACKING,

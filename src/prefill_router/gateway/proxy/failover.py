@@ -58,74 +58,6 @@ class ForwardContext:
     chance: random.Random
 
 
-@final
-class CallAttempts:
-    """The attempts of one call, in order.
-
-    Args:
-        ways: Whose breakers and counts these are.
-
-    Attributes:
-        attempts: Those that have ended.
-        wait: Seconds after which a target wants to be asked again, the least that was said.
-    """
-
-    def __init__(self, ways: ForwardContext) -> None:
-        self._ways = ways
-        self._clock = asyncio.get_running_loop().time
-        self._target: str | None = None
-        self._began = 0.0
-        self.attempts: list[TargetAttempt] = []
-        self.wait: float | None = None
-
-    @property
-    def target(self) -> str | None:
-        """Who is being asked, or answers."""
-        return self._target
-
-    @property
-    def last_asked(self) -> str | None:
-        """Who was asked last."""
-        asked = (a.target for a in reversed(self.attempts) if a.end != "breaker_open")
-        return next(asked, None)
-
-    def skip(self, target: str) -> None:
-        """A target isn't asked, since its breaker is open."""
-        self.attempts.append(
-            TargetAttempt(target=target, end="breaker_open", status=None, seconds=0.0)
-        )
-
-    def begin(self, target: str) -> None:
-        """A target is asked."""
-        self._target, self._began = target, self._clock()
-        self._ways.under_way[target] += 1
-
-    def end(self, end: AttemptEnd, *, status: int | None, silent: bool = False) -> None:
-        """The attempt that is under way, if one is, has ended.
-
-        Args:
-            end: How.
-            status: Of the target's reply.
-            silent: Whether its breaker isn't to know.
-        """
-        target, self._target = self._target, None
-        if target is None:
-            return
-        self._ways.under_way[target] -= 1
-        seconds = self._clock() - self._began
-        self.attempts.append(TargetAttempt(target=target, end=end, status=status, seconds=seconds))
-        if not silent:
-            self._tell(target, end)
-
-    def _tell(self, target: str, end: AttemptEnd) -> None:
-        if end == "answered" or end in HARMLESS:
-            self._ways.breakers.succeeded(target)
-        elif end == "disconnected":
-            self._ways.breakers.released(target)
-        else:
-            self._ways.breakers.failed(target)
-
-
 _LONGEST = 2**26  # bytes of a reply in one piece
 _LONGEST_ERROR = 2**20
 _LONGEST_PARSED = 2**20  # parsing more would hold up everybody else
@@ -304,81 +236,129 @@ async def _read_error(arrival: ResponseStream) -> bytes:
 _PATIENCE = 2.0  # seconds that a target may ask to wait before another one is asked instead
 
 
-async def find_answer(
-    ways: ForwardContext, call: ForwardRequest, client: ClientConnection, track: CallAttempts
-) -> OpenResponse | TargetRefusal | None:
-    """An answer that has begun; or the refusal of a target that only the client can mend; or none.
+@final
+class CallAttempts:
+    """The attempts of one call, in order.
 
-    Targets whose breaker is open are left out, unless no other is left.
+    Args:
+        ways: What all calls share: breakers, and counts.
+        call: The call.
+        client: Who asks.
 
-    Raises:
-        ClientGoneError: The client has left.
+    Attributes:
+        attempts: Those that have ended.
+        wait: Seconds after which a target wants to be asked again, the least that was said.
     """
-    order = call.order[:1] if call.stay else call.order
-    found: OpenResponse | AttemptFailedError | None = None
-    asked = 0
-    for target in order:
-        if asked == ways.failures.targets:
-            break
-        if not ways.breakers.allow(target):
-            track.skip(target)
-            continue
-        asked += 1
-        found = await _ask(ways, call, client, track, target)
-        if isinstance(found, OpenResponse) or found.end == "refused":
-            break
-    if found is None:
-        found = await _ask(ways, call, client, track, order[0])
-    if isinstance(found, AttemptFailedError):
-        ends = {attempt.end for attempt in track.attempts if attempt.end != "breaker_open"}
-        only_client = track.attempts[-1].end == "refused" or ends == {"context_too_long"}
-        return found.refusal if only_client else None
-    return found
 
+    def __init__(
+        self, ways: ForwardContext, call: ForwardRequest, client: ClientConnection
+    ) -> None:
+        self._ways, self._call, self._client = ways, call, client
+        self._clock = asyncio.get_running_loop().time
+        self._target: str | None = None
+        self._began = 0.0
+        self.attempts: list[TargetAttempt] = []
+        self.wait: float | None = None
 
-async def _ask(
-    ways: ForwardContext,
-    call: ForwardRequest,
-    client: ClientConnection,
-    track: CallAttempts,
-    target: str,
-) -> OpenResponse | AttemptFailedError:
-    """Ask one target, and again where that may help."""
-    failures, only_limited = ways.failures, True
-    for turn in range(failures.retries + 1):
-        found = await _try(ways, call, client, track, target)
+    @property
+    def target(self) -> str | None:
+        """Who is being asked, or answers."""
+        return self._target
+
+    @property
+    def last_asked(self) -> str | None:
+        """Who was asked last."""
+        asked = (a.target for a in reversed(self.attempts) if a.end != "breaker_open")
+        return next(asked, None)
+
+    def end(self, end: AttemptEnd, *, status: int | None, silent: bool = False) -> None:
+        """The attempt that is under way, if one is, has ended.
+
+        Args:
+            end: How.
+            status: Of the target's reply.
+            silent: Whether its breaker isn't to know.
+        """
+        target, self._target = self._target, None
+        if target is None:
+            return
+        self._ways.under_way[target] -= 1
+        seconds = self._clock() - self._began
+        self.attempts.append(TargetAttempt(target=target, end=end, status=status, seconds=seconds))
+        if not silent:
+            self._tell(target, end)
+
+    def _tell(self, target: str, end: AttemptEnd) -> None:
+        if end == "answered" or end in HARMLESS:
+            self._ways.breakers.succeeded(target)
+        elif end == "disconnected":
+            self._ways.breakers.released(target)
+        else:
+            self._ways.breakers.failed(target)
+
+    async def find_answer(self) -> OpenResponse | TargetRefusal | None:
+        """An answer that has begun; or a refusal that only the client can mend; or none.
+
+        Targets whose breaker is open are left out, unless no other is left.
+
+        Raises:
+            ClientGoneError: The client has left.
+        """
+        order = self._call.order[:1] if self._call.stay else self._call.order
+        found: OpenResponse | AttemptFailedError | None = None
+        asked = 0
+        for target in order:
+            if asked == self._ways.failures.targets:
+                break
+            if not self._ways.breakers.allow(target):
+                self.attempts.append(
+                    TargetAttempt(target=target, end="breaker_open", status=None, seconds=0.0)
+                )
+                continue
+            asked += 1
+            found = await self._ask(target)
+            if isinstance(found, OpenResponse) or found.end == "refused":
+                break
+        if found is None:
+            found = await self._ask(order[0])
         if isinstance(found, OpenResponse):
             return found
-        pause = failures.backoff_seconds * 2**turn * ways.chance.uniform(0.5, 1.0)
-        is_last = turn == failures.retries or found.end not in RETRIED
-        if found.wait is not None:
-            track.wait = found.wait if track.wait is None else min(track.wait, found.wait)
-            is_last |= found.wait > _PATIENCE
-            pause = max(pause, found.wait)
-        only_limited &= found.end == "rate_limited"
-        if only_limited and is_last:
-            ways.breakers.failed(target)
-        if is_last or ways.breakers.state(target) == "open":
-            break
-        await client.wait(pause)
-    return found
+        ends = {attempt.end for attempt in self.attempts if attempt.end != "breaker_open"}
+        only_client = self.attempts[-1].end == "refused" or ends == {"context_too_long"}
+        return found.refusal if only_client else None
 
+    async def _ask(self, target: str) -> OpenResponse | AttemptFailedError:
+        """Ask one target, and again where that may help."""
+        failures, only_limited = self._ways.failures, True
+        for turn in range(failures.retries + 1):
+            found = await self._try(target)
+            if isinstance(found, OpenResponse):
+                return found
+            pause = failures.backoff_seconds * 2**turn * self._ways.chance.uniform(0.5, 1.0)
+            is_last = turn == failures.retries or found.end not in RETRIED
+            if found.wait is not None:
+                self.wait = found.wait if self.wait is None else min(self.wait, found.wait)
+                is_last |= found.wait > _PATIENCE
+                pause = max(pause, found.wait)
+            only_limited &= found.end == "rate_limited"
+            if only_limited and is_last:
+                self._ways.breakers.failed(target)
+            if is_last or self._ways.breakers.state(target) == "open":
+                break
+            await self._client.wait(pause)
+        return found
 
-async def _try(
-    ways: ForwardContext,
-    call: ForwardRequest,
-    client: ClientConnection,
-    track: CallAttempts,
-    target: str,
-) -> OpenResponse | AttemptFailedError:
-    track.begin(target)
-    try:
-        opened = await open_answer(call, target, ways.lines[target], client)
-    except AttemptFailedError as failure:
-        if failure.end == "disconnected":
-            raise ClientGoneError from None
-        # a limit that a retry gets past says nothing about the target
-        track.end(failure.end, status=failure.status, silent=failure.end == "rate_limited")
-        return failure
-    ways.breakers.began(target)
-    return opened
+    async def _try(self, target: str) -> OpenResponse | AttemptFailedError:
+        self._target, self._began = target, self._clock()
+        self._ways.under_way[target] += 1
+        try:
+            line = self._ways.lines[target]
+            opened = await open_answer(self._call, target, line, self._client)
+        except AttemptFailedError as failure:
+            if failure.end == "disconnected":
+                raise ClientGoneError from None
+            # a limit that a retry gets past says nothing about the target
+            self.end(failure.end, status=failure.status, silent=failure.end == "rate_limited")
+            return failure
+        self._ways.breakers.began(target)
+        return opened

@@ -24,7 +24,6 @@ from prefill_router.gateway.proxy.failover import (
     CallAttempts,
     ForwardContext,
     OpenResponse,
-    find_answer,
 )
 from prefill_router.gateway.proxy.failures import (
     HARMLESS,
@@ -150,7 +149,7 @@ class ProxyCall:
         self._ways, self._call, self._client = ways, call, client
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock() if call.began is None else call.began
-        self._track = CallAttempts(ways)
+        self._track = CallAttempts(ways, call, client)
         self._answer: OpenResponse | None = None
         self._target: str | None = None
         self._first_byte: float | None = None
@@ -170,7 +169,7 @@ class ProxyCall:
                 await asyncio.shield(self._leave(kind))
 
     async def _give(self) -> None:
-        found = await find_answer(self._ways, self._call, self._client, self._track)
+        found = await self._track.find_answer()
         self._call.settled()
         if isinstance(found, OpenResponse):
             self._answer, self._target = found, self._track.target
