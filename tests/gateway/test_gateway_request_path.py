@@ -77,6 +77,8 @@ def asked(folder: Path, *scripts: Script, stream: bool) -> Calls:
             with traced(run_there(run)) as calls:
                 reply = client.post("/v1/chat/completions", json=body)
         row = made.rows("target, reason, status")[-1]
+    # what looks every half second whether the loop is held up is no request's
+    calls.made = [call for call in calls.made if ":EventLoopLag." not in call]
     assert reply.status_code == 200
     assert row == {"target": reply.headers["x-prefill-router-target"]} | {
         "reason": "policy",
