@@ -12,7 +12,7 @@ import pytest
 from collecting import two_providers
 from hypothesis import given, settings, strategies as st
 
-from prefill_router.client.budget import ExposureLedger
+from prefill_router.client.paid_calls import SpendingLedger
 from prefill_router.client.rate_limits import ProviderGate, TokenBucket
 from prefill_router.client.retries import CircuitBreaker, RetryPolicy
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
@@ -144,7 +144,7 @@ def test_no_call_begins_that_could_pass_the_limit_and_all_are_noted_before(seed:
     async def work() -> None:
         chance = random.Random(seed)
         limit, notes = chance.uniform(1, 10), Notes([], 0.001)
-        ledger = ExposureLedger(limit, charged=chance.uniform(0, limit), expose=notes)
+        ledger = SpendingLedger(limit, charged=chance.uniform(0, limit), expose=notes)
         recorded, open_calls, refused = ledger.charged, 0.0, 0
 
         async def call() -> None:
@@ -178,7 +178,7 @@ def test_no_call_begins_that_could_pass_the_limit_and_all_are_noted_before(seed:
 def test_what_is_given_up_stays_noted() -> None:
     async def work() -> None:
         notes = Notes([])
-        ledger = ExposureLedger(None, charged=0.0, expose=notes)
+        ledger = SpendingLedger(None, charged=0.0, expose=notes)
         assert await ledger.reserve(2.0)
         assert await ledger.reserve(1.0)
         ledger.settle(2.0, 2.0)  # cancelled: it may have been billed

@@ -9,9 +9,10 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, final
 
 from prefill_router.client import Reply, Usage
+from prefill_router.client.call_costs import CostSource
 from prefill_router.data import Message, Prompt, Query
 from prefill_router.short_repr import short_repr
 
@@ -33,9 +34,6 @@ class Task:
     grader: str
     answer: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-
-CostSource = Literal["reported", "usage", "estimate", "none"]
 
 
 @final

@@ -9,8 +9,8 @@
 `records`
     The whole record of each of them, as JSON, with a checksum.
 `exposure`
-    The most that calls in flight may cost, as a session goes on (`client.budget`); less what was at
-    risk and is settled.
+    The most that calls in flight may cost, as a session goes on (`client.paid_calls`); less what
+    was at risk and is settled.
 
 Rows are added and never changed: triggers refuse everything else.
 """

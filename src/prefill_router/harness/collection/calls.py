@@ -2,126 +2,25 @@
 
 Of a provider's questions, calls to make again come first when they are due, then new questions.
 These are drawn one by one as calls come free, and no more than a few times as many as calls at once
-wait for another attempt, so that a run of any length needs little memory. A call has a bill: what
-it has cost, and what it may have cost beyond that. The record of a question that is finished is
-made of its calls.
+wait for another attempt, so that a run of any length needs little memory. The record of a question
+that is finished is made of its calls.
 """
 
 import asyncio
 import heapq
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, final
 
-from prefill_router.client import Reply, Usage
-from prefill_router.client.call_costs import (
-    CallBound,
-    cost_of,
-    estimated_usage,
-    plausible,
-    reported_cost,
-)
-from prefill_router.client.dialects import request_parameters
-from prefill_router.data import Prompt, prompt_text
+from prefill_router.client import Reply, request_parameters
+from prefill_router.client.call_costs import CallBill, CostSource
+from prefill_router.client.paid_calls import PaidCall
 from prefill_router.errors import StoreError, UpstreamError
-from prefill_router.harness.records import Answer, Attempt, CostSource
+from prefill_router.harness.records import Answer, Attempt
 from prefill_router.targets import Provider, Target
 from prefill_router.targets.provider import public_address
-
-_MOST_BYTES_PER_TOKEN = 32
-"""On average, in any text that isn't one sign over and over."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class CallBill:
-    """What one call has cost.
-
-    Attributes:
-        cost: US dollars, as far as known; None where there are no prices.
-        at_risk: US dollars that it may have cost beyond that, at most: 0 where the bill is known.
-        source: What the cost goes by.
-        note: What was odd.
-    """
-
-    cost: float | None
-    at_risk: float = 0.0
-    source: CostSource = "none"
-    note: str = ""
-
-    @property
-    def charged(self) -> float:
-        """US dollars that count against a spending limit."""
-        return (self.cost or 0.0) + self.at_risk
-
-
-def bill_of_reply(target: Target, prompt: Prompt, most: CallBound, reply: Reply) -> CallBill:
-    """The bill of an answer.
-
-    It goes by what the provider says that it cost, or by the tokens that it reports. Where what it
-    reports can't be true the cost is an estimate, and the most possible stays at risk.
-    """
-    odd = plausible(reply.usage, most) or _too_few(prompt, reply)
-    told = reported_cost(reply.usage)
-    if told is not None and _is_possible(told, most):
-        risk = 0.0 if not odd else _rest(most, told)
-        return CallBill(cost=told, at_risk=risk, source="reported", note=odd)
-    if told is not None:
-        odd = "; ".join(filter(None, (odd, f"its cost is reported as {told:g} dollars")))
-    if not target.has_price:
-        return CallBill(cost=None, note=odd)
-    if not odd:
-        return CallBill(cost=cost_of(reply.usage, target), source="usage")
-    return _estimate(target, prompt, most, reply, odd)
-
-
-def bill_of_failure(
-    target: Target, prompt: Prompt, most: CallBound, error: UpstreamError
-) -> CallBill:
-    """The bill of a call without an answer: nothing where it was refused, else what is at risk."""
-    if error.billed == "no":
-        return CallBill(cost=0.0 if target.has_price else None)
-    if not target.has_price:
-        return CallBill(cost=None, note="it may have been billed")
-    if isinstance(error.partial, Reply):
-        return _estimate(target, prompt, most, error.partial, "it may have been billed")
-    return CallBill(
-        cost=0.0, at_risk=_rest(most, 0.0), source="estimate", note="it may have been billed"
-    )
-
-
-def _estimate(target: Target, prompt: Prompt, most: CallBound, reply: Reply, note: str) -> CallBill:
-    cost = cost_of(estimated_usage(prompt, reply), target) or 0.0
-    if most.dollars is not None:
-        cost = min(cost, most.dollars)
-    return CallBill(cost=cost, at_risk=_rest(most, cost), source="estimate", note=note)
-
-
-def _too_few(prompt: Prompt, reply: Reply) -> str:
-    """Counts that are too small for what was read or written."""
-    read, written = prompt_text(prompt), reply.text + reply.reasoning
-    for name, text in (("input_tokens", read), ("output_tokens", written)):
-        size, count = len(text.encode("utf-8", "surrogatepass")), getattr(reply.usage, name)
-        if count is not None and size > _MOST_BYTES_PER_TOKEN * count:
-            return f"{name} is {count}, for {size} bytes"
-    return ""
-
-
-def _is_possible(dollars: float, most: CallBound) -> bool:
-    return most.dollars is None or dollars <= most.dollars * (1 + 1e-9)
-
-
-def _rest(most: CallBound, cost: float) -> float:
-    """What remains of the most possible; rounded up, so that the sum is never less."""
-    if most.dollars is None:
-        return 0.0
-    rest = max(most.dollars - cost, 0.0)
-    return math.nextafter(rest, math.inf) if rest else 0.0
-
 
 _WAITING_FOR_EACH = 4
 
@@ -217,36 +116,6 @@ class ProviderQueue:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class PlannedCall:
-    """One call that is about to be made.
-
-    Attributes:
-        question: What it is for.
-        target: Who is asked.
-        prompt: What.
-        most: The most that it can use and cost.
-        expected: The tokens to expect.
-    """
-
-    question: Question
-    target: Target
-    prompt: Prompt
-    most: CallBound
-    expected: Usage
-
-    @property
-    def expected_tokens(self) -> int:
-        """In and out."""
-        return (self.expected.input_tokens or 0) + (self.expected.output_tokens or 0)
-
-    @property
-    def reserved(self) -> float:
-        """US dollars to set aside for it."""
-        return self.most.dollars or 0.0
-
-
-@final
 @dataclass
 class Backlog:
     """Answers on their way to the disk.
@@ -268,25 +137,16 @@ class Backlog:
             await self.changed.wait()
 
 
-def attempt_of(
-    began: datetime, seconds: float, outcome: Reply | UpstreamError, bill: CallBill
-) -> Attempt:
-    """The record of a call.
-
-    Args:
-        began: When.
-        seconds: How long it took.
-        outcome: What came of it.
-        bill: What it has cost.
-    """
-    error = outcome if isinstance(outcome, UpstreamError) else None
+def attempt_of(call: PaidCall) -> Attempt:
+    """The record of a call."""
+    error = call.outcome if isinstance(call.outcome, UpstreamError) else None
     return Attempt(
-        began=began.isoformat(timespec="milliseconds"),
-        seconds=seconds,
+        began=call.began.isoformat(timespec="milliseconds"),
+        seconds=call.seconds,
         failure=None if error is None else error.failure,
         detail=str(error or ""),
-        cost=bill.cost or 0.0,
-        at_risk=bill.at_risk,
+        cost=call.bill.cost or 0.0,
+        at_risk=call.bill.at_risk,
     )
 
 
