@@ -14,7 +14,7 @@ from judges import NO, UNREADABLE, YES, by_answer, court, graded_part, judge_poo
 from commands import refused, run, succeeded
 from prefill_router.client import Reply, bound
 from prefill_router.data.storage import is_dataset
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.harness.grading import GradingReport, Settings, grade_run
 from prefill_router.harness.grading.caches import JUDGMENTS_DATABASE, Judgments
 from prefill_router.harness.grading.judge_client import JudgeClient
@@ -246,6 +246,16 @@ def test_damaged_judgments_are_told(folder: Path) -> None:
     (folder / JUDGMENTS_DATABASE).write_bytes(b"nonsense" * 1000)
     with court(by_answer) as server, pytest.raises(CorruptError, match="move it away"):
         graded(folder, judge_pool(server))
+
+
+def test_judgments_of_a_newer_version_are_left_as_they_are(folder: Path) -> None:
+    Judgments(folder).close()
+    with sqlite3.connect(folder / JUDGMENTS_DATABASE) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match="install a newer package"):
+        Judgments(folder)
+    assert rows(folder, "PRAGMA user_version") == [(2,)]
 
 
 def test_an_interruption_ends_calls_and_counts_what_they_may_have_cost(tmp_path: Path) -> None:
