@@ -70,6 +70,13 @@ def test_it_asks_again(endpoint: EmbeddingEndpoint) -> None:
     assert len(endpoint.seen) == 5
 
 
+def test_it_does_not_wait_for_hours(endpoint: EmbeddingEndpoint) -> None:
+    encoder = load_encoder(endpoint.name)
+    endpoint.failing = [(429, {"retry-after": "7200"})]
+    encoder.encode(QUERIES, [OWN])
+    assert len(endpoint.seen) == 3
+
+
 @pytest.mark.parametrize(
     ("status", "failure"), [(401, "unauthorised"), (404, "unknown_model"), (403, "unauthorised")]
 )

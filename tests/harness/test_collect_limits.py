@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from prefill_router.client.paid_calls import SpendingLedger
 from prefill_router.client.rate_limits import ProviderGate, TokenBucket
-from prefill_router.client.retries import CircuitBreaker, RetryPolicy
+from prefill_router.client.retries import CircuitBreaker, Retries, RetryPolicy
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
-from prefill_router.harness.collection.calls import ProviderQueue, Question
+from prefill_router.harness.collection.plan import ProviderQueue, Question
 from prefill_router.targets import Provider
 
 
@@ -300,3 +300,15 @@ def test_a_refused_key_or_model_is_a_targets_own() -> None:
         circuit.failed("a0", failure("unauthorised", retriable=False), question="q")
     assert circuit.refused("a0") == "unauthorised"
     assert circuit.refused("a1") is None
+
+
+def test_retries_end_with_the_last_error() -> None:
+    retries, refusal = Retries(RetryPolicy(3, 0.0, patience=1)), failure("rate_limited")
+    assert [retries.wait(refusal) for _ in range(2)] == [0.0, 0.0]
+    with pytest.raises(UpstreamError) as last:
+        retries.wait(refusal)
+    assert last.value is refusal
+    with pytest.raises(UpstreamError):
+        Retries(RetryPolicy(), longest=30.0).wait(failure("overloaded", after=31.0))
+    with pytest.raises(UpstreamError):
+        Retries(RetryPolicy()).wait(failure("refused", retriable=False))

@@ -198,7 +198,7 @@ def bill_of(
     reply = outcome
     odd = plausible(reply.usage, most) or _too_few(prompt, reply)
     told = reported_cost(reply.usage)
-    if told is not None and _is_possible(told, most):
+    if told is not None and (most.dollars is None or told <= most.dollars * (1 + 1e-9)):
         risk = 0.0 if not odd else _rest(most, told)
         return CallBill(cost=told, at_risk=risk, source="reported", note=odd)
     if told is not None:
@@ -240,10 +240,6 @@ def _too_few(prompt: Prompt, reply: Reply) -> str:
         if count is not None and size > _MOST_BYTES_PER_TOKEN * count:
             return f"{name} is {count}, for {size} bytes"
     return ""
-
-
-def _is_possible(dollars: float, most: CallBound) -> bool:
-    return most.dollars is None or dollars <= most.dollars * (1 + 1e-9)
 
 
 def _rest(most: CallBound, cost: float) -> float:

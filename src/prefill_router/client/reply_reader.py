@@ -86,7 +86,11 @@ class ReplyReader:
             ended: The moment when the last of it came.
             request_id: As the reply's headers have it.
         """
-        text, reasoning, kept = "".join(self._text), self._thoughts(), self._kept.plain()
+        text, reasoning, kept = (
+            "".join(self._text),
+            "".join(self._reasoning or self._details),
+            self._kept.plain(),
+        )
         start = 0
         split = None if reasoning else split_thinking(text, self._dialect)
         if split is not None:
@@ -173,9 +177,6 @@ class ReplyReader:
         found = [_string(p.get("text")) or _string(p.get("summary")) or "" for p in parts]
         self._details += found
         return any(found)
-
-    def _thoughts(self) -> str:
-        return "".join(self._reasoning or self._details)
 
     def _take_usage(self, usage: object) -> None:
         if isinstance(usage, Mapping) and usage:

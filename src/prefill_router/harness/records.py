@@ -13,7 +13,7 @@ from typing import Any, final
 
 from prefill_router.client import Reply, Usage
 from prefill_router.client.call_costs import CostSource
-from prefill_router.data import Message, Prompt, Query
+from prefill_router.data import Message, Query
 from prefill_router.short_repr import short_repr
 
 
@@ -137,10 +137,10 @@ def dumps(value: Any) -> str:
 
 def task_texts(task: Task) -> tuple[str, str]:
     """A task without its options, and its options, both as JSON."""
-    query = task.query
+    query, prompt = task.query, task.query.prompt
     body = {
         "id": query.id,
-        "prompt": _plain_prompt(query.prompt),
+        "prompt": prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt],
         "benchmark": query.benchmark,
         "domain": query.domain,
         "grader": task.grader,
@@ -200,10 +200,6 @@ def _query(value: Mapping[str, Any]) -> Query:
     if not isinstance(prompt, str):
         prompt = tuple(Message(role, content) for role, content in prompt)
     return Query(value["id"], prompt, value["benchmark"], value["domain"])
-
-
-def _plain_prompt(prompt: Prompt) -> str | list[list[str]]:
-    return prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt]
 
 
 def _with_names(value: Any) -> Any:

@@ -87,8 +87,8 @@ _PoolModel = create_model(
     "Pool",
     __base__=_PoolFileModel,
     prices_date=(str | None, None),
-    providers=(list[_ProviderModel], Field(default_factory=list)),
-    targets=(list[_TargetModel], Field(min_length=1)),
+    providers=(list[_ProviderModel], Field(default_factory=list)),  # type: ignore[valid-type]
+    targets=(list[_TargetModel], Field(min_length=1)),  # type: ignore[valid-type]
 )
 
 
@@ -107,7 +107,8 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
     try:
         model: Any = _PoolModel.model_validate(value)
     except ValidationError as error:
-        raise FormatError(*map(_field_error, error.errors()), file=source) from None
+        told = (f"{'.'.join(map(str, e['loc']))}: {_field_message(e)}" for e in error.errors())
+        raise FormatError(*told, file=source) from None
     wrong: list[str] = []
     providers = tuple(_each(_provider, model.providers, wrong))
     targets = tuple(_each(_target, model.targets, wrong))
@@ -129,11 +130,6 @@ def _each(make: Callable[[_Row], _Made], rows: Iterable[_Row], wrong: list[str])
             yield make(row)
         except ConfigError as error:
             wrong += error.told
-
-
-def _field_error(error: "ErrorDetails") -> str:
-    place = ".".join(map(str, error["loc"]))
-    return f"{place}: {_field_message(error)}"
 
 
 def _field_message(error: "ErrorDetails") -> str:

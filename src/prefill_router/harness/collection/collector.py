@@ -14,16 +14,18 @@ from prefill_router.client import Reply
 from prefill_router.client.paid_calls import LIMITED, Asker, PaidCalls, SpendingLedger
 from prefill_router.client.retries import CircuitBreaker, RetryPolicy
 from prefill_router.errors import StoreError, UpstreamError
-from prefill_router.harness.collection.calls import (
+from prefill_router.harness.collection.estimate import TypicalAnswers
+from prefill_router.harness.collection.plan import (
     Backlog,
+    CollectionPlan,
+    CollectOptions,
+    Prompts,
     ProviderQueue,
     Question,
     answer_of,
     attempt_of,
     request_of,
 )
-from prefill_router.harness.collection.estimate import TypicalAnswers
-from prefill_router.harness.collection.plan import CollectionPlan, CollectOptions, Prompts
 from prefill_router.harness.journal import Journal
 from prefill_router.harness.records import Answer
 from prefill_router.progress import Advance
