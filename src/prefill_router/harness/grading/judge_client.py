@@ -112,6 +112,7 @@ class JudgeClient:
     def close(self) -> None:
         """Disconnect; no thread may ask any longer."""
         self._wait(self._upstream.__aexit__(None, None, None))
+        self._wait(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
