@@ -70,6 +70,13 @@ def test_it_asks_again(endpoint: EmbeddingEndpoint) -> None:
     assert len(endpoint.seen) == 5
 
 
+def test_it_does_not_wait_for_hours(endpoint: EmbeddingEndpoint) -> None:
+    encoder = load_encoder(endpoint.name)
+    endpoint.failing = [(429, {"retry-after": "7200"})]
+    encoder.encode(QUERIES, [OWN])
+    assert len(endpoint.seen) == 3
+
+
 @pytest.mark.parametrize(
     ("status", "failure"), [(401, "unauthorised"), (404, "unknown_model"), (403, "unauthorised")]
 )
@@ -94,7 +101,7 @@ def test_nobody_there() -> None:
 def _ask_without_patience(url: str) -> None:
     """Connection refused, again and again: the SDK waits for seconds between its attempts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prefill_router.encoders.endpoint._ATTEMPTS", 0)
+        patch.setattr("prefill_router.encoders.endpoint._ATTEMPTS", 1)
         EmbeddingsApi(Address.parse(f"m@{url}"), environment={}).embed(["text"])
 
 

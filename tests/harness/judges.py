@@ -27,7 +27,7 @@ def judge_pool(server: Server, *, concurrency: int = 4, max_tokens: int = 500) -
 
 
 def court(say: Callable[[str], str] | Mapping[str, str], *rules: Rule) -> Any:
-    model = ScriptedModel("judge", say, characters=40)
+    model = ScriptedModel("judge", say, characters=32)
     return serve([model], faults=Faults(rules=rules))
 
 

@@ -16,9 +16,8 @@ import pytest
 from collecting import answer_to, answers, ask, bill, models, pool_of, rows, tasks
 
 from prefill_router.client import Reply, Usage
-from prefill_router.client.call_costs import bound
+from prefill_router.client.call_costs import bill_of, bound
 from prefill_router.harness import Answer, Run
-from prefill_router.harness.collection.calls import bill_of_reply
 from prefill_router.minipool.server import Faults, Record, Rule, Server, serve
 
 STALL = 4.0
@@ -162,12 +161,12 @@ def test_counts_too_small_for_the_texts_are_not_believed(given: int, written: in
     prompt, most = "What? " * 600, bound(target, "What? " * 600)
     usage = Usage(input_tokens=given, output_tokens=written)
     reply = Reply(text="No. " * 100, reasoning="Hm. " * 400, usage=usage)
-    found = bill_of_reply(target, prompt, most, reply)
+    found = bill_of(target, prompt, most, reply)
     assert found.source == "estimate"
     assert found.note.startswith("input_tokens" if given < 1000 else "output_tokens")
     assert found.charged >= (most.dollars or 0.0)
     honest = replace(reply, usage=Usage(input_tokens=1000, output_tokens=500))
-    assert bill_of_reply(target, prompt, most, honest).source == "usage"
+    assert bill_of(target, prompt, most, honest).source == "usage"
 
 
 def test_a_broken_answer_stays_at_risk(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from collecting import two_providers
 from hypothesis import given, settings, strategies as st
 
-from prefill_router.client.budget import ExposureLedger
+from prefill_router.client.paid_calls import SpendingLedger
 from prefill_router.client.rate_limits import ProviderGate, TokenBucket
-from prefill_router.client.retries import CircuitBreaker, RetryPolicy
+from prefill_router.client.retries import CircuitBreaker, Retries, RetryPolicy
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
-from prefill_router.harness.collection.calls import ProviderQueue, Question
+from prefill_router.harness.collection.plan import ProviderQueue, Question
 from prefill_router.targets import Provider
 
 
@@ -144,7 +144,7 @@ def test_no_call_begins_that_could_pass_the_limit_and_all_are_noted_before(seed:
     async def work() -> None:
         chance = random.Random(seed)
         limit, notes = chance.uniform(1, 10), Notes([], 0.001)
-        ledger = ExposureLedger(limit, charged=chance.uniform(0, limit), expose=notes)
+        ledger = SpendingLedger(limit, charged=chance.uniform(0, limit), expose=notes)
         recorded, open_calls, refused = ledger.charged, 0.0, 0
 
         async def call() -> None:
@@ -178,7 +178,7 @@ def test_no_call_begins_that_could_pass_the_limit_and_all_are_noted_before(seed:
 def test_what_is_given_up_stays_noted() -> None:
     async def work() -> None:
         notes = Notes([])
-        ledger = ExposureLedger(None, charged=0.0, expose=notes)
+        ledger = SpendingLedger(None, charged=0.0, expose=notes)
         assert await ledger.reserve(2.0)
         assert await ledger.reserve(1.0)
         ledger.settle(2.0, 2.0)  # cancelled: it may have been billed
@@ -300,3 +300,15 @@ def test_a_refused_key_or_model_is_a_targets_own() -> None:
         circuit.failed("a0", failure("unauthorised", retriable=False), question="q")
     assert circuit.refused("a0") == "unauthorised"
     assert circuit.refused("a1") is None
+
+
+def test_retries_end_with_the_last_error() -> None:
+    retries, refusal = Retries(RetryPolicy(3, 0.0, patience=1)), failure("rate_limited")
+    assert [retries.wait(refusal) for _ in range(2)] == [0.0, 0.0]
+    with pytest.raises(UpstreamError) as last:
+        retries.wait(refusal)
+    assert last.value is refusal
+    with pytest.raises(UpstreamError):
+        Retries(RetryPolicy(), longest=30.0).wait(failure("overloaded", after=31.0))
+    with pytest.raises(UpstreamError):
+        Retries(RetryPolicy()).wait(failure("refused", retriable=False))

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ from graded_runs import answer as answered, make_run, run_of, task
 from judges import NO, UNREADABLE, YES, by_answer, court, graded_part, judge_pool
 
 from commands import refused, run, succeeded
-from prefill_router.client import Reply
-from prefill_router.client.budget import OverLimitError, ReservationLedger
+from prefill_router.client import Reply, bound
 from prefill_router.data.storage import is_dataset
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.harness.grading import GradingReport, Settings, grade_run
 from prefill_router.harness.grading.caches import JUDGMENTS_DATABASE, Judgments
 from prefill_router.harness.grading.judge_client import JudgeClient
@@ -248,6 +248,16 @@ def test_damaged_judgments_are_told(folder: Path) -> None:
         graded(folder, judge_pool(server))
 
 
+def test_judgments_of_a_newer_version_are_left_as_they_are(folder: Path) -> None:
+    Judgments(folder).close()
+    with sqlite3.connect(folder / JUDGMENTS_DATABASE) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match="install a newer package"):
+        Judgments(folder)
+    assert rows(folder, "PRAGMA user_version") == [(2,)]
+
+
 def test_an_interruption_ends_calls_and_counts_what_they_may_have_cost(tmp_path: Path) -> None:
     with court(lambda _: YES, Rule(kind="stall", seconds=60.0)) as server:
         judgments = Judgments(tmp_path)
@@ -312,24 +322,47 @@ def test_tasks_that_cannot_be_judged(tmp_path: Path) -> None:
     assert report.targets[0].missing == {"unfit_task": 3}
 
 
-def test_a_ledger_waits_for_calls_under_way() -> None:
-    ledger = ReservationLedger(limit=1.0, spent=0.25)
-    began, done = threading.Event(), []
+def test_what_the_limit_holds_back_is_told(tmp_path: Path) -> None:
+    with court(lambda _: YES) as server:
+        judgments = Judgments(tmp_path)
+        line = JudgeClient(judge_pool(server), judgments, limit=0.001)
+        asked = line.ask("a question", 0)
+        assert asked.failure == "limit"
+        assert "of the limit of $0.0010 are spent; raise --judge-max-cost" in asked.detail
+        assert line.held_back > 0.001
+        line.stop()
+        line.close()
+        judgments.close()
+        assert not server.log
 
-    def second() -> None:
-        began.set()
-        with ledger.reserving(0.5) as reservation:
-            reservation.charged = 0.0
-            done.append(True)
 
-    with ledger.reserving(0.5) as first:
-        waiting = threading.Thread(target=second)
-        waiting.start()
-        began.wait()
-        assert not done
-        first.charged = 0.125
-    waiting.join()
-    assert done
-    assert ledger.spent == 0.375
-    with pytest.raises(OverLimitError, match="raise --judge-max-cost"), ledger.reserving(0.7):
-        pass
+def test_a_judge_is_asked_no_faster_than_its_provider_allows(tmp_path: Path) -> None:
+    with court(lambda _: YES) as server:
+        judgments, pool = Judgments(tmp_path), judge_pool(server)
+        provider = replace(pool.providers[0], requests_per_minute=6)  # the second comes in 10 s
+        line = JudgeClient(replace(pool, providers=(provider,)), judgments, limit=None)
+        assert line.ask("one", 0).text == YES
+        asking = threading.Thread(target=lambda: _quietly(line))
+        asking.start()
+        asking.join(0.3)
+        assert asking.is_alive()
+        line.stop()
+        asking.join()
+        line.close()
+        judgments.close()
+        assert len(server.log) == 1
+    assert rows(tmp_path, "SELECT COUNT(*) FROM calls") == [(1,)]  # the other never began
+
+
+def test_counts_that_are_too_small_for_what_was_read_leave_the_rest_at_risk(
+    tmp_path: Path,
+) -> None:
+    with court(lambda _: YES, Rule(kind="usage", usage="zero")) as server:
+        judgments, pool = Judgments(tmp_path), judge_pool(server)
+        line = JudgeClient(pool, judgments, limit=None)
+        prompt = "Is it so? " * 40
+        assert line.ask(prompt, 0).text == YES
+        assert judgments.charged == pytest.approx(bound(pool["judge"], prompt).dollars)
+        line.stop()
+        line.close()
+        judgments.close()

@@ -26,8 +26,7 @@ from prefill_router.minipool.training.loop import (
     orthogonal,
     training_batches,
 )
-from prefill_router.minipool.training.network import make_tokenizer
-from prefill_router.minipool.training.profiles import PROFILES
+from prefill_router.minipool.training.network import PROFILES, make_tokenizer
 from prefill_router.progress import SilentProgress
 
 EVERY = (*NAMES, ENCODER)

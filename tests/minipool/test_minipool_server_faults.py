@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import httpx2
 import openai
@@ -23,7 +23,8 @@ from prefill_router.minipool.server import (
     read_faults,
     serve,
 )
-from prefill_router.minipool.server.faults import FaultInjector, Kind, RequestRateLimit, Style
+from prefill_router.minipool.server.faults import FaultInjector, Kind
+from prefill_router.targets import DIALECTS, Dialect
 
 ANSWER = "four and twenty"  # four tokens
 
@@ -95,14 +96,19 @@ def test_a_real_rate() -> None:
 
 def test_a_bucket_fills_as_time_goes() -> None:
     now = [0.0]
-    bucket = RequestRateLimit(2.0, 2, clock=lambda: now[0])
-    assert [bucket.take() for _ in range(3)] == [0, 0, 0.5]
+    rule = Rule(kind="rate", per_second=2.0, burst=2)
+    injector = FaultInjector(Faults(rules=[rule]), clock=lambda: now[0])
+
+    def take() -> float:
+        return injector.next("m", "a prompt", {})[1]
+
+    assert [take() for _ in range(3)] == [0, 0, 0.5]
     now[0] = 0.25
-    assert bucket.take() == 0.25
+    assert take() == 0.25
     now[0] = 0.5
-    assert bucket.take() == 0
+    assert take() == 0
     now[0] = 100
-    assert [bucket.take() for _ in range(3)] == [0, 0, 0.5]
+    assert [take() for _ in range(3)] == [0, 0, 0.5]
 
 
 def test_errors_that_the_client_knows() -> None:
@@ -302,8 +308,8 @@ def test_shares_are_drawn_by_prompt_and_attempt_whatever_the_order() -> None:
     assert drawn(Faults(rules=faults.rules, seed=6), prompts) != one
 
 
-@pytest.mark.parametrize("style", get_args(Style))
-def test_every_dialect_tells_the_same_answer(style: Style) -> None:
+@pytest.mark.parametrize("style", DIALECTS)
+def test_every_dialect_tells_the_same_answer(style: Dialect) -> None:
     persona = Persona(style=style, reasoning=3, cached=2, cost=0.5)
     with broken(small=persona) as server:
         events = streamed(server, "hi")

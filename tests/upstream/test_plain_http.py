@@ -91,7 +91,7 @@ def test_no_proxy_comes_between_a_key_and_this_machine(monkeypatch: pytest.Monke
         known = environment(PREFILL_ROUTER_PLAIN_HTTP="lab.example")
         async with Upstream(lab(url), environment=known) as upstream:
             (caller,) = upstream._callers.values()
-            client = caller._client._client
+            client = caller._client
             return type(client._transport_for_url(httpx2.URL(url))._pool).__name__
 
     assert "Proxy" in asyncio.run(way("http://lab.example/v1"))

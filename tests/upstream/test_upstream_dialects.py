@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from loopback_endpoint import GOOD, Endpoint, asked_of
+from loopback_endpoint import GOOD, Endpoint, asked_of, pool_of
 
-from prefill_router.client import request_parameters
+from prefill_router.client import ask_once, request_parameters
 from prefill_router.client.dialects import request_messages
 from prefill_router.data import Message
 from prefill_router.errors import ConfigError
+from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import DIALECTS, Dialect, RequestOptions, Target
+from prefill_router.targets.dialects import TRAITS, DialectTraits
 
 ALWAYS = {"model", "stream", "stream_options"}
 
@@ -241,3 +243,20 @@ def test_ones_organisation_is_told_to_openai_alone(
         assert headers["authorization"] == "Bearer none"
 
     asyncio.run(run())
+
+
+def test_a_dialect_is_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = DialectTraits(
+        serves=("chat",), effort=lambda effort: {"depth": effort}, always={"safe_prompt": False}
+    )
+    assert set(DIALECTS) == set(TRAITS)
+    monkeypatch.setitem(TRAITS, "deepseek", row)
+    said = "two and two</think>It is four."
+    with serve([ScriptedModel("tiny", {"What is 2 + 2?": said})]) as server:
+        options = RequestOptions(max_tokens=64, reasoning_effort="high", seed=3)
+        pool = pool_of(server.base_url, dialect="deepseek", request=options)
+        reply = ask_once(pool, "tiny", "What is 2 + 2?")
+        asked = server.log[0].options
+    assert (reply.text, reply.reasoning) == ("It is four.", "two and two")
+    assert (asked["depth"], asked["safe_prompt"], asked["seed"]) == ("high", False, 3)
+    assert pool.serves("tiny") == ("chat",)

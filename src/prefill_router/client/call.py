@@ -1,28 +1,91 @@
-"""One call of an endpoint, by the openai SDK; loaded when a client is opened, since that is slow.
+"""One call of an endpoint: its address and headers, its HTTP client, and how it is sent and read.
 
-The SDK authenticates, sends and tells its errors apart. The answer's bytes are read here: building
-an object for every chunk, as the SDK does, costs more than everything else together.
+Clients never follow redirects, since they'd take the key elsewhere. This is loaded when a client is
+opened, since httpx2 is slow to load.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, final
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
-import openai
 
 from prefill_router.client.failures import ErrorBody, failed, kind_of, read_error
-from prefill_router.client.keys import Redaction
+from prefill_router.client.keys import Redaction, is_loopback
 from prefill_router.client.reply import Reply
 from prefill_router.client.reply_reader import ErrorEventError, ReplyReader
 from prefill_router.client.retries import retry_after
 from prefill_router.client.sse import EventReader, MalformedError, parse_object
-from prefill_router.client.transport import LEAVING, http_client
-from prefill_router.errors import FailureKind, UpstreamError
+from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 from prefill_router.targets import Provider
 from prefill_router.targets.provider import public_address
+
+_IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
+_OF_OPENAI = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+"""Headers that tell OpenAI who pays, and the variables that hold them."""
+
+
+def endpoint_url(base_url: str, path: str) -> httpx2.URL:
+    """The address of a call: the query of the base_url comes after the path."""
+    query = dict(parse_qsl(urlsplit(base_url).query))
+    return httpx2.URL(public_address(base_url).rstrip("/") + path, params=query or None)
+
+
+def request_headers(key: str, *, is_openai: bool) -> dict[str, str]:
+    """The headers of every call.
+
+    Args:
+        key: The endpoint's.
+        is_openai: Whether it is OpenAI, which alone is told of one's organisation and project.
+    """
+    told = {name: os.environ.get(variable) for name, variable in _OF_OPENAI.items()}
+    return {
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",  # compression holds tokens back
+        "Authorization": f"Bearer {key}",
+        "Content-Type": "application/json",
+        "User-Agent": "prefill-router",
+        **{name: value for name, value in told.items() if value and is_openai},
+    }
+
+
+def http_client(provider: Provider, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    """A client for one provider.
+
+    Raises:
+        ConfigError: The environment's proxies or certificates are unfit.
+    """
+    try:
+        return httpx2.AsyncClient(
+            limits=httpx2.Limits(
+                max_connections=provider.concurrency,
+                max_keepalive_connections=provider.concurrency,
+                keepalive_expiry=_IDLE_SECONDS,
+            ),
+            headers=headers,
+            timeout=httpx2.Timeout(None, connect=provider.connect_seconds),
+            mounts=direct(provider.base_url),
+        )
+    except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
+        raise ConfigError(
+            f"provider {provider.name!r} can't be asked by way of the proxies or certificates that "
+            "the environment names; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) "
+            "and SSL_CERT_FILE"
+        ) from None
+
+
+def direct(base_url: str) -> dict[str, None]:
+    """That no proxy comes between neighbours, as the mounts of a client.
+
+    A proxy elsewhere would read, unencrypted, what is meant for this machine.
+    """
+    host = httpx2.URL(base_url).host
+    name = f"[{host}]" if ":" in host else host
+    return {f"all://{name}": None} if is_loopback(host) else {}
+
 
 _PATH = "/chat/completions"
 _REQUEST_ID = (b"x-request-id", b"request-id", b"x-generation-id")
@@ -30,6 +93,7 @@ _LAST_SECONDS = 1.0  # for the end of a stream whose answer is complete
 _SLACK = 0.05  # of the time limits: timers are moved no more often than that
 _LONGEST = 2**26  # bytes of a reply in one piece
 _LONGEST_STREAM = 2**28  # bytes; a token with the likeliest others beside it takes two thousand
+_UNSENT = (httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
 _AT_ONCE = 1.0  # seconds; a server that closes later has had the time to begin an answer
 _GAVE_UP_WAITING = (504, 524)  # gateways, of a server behind that may go on and bill
 _NOT_ANSWERS: Mapping[str, FailureKind] = {
@@ -66,20 +130,13 @@ class ProviderClient:
 
     def __init__(self, provider: Provider, key: str, redaction: Redaction) -> None:
         self._provider, self._key, self._redaction = provider, key, redaction
-        self._client = openai.AsyncOpenAI(
-            api_key=key,
-            base_url=public_address(provider.base_url),
-            default_query=dict(parse_qsl(urlsplit(provider.base_url).query)),
-            max_retries=0,
-            http_client=http_client(provider),
-            timeout=httpx2.Timeout(None, connect=provider.connect_seconds),
-        )
-        if provider.dialect != "openai":  # else sent to whoever the provider is
-            self._client.organization = self._client.project = None
+        headers = request_headers(key, is_openai=provider.dialect == "openai")
+        self._client = http_client(provider, headers)
+        self._url = endpoint_url(provider.base_url, _PATH)
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._client.close()
+        await self._client.aclose()
 
     async def call(self, question: EndpointRequest, reading: ReplyReader) -> Reply:
         """Ask, and read the answer.
@@ -87,9 +144,12 @@ class ProviderClient:
         Raises:
             UpstreamError: There is none, or only a part of one.
         """
-        call = _EndpointCall(self._client, self._provider, self._key, question, reading)
+        call = _EndpointCall(self._provider, self._key, question, reading)
+        request = self._client.build_request(
+            "POST", self._url, content=question.body, extensions={"trace": call.trace}
+        )
         try:
-            return self._redaction.reply(await call.run())
+            return self._redaction.reply(await call.run(self._client, request))
         except UpstreamError as error:
             if error.partial is not None:
                 error.partial = self._redaction.reply(error.partial)
@@ -102,37 +162,35 @@ class _EndpointCall:
 
     def __init__(
         self,
-        client: openai.AsyncOpenAI,
         provider: Provider,
         key: str,
         question: EndpointRequest,
         reading: ReplyReader,
     ) -> None:
-        self._client, self._provider, self._key = client, provider, key
+        self._provider, self._key = provider, key
         self._question, self._reading = question, reading
         self._clock = asyncio.get_running_loop().time
         self._began = self._heard = self._clock()
         self._request_id: str | None = None
         self._is_done = False
         self._slack = _SLACK * provider.first_token_seconds
-        self._limit: asyncio.Timeout | None = None
         self._is_new = False
 
-    async def run(self) -> Reply:
+    async def run(self, client: httpx2.AsyncClient, request: httpx2.Request) -> Reply:
         try:
+            self._began = self._heard = self._clock()
             async with asyncio.timeout_at(self._deadline()) as limit:
-                self._limit = limit
-                response = await self._send()
                 try:
+                    response = await client.send(request, stream=True)
+                except (*_UNSENT, httpx2.HTTPError) as error:
+                    raise self._unreached(error) from None
+                try:
+                    if not response.is_success:
+                        await response.aread()
+                        raise self._refused(response)
                     await self._read(response, limit)
                 finally:
                     await response.aclose()
-        except openai.APIStatusError as error:
-            raise self._refused(error.response) from None
-        except openai.APIConnectionError as error:  # also what took too long to connect
-            raise self._unreached(error.__cause__) from None
-        except openai.OpenAIError:
-            raise self._failed("refused", billed=False) from None
         except ErrorEventError as error:
             raise self._told(error.error) from None
         except MalformedError:
@@ -142,31 +200,11 @@ class _EndpointCall:
                 raise self._failed(self._ending(error)) from None
         return self._conclude()
 
-    def leave(self) -> None:
-        """The clock starts when the request leaves, not while the SDK prepares it."""
-        self._began = self._heard = self._clock()
-        if self._limit is not None:
-            self._limit.reschedule(self._deadline())
-
     async def trace(self, event: str, details: Any) -> None:
         """Note whether a connection is made, or one used that there was."""
         del details
         if event == "connection.connect_tcp.started":
             self._is_new = True
-
-    async def _send(self) -> httpx2.Response:
-        mark = LEAVING.set(self)
-        try:
-            response = await self._client.post(
-                _PATH,
-                cast_to=httpx2.Response,
-                content=self._question.body,
-                stream=True,
-                stream_cls=openai.AsyncStream[object],
-            )
-        finally:
-            LEAVING.reset(mark)
-        return cast(httpx2.Response, response)
 
     async def _read(self, response: httpx2.Response, limit: asyncio.Timeout) -> None:
         headers = {name.lower(): value for name, value in response.headers.raw}
@@ -243,7 +281,7 @@ class _EndpointCall:
         late = self._clock() >= self._began + self._provider.answer_seconds
         return "first_token_timeout" if self._reading.is_empty and not late else "answer_timeout"
 
-    def _unreached(self, cause: BaseException | None) -> UpstreamError:
+    def _unreached(self, cause: Exception) -> UpstreamError:
         if isinstance(cause, httpx2.TimeoutException):
             return self._failed("connect_timeout")
         if isinstance(cause, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError):

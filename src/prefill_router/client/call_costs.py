@@ -1,15 +1,17 @@
-"""What a call costs, the most it can cost, and whether what was reported can be true."""
+"""What a call costs, the most it can cost, whether what was reported can be true, and its bill."""
 
 import json
+import math
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import final
+from typing import Literal, final
 
 from prefill_router.client.dialects import MAX_TOKENS_FIELDS
 from prefill_router.client.reply import Reply, Usage
 from prefill_router.data import Prompt, prompt_text
+from prefill_router.errors import UpstreamError
 from prefill_router.targets import Target
 
 _MILLION = 1_000_000
@@ -18,6 +20,10 @@ _TEMPLATE_TOKENS = 1024
 _MESSAGE_TOKENS = 64
 """For what a template puts around one message."""
 _BYTES_PER_TOKEN = 4
+_MOST_BYTES_PER_TOKEN = 32
+"""On average, in any text that isn't one sign over and over."""
+
+CostSource = Literal["reported", "usage", "estimate", "none"]
 
 
 @final
@@ -153,3 +159,92 @@ def _dollars(value: object) -> float | None:
 
 def _quarter(text: str) -> int:
     return -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CallBill:
+    """What one call has cost.
+
+    Attributes:
+        cost: US dollars, as far as known; None where there are no prices.
+        at_risk: US dollars that it may have cost beyond that, at most: 0 where the bill is known.
+        source: What the cost goes by.
+        note: What was odd.
+    """
+
+    cost: float | None
+    at_risk: float = 0.0
+    source: CostSource = "none"
+    note: str = ""
+
+    @property
+    def charged(self) -> float:
+        """US dollars that count against a spending limit."""
+        return (self.cost or 0.0) + self.at_risk
+
+
+def bill_of(
+    target: Target, prompt: Prompt, most: CallBound, outcome: Reply | UpstreamError
+) -> CallBill:
+    """The bill of a call.
+
+    That of an answer goes by what the provider says that it cost, or by the tokens that it reports.
+    Where what it reports can't be true the cost is an estimate, and the most possible stays at
+    risk. That of a failure is nothing where the call was refused, else what is at risk.
+    """
+    if isinstance(outcome, UpstreamError):
+        return _bill_of_failure(target, prompt, most, outcome)
+    reply = outcome
+    odd = plausible(reply.usage, most) or _too_few(prompt, reply)
+    told = reported_cost(reply.usage)
+    if told is not None and (most.dollars is None or told <= most.dollars * (1 + 1e-9)):
+        risk = 0.0 if not odd else _rest(most, told)
+        return CallBill(cost=told, at_risk=risk, source="reported", note=odd)
+    if told is not None:
+        odd = "; ".join(filter(None, (odd, f"its cost is reported as {told:g} dollars")))
+    if not target.has_price:
+        return CallBill(cost=None, note=odd)
+    if not odd:
+        return CallBill(cost=cost_of(reply.usage, target), source="usage")
+    return _estimate(target, prompt, most, reply, odd)
+
+
+def _bill_of_failure(
+    target: Target, prompt: Prompt, most: CallBound, error: UpstreamError
+) -> CallBill:
+    """Nothing where it was refused, else what is at risk."""
+    if error.billed == "no":
+        return CallBill(cost=0.0 if target.has_price else None)
+    if not target.has_price:
+        return CallBill(cost=None, note="it may have been billed")
+    if isinstance(error.partial, Reply):
+        return _estimate(target, prompt, most, error.partial, "it may have been billed")
+    return CallBill(
+        cost=0.0, at_risk=_rest(most, 0.0), source="estimate", note="it may have been billed"
+    )
+
+
+def _estimate(target: Target, prompt: Prompt, most: CallBound, reply: Reply, note: str) -> CallBill:
+    cost = cost_of(estimated_usage(prompt, reply), target) or 0.0
+    if most.dollars is not None:
+        cost = min(cost, most.dollars)
+    return CallBill(cost=cost, at_risk=_rest(most, cost), source="estimate", note=note)
+
+
+def _too_few(prompt: Prompt, reply: Reply) -> str:
+    """Counts that are too small for what was read or written."""
+    read, written = prompt_text(prompt), reply.text + reply.reasoning
+    for name, text in (("input_tokens", read), ("output_tokens", written)):
+        size, count = len(text.encode("utf-8", "surrogatepass")), getattr(reply.usage, name)
+        if count is not None and size > _MOST_BYTES_PER_TOKEN * count:
+            return f"{name} is {count}, for {size} bytes"
+    return ""
+
+
+def _rest(most: CallBound, cost: float) -> float:
+    """What remains of the most possible; rounded up, so that the sum is never less."""
+    if most.dollars is None:
+        return 0.0
+    rest = max(most.dollars - cost, 0.0)
+    return math.nextafter(rest, math.inf) if rest else 0.0

@@ -12,6 +12,7 @@ from prefill_router.client.failures import failed
 from prefill_router.client.keys import Redaction, provider_keys
 from prefill_router.client.reply import Reply
 from prefill_router.client.reply_reader import ReplyReader
+from prefill_router.client.retries import Retries, RetryPolicy
 from prefill_router.data import Prompt, prompt_text
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.targets import Pool, Provider
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from prefill_router.client.call import ProviderClient
 
 
-_WAIT_SECONDS, _PATIENCE_SECONDS = 1.0, 30.0
+_WAIT_SECONDS, _LONGEST_WAIT = 1.0, 30.0
 
 
 @final
@@ -113,8 +114,8 @@ def ask_once(pool: Pool, target: str, prompt: Prompt, *, attempts: int = 3) -> R
         pool: Has the target.
         target: Its name.
         prompt: What is asked.
-        attempts: Calls at most. Between them it waits as long as the endpoint says, or a second,
-            and gives up rather than wait for longer than half a minute.
+        attempts: Calls at most. Between them it waits as long as the endpoint says, or a second and
+            then twice as long each time, at most; it gives up rather than wait for half a minute.
 
     Raises:
         UpstreamError: It gave no answer, or only a part of one.
@@ -122,15 +123,12 @@ def ask_once(pool: Pool, target: str, prompt: Prompt, *, attempts: int = 3) -> R
     """
 
     async def ask() -> Reply:
+        retries = Retries(RetryPolicy(attempts, _WAIT_SECONDS, patience=1), longest=_LONGEST_WAIT)
         async with Upstream(pool.select([target])) as upstream:
-            for _ in range(attempts - 1):
+            while True:
                 try:
                     return await upstream.ask(target, prompt)
                 except UpstreamError as error:
-                    wait = _WAIT_SECONDS if error.retry_after is None else error.retry_after
-                    if not error.retriable or wait > _PATIENCE_SECONDS:
-                        raise
-                    await asyncio.sleep(wait)
-            return await upstream.ask(target, prompt)
+                    await asyncio.sleep(retries.wait(error))
 
     return asyncio.run(ask())

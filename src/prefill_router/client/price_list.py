@@ -348,13 +348,9 @@ def _prices(pricing: Mapping[str, Any], model: str) -> tuple[float | None, ...]:
     cached = _dollars(pricing.get("input_cache_read"), "input_cache_read")
     reasoning = _dollars(pricing.get("internal_reasoning"), "internal_reasoning")
     return tuple(
-        None if p is None else _per_million(p)
+        None if p is None else float(p * _MILLION)
         for p in (low, high, cached or None, reasoning or None)
     )
-
-
-def _per_million(price: Decimal) -> float:
-    return float(price * _MILLION)
 
 
 def _dollars(value: object, name: str) -> Decimal | None:

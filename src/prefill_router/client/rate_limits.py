@@ -38,17 +38,14 @@ class TokenBucket:
 
     def wait(self, amount: float, now: float) -> float:
         """Seconds until so much may pass; what is more than a burst needs a full bucket."""
-        self._fill(now)
+        self._level = min(self._level + (now - self._at) * self._rate, self._most)
+        self._at = now
         lacking = min(amount, self._most) - self._level
         return max(lacking / self._rate, 0.0)
 
     def take(self, amount: float) -> None:
         """Let so much pass, or, where negative, count it as not passed."""
         self._level = min(self._level - amount, self._most)
-
-    def _fill(self, now: float) -> None:
-        self._level = min(self._level + (now - self._at) * self._rate, self._most)
-        self._at = now
 
 
 @final

@@ -17,6 +17,7 @@ from prefill_router.client.failures import ErrorBody, read_error
 from prefill_router.client.reply import Reply, Usage, read_usage
 from prefill_router.client.sse import MalformedError
 from prefill_router.targets import Dialect
+from prefill_router.targets.dialects import TRAITS
 
 _EVENT_FIELDS = frozenset(("choices", "model", "object", "usage"))
 _CHOICE_FIELDS = frozenset(("delta", "finish_reason", "index", "message", "usage"))
@@ -85,7 +86,11 @@ class ReplyReader:
             ended: The moment when the last of it came.
             request_id: As the reply's headers have it.
         """
-        text, reasoning, kept = "".join(self._text), self._thoughts(), self._kept.plain()
+        text, reasoning, kept = (
+            "".join(self._text),
+            "".join(self._reasoning or self._details),
+            self._kept.plain(),
+        )
         start = 0
         split = None if reasoning else split_thinking(text, self._dialect)
         if split is not None:
@@ -172,9 +177,6 @@ class ReplyReader:
         found = [_string(p.get("text")) or _string(p.get("summary")) or "" for p in parts]
         self._details += found
         return any(found)
-
-    def _thoughts(self) -> str:
-        return "".join(self._reasoning or self._details)
 
     def _take_usage(self, usage: object) -> None:
         if isinstance(usage, Mapping) and usage:
@@ -282,7 +284,6 @@ class MergedObject:
 
 
 _OPEN, _CLOSE = "<think>", "</think>"
-_NEVER_OPENED: frozenset[Dialect] = frozenset(("openai", "anthropic"))
 
 
 class ThinkingSplit(NamedTuple):
@@ -306,7 +307,7 @@ def split_thinking(text: str, dialect: Dialect) -> ThinkingSplit | None:
     written by the template and that ends before the closing one can't be told from an answer.
     """
     opened = text.lstrip().startswith(_OPEN)
-    if not opened and (dialect in _NEVER_OPENED or _CLOSE not in text):
+    if not opened and (not TRAITS[dialect].opens_thinking or _CLOSE not in text):
         return None
     begin = text.index(_OPEN) + len(_OPEN) if opened else 0
     end = text.find(_CLOSE, begin)

@@ -114,8 +114,6 @@ def _number(text: str | None) -> float | None:
 
 _MOST_SECONDS = 60.0
 _NOT_TRIED: tuple[FailureKind, ...] = ("rate_limited",)
-_PATIENCE = 4
-"""Calls that were refused for the rate alone don't count, up to so many times the attempts."""
 
 
 @final
@@ -127,11 +125,13 @@ class RetryPolicy:
         attempts: Calls for one question, at most, beside those refused for the rate alone.
         seconds: The first wait is at most so long, each further one at most twice the last.
         chance: Where the waits are drawn from.
+        patience: With those refused for the rate there are at most so many times the attempts.
     """
 
     attempts: int = 5
     seconds: float = 1.0
     chance: random.Random = field(default_factory=lambda: random.Random(0), repr=False)
+    patience: int = 4
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -147,7 +147,7 @@ class RetryPolicy:
             failures: Of all calls so far.
         """
         tried = sum(failure not in _NOT_TRIED for failure in failures)
-        over = tried >= self.attempts or len(failures) >= self.attempts * _PATIENCE
+        over = tried >= self.attempts or len(failures) >= self.attempts * self.patience
         if not error.retriable or over:
             return None
         growth = 2.0 ** min(len(failures) - 1, 64)
@@ -155,6 +155,32 @@ class RetryPolicy:
             told = error.retry_after
             return told + self.chance.uniform(0, min(told * growth, self.seconds))
         return self.chance.uniform(0, min(self.seconds * growth, _MOST_SECONDS))
+
+
+@final
+class Retries:
+    """The calls for one question that failed so far.
+
+    Args:
+        policy: When there is a further one.
+        longest: It gives up rather than wait for longer, in seconds.
+    """
+
+    def __init__(self, policy: RetryPolicy, *, longest: float = _LONGEST) -> None:
+        self._policy, self._longest = policy, longest
+        self._failures: list[FailureKind] = []
+
+    def wait(self, error: UpstreamError) -> float:
+        """Seconds until the next call.
+
+        Raises:
+            UpstreamError: There is to be none; it is the error of the last.
+        """
+        self._failures.append(error.failure)
+        wait = self._policy.wait(error, self._failures)
+        if wait is None or wait > self._longest:
+            raise error
+        return wait
 
 
 _IN_A_ROW = 3

@@ -4,28 +4,29 @@ An endpoint says neither how it counts tokens nor which weights it runs. Tokens 
 for four bytes), and the revision is the name that the endpoint gives its model: where it gives
 another one later, its embeddings are refused.
 
-The openai SDK makes the calls, and asks again where that may help. Nothing of what an endpoint says
-goes into an error, since it may quote the prompt or the key.
+It is asked again where that may help. Nothing of what an endpoint says goes into an error, since it
+may quote the prompt or the key.
 """
 
 import json
 import os
 import re
 import ssl
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, final
 
 import httpx2
 import numpy as np
-import openai
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance
+from prefill_router.client.call import direct, request_headers
 from prefill_router.client.failures import RETRIABLE, ErrorBody, kind_of, read_error
 from prefill_router.client.keys import check_encrypted
-from prefill_router.client.transport import direct
+from prefill_router.client.retries import Retries, RetryPolicy, retry_after
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import States, TokenizedPrompt, check_prompt
 from prefill_router.encoders.names import Address, EncoderName, EncoderRequest
@@ -48,7 +49,8 @@ KEY, OPENAI_KEY = "PREFILL_ROUTER_EMBEDDINGS_KEY", "OPENAI_API_KEY"
 _NO_KEY = "none"  # servers without keys want some word
 _A_KEY = re.compile(r"[!-~]+")
 _A_MODEL = re.compile(r"[!-~]{1,200}")
-_ATTEMPTS = 5
+_ATTEMPTS = 6
+_LONGEST_WAIT = 60.0  # seconds; an endpoint that says more is asked again as if it had said nothing
 _SECONDS, _CONNECT_SECONDS = 120.0, 10.0
 _SAYS: dict[FailureKind, str] = {
     "connect": "can't be reached; check its URL, and that it runs",
@@ -94,18 +96,7 @@ class EmbeddingsApi:
         Raises:
             UpstreamError: It gives none, or what is none.
         """
-        try:
-            content = self._ask(list(texts))
-        except openai.APIStatusError as error:
-            raise self._failed(_kind(error), status=error.status_code) from None
-        except openai.APITimeoutError as error:
-            late = isinstance(error.__cause__, httpx2.ConnectTimeout)
-            raise self._failed("connect_timeout" if late else "answer_timeout") from None
-        except openai.APIConnectionError as error:
-            is_off = isinstance(error.__cause__, httpx2.ReadError | httpx2.RemoteProtocolError)
-            raise self._failed("broken_off" if is_off else "connect") from None
-        except openai.OpenAIError:
-            raise self._failed("refused") from None
+        content = self._ask(list(texts))
         rows, said = self._read(content, len(texts))
         self.tokens += _usage(said) or sum(map(estimated_tokens, texts))
         model = said.get("model")
@@ -117,20 +108,30 @@ class EmbeddingsApi:
         return named and (self._key == _NO_KEY or self._key not in str(model))
 
     def _ask(self, texts: list[str]) -> bytes:
-        with openai.OpenAI(
-            api_key=self._key,
-            base_url=self._address.base_url,
-            max_retries=_ATTEMPTS,
-            timeout=httpx2.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
-            default_query=dict(self._address.query),
-            http_client=_http_client(self._address.base_url, self._certificates),
-        ) as client:
-            if not self._address.is_openai:  # else sent to whoever the endpoint is
-                client.organization = client.project = None
-            raw = client.embeddings.with_raw_response.create(
-                model=self._address.model, input=texts, encoding_format="float"
-            )
-            return raw.http_response.content
+        asked = {"input": texts, "model": self._address.model, "encoding_format": "float"}
+        retries = Retries(RetryPolicy(_ATTEMPTS, patience=1))
+        with _http_client(self._address, self._key, self._certificates) as client:
+            while True:
+                try:
+                    return self._call(client, asked)
+                except UpstreamError as error:
+                    time.sleep(retries.wait(error))
+
+    def _call(self, client: httpx2.Client, asked: Mapping[str, Any]) -> bytes:
+        url = f"{self._address.base_url}/embeddings"
+        try:
+            response = client.post(url, json=asked)
+        except httpx2.TimeoutException as error:
+            late = isinstance(error, httpx2.ConnectTimeout)
+            raise self._failed("connect_timeout" if late else "answer_timeout") from None
+        except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+            is_off = isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError)
+            raise self._failed("broken_off" if is_off else "connect") from None
+        except (httpx2.InvalidURL, ValueError):
+            raise self._failed("refused") from None
+        if not response.is_success:
+            raise self._refused(response)
+        return response.content
 
     def _read(self, content: bytes, count: int) -> tuple[Rows, dict[str, Any]]:
         try:
@@ -151,12 +152,22 @@ class EmbeddingsApi:
         return exact, said
 
     def _malformed(self, what: str) -> UpstreamError:
-        return self._error("malformed", f"gave {what}; check the model and the URL", None)
+        return self._error("malformed", f"gave {what}; check the model and the URL")
+
+    def _refused(self, response: httpx2.Response) -> UpstreamError:
+        try:
+            body = read_error(json.loads(response.content))
+        except (ValueError, RecursionError):
+            body = ErrorBody()
+        wait = retry_after({n.lower(): v for n, v in response.headers.items()}, now=time.time())
+        error = self._failed(kind_of(body, response.status_code), status=response.status_code)
+        error.retry_after = wait if wait is None or wait <= _LONGEST_WAIT else None
+        return error
 
     def _failed(self, failure: FailureKind, *, status: int | None = None) -> UpstreamError:
         return self._error(failure, _SAYS.get(failure, _SAYS["refused"]), status)
 
-    def _error(self, failure: FailureKind, words: str, status: int | None) -> UpstreamError:
+    def _error(self, failure: FailureKind, words: str, status: int | None = None) -> UpstreamError:
         place = "" if status is None else f" (HTTP {status})"
         return UpstreamError(
             f"{self._address.name}: the endpoint {words}{place}",
@@ -165,14 +176,6 @@ class EmbeddingsApi:
             retriable=failure in RETRIABLE,
             billed="no" if failure in ("connect", "connect_timeout") or status else "perhaps",
         )
-
-
-def _kind(error: openai.APIStatusError) -> FailureKind:
-    try:
-        body = read_error(json.loads(error.response.content))
-    except (ValueError, RecursionError, httpx2.StreamError):
-        body = ErrorBody()
-    return kind_of(body, error.status_code)
 
 
 def _usage(said: Mapping[str, Any]) -> int | None:
@@ -208,10 +211,16 @@ def _certificates() -> ssl.SSLContext:
         ) from None
 
 
-def _http_client(base_url: str, certificates: ssl.SSLContext) -> httpx2.Client:
+def _http_client(address: Address, key: str, certificates: ssl.SSLContext) -> httpx2.Client:
     """A client that never follows redirects, since they'd take the key elsewhere."""
     try:
-        return httpx2.Client(follow_redirects=False, verify=certificates, mounts=direct(base_url))
+        return httpx2.Client(
+            headers=request_headers(key, is_openai=address.is_openai),
+            params=dict(address.query),
+            timeout=httpx2.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
+            verify=certificates,
+            mounts=direct(address.base_url),
+        )
     except (ImportError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
         raise ConfigError(
             "no endpoint can be asked by way of the proxies that the environment names; check "

@@ -19,6 +19,7 @@ from prefill_router.files import writer_lock
 from prefill_router.harness import records, run_database
 from prefill_router.harness.records import Answer, Task
 from prefill_router.harness.run import LOCK, Run, checksum, refuse_second
+from prefill_router.harness.sqlite_file import storable
 
 Recorded = Callable[[StoreError | None], object]
 """Told, in the journal's thread, that something is on the disk, or why it isn't."""
@@ -73,8 +74,8 @@ class Journal:
     def _close(self) -> None:
         self._queue.put(None)
         self._thread.join()
-        with suppress(sqlite3.Error):  # all is on the disk; this puts it into one file
-            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with suppress(StoreError):  # all is on the disk; this puts it into one file
+            self._database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
         self._database.close()
 
     def add_tasks(self, tasks: Iterable[Task]) -> list[str]:
@@ -125,7 +126,7 @@ class Journal:
         Raises:
             StoreError: It can't be written.
         """
-        with _Transaction(self._database, self._run) as database:
+        with self._database.transaction() as database:
             query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
             database.execute(query, (f"settled {uuid4().hex}", -dollars))
 
@@ -157,7 +158,7 @@ class Journal:
 
     def _insert_tasks(self, rows: list[tuple[str, str, str | bytes, str | bytes]]) -> None:
         if rows:
-            with _Transaction(self._database, self._run) as database:
+            with self._database.transaction() as database:
                 database.executemany(
                     "INSERT INTO tasks (id, digest, body, options) VALUES (?, ?, ?, ?)", rows
                 )
@@ -177,7 +178,7 @@ class Journal:
     def _commit(self, group: list[_WaitingAnswer]) -> None:
         if group and self._error is None:
             try:
-                with _Transaction(self._database, self._run) as database:
+                with self._database.transaction() as database:
                     for what, _ in group:
                         self._insert(database, what)
             except StoreError as error:
@@ -201,39 +202,9 @@ class Journal:
             database.execute(query, (self._session, what))
 
 
-@final
-class _Transaction:
-    """All or nothing; on the disk when it is left."""
-
-    def __init__(self, database: sqlite3.Connection, run: Run) -> None:
-        self._database, self._run = database, run
-
-    def __enter__(self) -> sqlite3.Connection:
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise run_database.store_error(error, self._run.folder) from None
-        return self._database
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if error is None:
-                self._database.execute("COMMIT")
-        except sqlite3.Error as failed:
-            error = failed
-        if error is not None and self._database.in_transaction:
-            self._database.rollback()
-        if isinstance(error, sqlite3.Error):
-            raise run_database.store_error(error, self._run.folder) from None
-
-
 def _columns(answer: Answer) -> tuple[object, ...]:
     reply, usage = answer.reply, answer.reply and answer.reply.usage
+    told = (reply.finish_reason, reply.served_by) if reply else (None, None)
     return (
         answer.target,
         answer.query_id,
@@ -242,8 +213,7 @@ def _columns(answer: Answer) -> tuple[object, ...]:
         answer.charged,
         len(answer.attempts),
         answer.cost_source,
-        _text(reply and reply.finish_reason),
-        _text(reply and reply.served_by),
+        *(None if t is None else storable(t) for t in told),  # the record has it word for word
         _count(usage and usage.input_tokens),
         _count(usage and usage.cached_tokens),
         _count(usage and usage.output_tokens),
@@ -253,11 +223,6 @@ def _columns(answer: Answer) -> tuple[object, ...]:
         reply and reply.seconds,
         answer.attempts[-1].began if answer.attempts else None,
     )
-
-
-def _text(value: str | None) -> str | None:
-    """What an endpoint said, as a database takes it; the record has it word for word."""
-    return None if value is None else value.encode("utf-8", "replace").decode()
 
 
 def _count(value: int | None) -> int | None:

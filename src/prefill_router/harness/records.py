@@ -9,10 +9,11 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, final
 
 from prefill_router.client import Reply, Usage
-from prefill_router.data import Message, Prompt, Query
+from prefill_router.client.call_costs import CostSource
+from prefill_router.data import Message, Query
 from prefill_router.short_repr import short_repr
 
 
@@ -33,9 +34,6 @@ class Task:
     grader: str
     answer: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-
-CostSource = Literal["reported", "usage", "estimate", "none"]
 
 
 @final
@@ -139,10 +137,10 @@ def dumps(value: Any) -> str:
 
 def task_texts(task: Task) -> tuple[str, str]:
     """A task without its options, and its options, both as JSON."""
-    query = task.query
+    query, prompt = task.query, task.query.prompt
     body = {
         "id": query.id,
-        "prompt": _plain_prompt(query.prompt),
+        "prompt": prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt],
         "benchmark": query.benchmark,
         "domain": query.domain,
         "grader": task.grader,
@@ -202,10 +200,6 @@ def _query(value: Mapping[str, Any]) -> Query:
     if not isinstance(prompt, str):
         prompt = tuple(Message(role, content) for role, content in prompt)
     return Query(value["id"], prompt, value["benchmark"], value["domain"])
-
-
-def _plain_prompt(prompt: Prompt) -> str | list[list[str]]:
-    return prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt]
 
 
 def _with_names(value: Any) -> Any:

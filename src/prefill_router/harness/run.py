@@ -6,7 +6,6 @@ time.
 """
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from prefill_router.errors import ConfigError, CorruptError, DataError, FormatEr
 from prefill_router.files import writer_lock
 from prefill_router.harness import records, run_database
 from prefill_router.harness.records import Answer, Task
+from prefill_router.harness.sqlite_file import SqliteFile
 from prefill_router.targets import Pool, pool_from_dict
 
 MANIFEST = "run.json"
@@ -110,9 +110,7 @@ def checksum(stored: str | bytes) -> int:
     return zlib.crc32(stored.encode() if isinstance(stored, str) else stored)
 
 
-def read_records(
-    database: sqlite3.Connection, folder: Path, wanted: Sequence[int]
-) -> Iterator[Answer]:
+def read_records(database: SqliteFile, folder: Path, wanted: Sequence[int]) -> Iterator[Answer]:
     """The answers with these numbers, in this order.
 
     Raises:
@@ -122,10 +120,7 @@ def read_records(
         part = wanted[start : start + _RECORDS_AT_ONCE]
         marks = ",".join("?" * len(part))
         query = f"SELECT seq, checksum, body FROM records WHERE seq IN ({marks})"
-        try:
-            rows = {seq: (check, body) for seq, check, body in database.execute(query, part)}
-        except sqlite3.Error as error:
-            raise run_database.store_error(error, folder) from None
+        rows = {seq: (check, body) for seq, check, body in database.each(query, *part)}
         for seq in part:
             yield _answer(rows.get(seq), seq, folder)
 
@@ -168,6 +163,7 @@ class Run:
         self.options: Mapping[str, Any] = manifest["options"]
         self.created: str = manifest["created"]
         self._database = run_database.open_to_read(folder)
+        self._each = self._database.each
 
     @classmethod
     def create(
@@ -205,9 +201,14 @@ class Run:
 
     def tasks(self) -> Iterator[Task]:
         """The tasks in the order in which they were added, one by one."""
-        for position, _ in self._rows("SELECT position, id FROM tasks ORDER BY position"):
-            found = self._rows("SELECT body, options FROM tasks WHERE position = ?", position)
+        for position, _ in self._each("SELECT position, id FROM tasks ORDER BY position"):
+            found = self._each("SELECT body, options FROM tasks WHERE position = ?", position)
             yield self._task(*next(found))
+
+    def digested_tasks(self) -> Iterator[tuple[str, Task]]:
+        """Each task without its options, in order, after the digest of its whole content."""
+        for digest, body in self._each("SELECT digest, body FROM tasks ORDER BY position"):
+            yield str(digest), self._task(body, "{}")
 
     def task(self, query_id: str) -> Task:
         """One task.
@@ -215,7 +216,7 @@ class Run:
         Raises:
             DataError: The run has no such task.
         """
-        for row in self._rows("SELECT body, options FROM tasks WHERE id = ?", query_id):
+        for row in self._each("SELECT body, options FROM tasks WHERE id = ?", query_id):
             return self._task(*row)
         raise self._no_task(query_id)
 
@@ -228,7 +229,7 @@ class Run:
         for start in range(0, len(query_ids), _AT_ONCE):
             part = query_ids[start : start + _AT_ONCE]
             marks = ",".join("?" * len(part))
-            bodies = dict(self._rows(f"SELECT id, body FROM tasks WHERE id IN ({marks})", *part))
+            bodies = dict(self._each(f"SELECT id, body FROM tasks WHERE id IN ({marks})", *part))
             for query_id in part:
                 if query_id not in bodies:
                     raise self._no_task(query_id)
@@ -249,17 +250,17 @@ class Run:
         column = {name: place for place, name in enumerate(self.pool.names)}
         if targets is not None:
             self.pool.indices(targets)
-        position = dict(self._rows("SELECT id, position FROM tasks"))
+        position = dict(self._each("SELECT id, position FROM tasks"))
         found = [
             (position[query_id], column.get(target, len(column)), seq)
-            for query_id, target, seq, _ in self._rows(_LATEST)
+            for query_id, target, seq, _ in self._each(_LATEST)
             if targets is None or target in targets
         ]
         yield from read_records(self._database, self.folder, [seq for *_, seq in sorted(found)])
 
     def outcomes(self) -> Iterator[tuple[str, str, str | None]]:
         """(target, id, why it is missing or None) of each latest answer, without reading them."""
-        for query_id, target, _, missing in self._rows(_LATEST):
+        for query_id, target, _, missing in self._each(_LATEST):
             yield target, query_id, missing
 
     def finished(self, *, retry: Retry = "failed") -> set[tuple[str, str]]:
@@ -311,21 +312,21 @@ class Run:
             "SELECT SUM(charged) FROM answers "
             "WHERE target = ? AND (missing IS NULL OR charged > 0) GROUP BY query_id"
         )
-        return [dollars for (dollars,) in self._rows(query, target)]
+        return [dollars for (dollars,) in self._each(query, target)]
 
     def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
         """This figure of all recorded answers of a target that have it."""
-        rows = self._rows(f"SELECT {what} FROM answers WHERE target = ?", target)
+        rows = self._each(f"SELECT {what} FROM answers WHERE target = ?", target)
         return [value for (value,) in rows if value is not None]
 
     def asked_targets(self, *, answered: bool = False) -> set[str]:
         """The targets with any record, or those with an answer."""
         which = "WHERE missing IS NULL" if answered else ""
-        return {target for (target,) in self._rows(f"SELECT DISTINCT target FROM answers {which}")}
+        return {target for (target,) in self._each(f"SELECT DISTINCT target FROM answers {which}")}
 
     def digests(self) -> dict[str, str]:
         """The digests of the tasks' content, by id."""
-        return dict(self._rows("SELECT id, digest FROM tasks"))
+        return dict(self._each("SELECT id, digest FROM tasks"))
 
     def close(self) -> None:
         """Close its files."""
@@ -342,16 +343,8 @@ class Run:
     ) -> None:
         self.close()
 
-    def _rows(self, query: str, *values: object) -> Iterator[Any]:
-        try:
-            # not `yield from`, whose end closes the cursor, also of a run that was closed before
-            for row in self._database.execute(query, values):  # noqa: UP028
-                yield row
-        except sqlite3.Error as error:
-            raise run_database.store_error(error, self.folder) from None
-
     def _one(self, query: str) -> Any:
-        return next(self._rows(query))[0]
+        return next(self._each(query))[0]
 
     def _no_task(self, query_id: str) -> DataError:
         return DataError(f"{self.folder} has no task {query_id!r}; its ids are in the table tasks")

@@ -9,17 +9,17 @@
 `records`
     The whole record of each of them, as JSON, with a checksum.
 `exposure`
-    The most that calls in flight may cost, as a session goes on (`client.budget`); less what was at
-    risk and is settled.
+    The most that calls in flight may cost, as a session goes on (`client.paid_calls`); less what
+    was at risk and is settled.
 
 Rows are added and never changed: triggers refuse everything else.
 """
 
-import sqlite3
+from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
 from prefill_router.errors import CorruptError, FormatError, StoreError
+from prefill_router.harness.sqlite_file import SqliteFile, refusals
 
 DATABASE = "run.sqlite"
 VERSION = 1
@@ -67,53 +67,33 @@ _LATEST = """
 CREATE VIEW IF NOT EXISTS latest AS
 SELECT * FROM answers WHERE seq IN (SELECT MAX(seq) FROM answers GROUP BY query_id, target);
 """
-_REFUSAL = """
-CREATE TRIGGER {table}_{what} BEFORE {what} ON {table}
-BEGIN SELECT RAISE(ABORT, 'a run only grows: its rows are never changed'); END;
-"""
 
 
 def create(folder: Path) -> None:
     """Make the empty database, whole or not at all, unless it is there."""
-    connection = _connect(folder, "rwc")
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            connection.executescript(_script())
-    except sqlite3.Error as error:
-        raise store_error(error, folder) from None
-    finally:
-        connection.close()
+    with closing(_opened(folder, "rwc", "PRAGMA journal_mode = WAL")) as database:
+        if database.rows("PRAGMA user_version")[0][0] == 0:
+            marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
+            never = refusals(_TABLES, "a run only grows: its rows are never changed")
+            database.script("BEGIN;" + _SCHEMA + _LATEST + never + marks + "COMMIT;")
 
 
-def open_to_read(folder: Path) -> sqlite3.Connection:
+def open_to_read(folder: Path) -> SqliteFile:
     """A connection that can only read.
 
     Raises:
         CorruptError: The database is missing or damaged.
         FormatError: A newer version of the package wrote it.
     """
-    _require(folder)
-    for mode in ("ro", "ro&immutable=1"):  # the second for folders that may not be written to
-        connection = _connect(folder, mode)
-        try:
-            _check(connection, folder)
-        except sqlite3.OperationalError as error:
-            connection.close()
-            if mode != "ro":
-                raise store_error(error, folder) from None
-        except sqlite3.Error as error:
-            connection.close()
-            raise store_error(error, folder) from None
-        except (CorruptError, FormatError):
-            connection.close()
-            raise
-        else:
-            return connection
-    raise CorruptError(f"{folder / DATABASE} can't be opened; copy the run again")
+    try:
+        return _checked(folder, "ro")
+    except CorruptError:
+        raise
+    except StoreError:  # of a folder that may not be written to
+        return _checked(folder, "ro&immutable=1")
 
 
-def open_to_write(folder: Path) -> sqlite3.Connection:
+def open_to_write(folder: Path) -> SqliteFile:
     """A connection that adds rows, each commit of which is on the disk when it returns.
 
     Raises:
@@ -121,68 +101,46 @@ def open_to_write(folder: Path) -> sqlite3.Connection:
         FormatError: A newer version of the package wrote it.
         StoreError: It can't be written to.
     """
-    _require(folder)
-    connection = _connect(folder, "rw")
+    database = _checked(folder, "rw", "PRAGMA synchronous = FULL")
     try:
-        connection.execute("PRAGMA synchronous = FULL")
-        _check(connection, folder)
-        connection.execute(_LATEST)  # runs made before there was the view get it
-    except sqlite3.Error as error:
-        connection.close()
-        raise store_error(error, folder) from None
-    except (CorruptError, FormatError):
-        connection.close()
+        database.script(_LATEST)  # runs made before there was the view get it
+    except StoreError:
+        database.close()
         raise
-    return connection
+    return database
 
 
-def store_error(error: sqlite3.Error, folder: Path) -> StoreError:
-    """What an error of the database means for who runs the command."""
-    path, code = folder / DATABASE, getattr(error, "sqlite_errorname", "") or ""
-    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return CorruptError(
-            f"{path} isn't what was written ({error}); copy the run again, or begin a new one"
-        )
-    return StoreError(
-        f"{path} can't be used: {error}; what was recorded before is kept: make room or mend the "
-        "place, and the same command goes on"
+def _opened(folder: Path, mode: str, setup: str = "") -> SqliteFile:
+    return SqliteFile(
+        folder / DATABASE,
+        repair="copy the run again, or begin a new one",
+        comfort="; what was recorded before is kept: make room or mend the place, and the same "
+        "command goes on",
+        mode=mode,
+        setup=setup,
     )
 
 
-def _script() -> str:
-    refusals = [
-        _REFUSAL.format(table=table, what=what)
-        for table in _TABLES
-        for what in ("UPDATE", "DELETE")
-    ]
-    marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
-    return "BEGIN;" + _SCHEMA + _LATEST + "".join(refusals) + marks + "COMMIT;"
-
-
-def _connect(folder: Path, mode: str) -> sqlite3.Connection:
-    address = f"file:{quote(str((folder / DATABASE).absolute()))}?mode={mode}"
-    try:
-        # Threads take turns by locks of their own or by SQLite's.
-        return sqlite3.connect(
-            address, uri=True, isolation_level=None, check_same_thread=False, timeout=30
-        )
-    except sqlite3.Error as error:
-        raise store_error(error, folder) from None
-
-
-def _require(folder: Path) -> None:
+def _checked(folder: Path, mode: str, setup: str = "") -> SqliteFile:
     if not (folder / DATABASE).is_file():
         raise CorruptError(f"{folder} lacks the file {DATABASE}; copy the run again")
+    database = _opened(folder, mode, setup)
+    try:
+        _check(database)
+    except (StoreError, FormatError):
+        database.close()
+        raise
+    return database
 
 
-def _check(connection: sqlite3.Connection, folder: Path) -> None:
-    mark = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+def _check(database: SqliteFile) -> None:
+    mark = database.rows("PRAGMA application_id")[0][0]
+    version = database.rows("PRAGMA user_version")[0][0]
     if mark != _APPLICATION or version < 1:
-        raise CorruptError(f"{folder / DATABASE} isn't the database of a run; copy the run again")
+        raise CorruptError(f"{database.path} isn't the database of a run; copy the run again")
     if version > VERSION:
         raise FormatError(
             f"a run of format {version}; this version reads up to {VERSION}: install a newer one",
-            file=folder / DATABASE,
+            file=database.path,
         )
-    connection.execute("SELECT 1 FROM answers LIMIT 1").fetchone()
+    database.rows("SELECT 1 FROM answers LIMIT 1")

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Literal, final
 
 from prefill_router.errors import SandboxError
-from prefill_router.sandbox.command import FOLDERS, READY
-from prefill_router.sandbox.limits import Limits
+from prefill_router.sandbox.command import FOLDERS, READY, Limits
 
 Stopped = Literal["timeout", "output"]
 

@@ -25,11 +25,13 @@ from prefill_router.sandbox.command import (
     FOLDERS,
     NEEDED,
     PROGRAM_NAME,
+    Limits,
+    Outcome,
     SandboxTools,
+    Status,
     command,
     find_tools,
 )
-from prefill_router.sandbox.limits import Limits, Outcome, Status
 from prefill_router.sandbox.process import ProcessOutput, SandboxProcess, sandbox_process
 from prefill_router.sandbox.seccomp import MACHINES, filter_program
 

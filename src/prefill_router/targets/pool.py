@@ -9,7 +9,8 @@ from typing import Any, TypeVar, final
 
 from prefill_router.errors import ConfigError, nearest
 from prefill_router.short_repr import short_repr
-from prefill_router.targets.provider import SERVED, Endpoint, Provider, public_address
+from prefill_router.targets.dialects import TRAITS, Endpoint
+from prefill_router.targets.provider import Provider, public_address
 from prefill_router.targets.target import Target
 
 
@@ -106,7 +107,7 @@ class Pool:
             ConfigError: The pool has no such target, or it has no endpoint.
         """
         named = self[name].serves
-        return SERVED[self.provider_of(name).dialect] if named is None else named
+        return TRAITS[self.provider_of(name).dialect].serves if named is None else named
 
     def with_prices(
         self, prices: Mapping[str, tuple[float, float]], *, date: str | None = None

@@ -1,7 +1,6 @@
 """Providers: who serves targets, in which dialect, and how hard they may be asked.
 
-Beside them the words for what a target can do: its abilities beyond answering texts, and the
-endpoints that it may be called by.
+Beside them the words for what a target can do beyond answering texts.
 """
 
 import math
@@ -11,6 +10,7 @@ from typing import Literal, final, get_args
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from prefill_router.errors import ConfigError
+from prefill_router.targets.dialects import Dialect
 
 Ability = Literal["tools", "images", "audio", "files", "json_schema"]
 """What a request may need of its target.
@@ -19,29 +19,6 @@ Ability = Literal["tools", "images", "audio", "files", "json_schema"]
 - `images`, `audio`, `files`: content parts of these kinds.
 """
 ABILITIES: tuple[Ability, ...] = get_args(Ability)
-
-Endpoint = Literal["chat", "completions", "responses", "embeddings", "messages"]
-"""The calls that a target may serve: OpenAI's, and `messages`, which is Anthropic's."""
-ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
-
-
-Dialect = Literal[
-    "openai", "anthropic", "vllm", "sglang", "openrouter", "deepseek", "qwen", "nemotron"
-]
-"""How an OpenAI-compatible endpoint differs from OpenAI's own."""
-DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
-_CHAT: tuple[Endpoint, ...] = ("chat", "completions")
-SERVED: dict[Dialect, tuple[Endpoint, ...]] = {
-    "openai": ("chat", "completions", "responses", "embeddings"),
-    "anthropic": ("chat", "messages"),
-    "vllm": ("chat", "completions", "responses", "embeddings", "messages"),
-    "sglang": ("chat", "completions", "responses", "embeddings", "messages"),
-    "openrouter": ("chat", "completions", "responses", "embeddings", "messages"),
-    "deepseek": _CHAT,
-    "qwen": ("chat", "completions", "embeddings"),
-    "nemotron": _CHAT,
-}
-"""The calls that endpoints of each dialect serve, where a target doesn't say."""
 
 _SECRET = re.compile("key|token|secret|sig|pass|auth|code", re.IGNORECASE)
 _WORD_FOR_PORT = re.compile(r"(//|^)[^/]*:[^/\d]")  # a key may stand where the port should

@@ -27,17 +27,19 @@ or, where only prices are known, `prices.csv` with the columns `target`,
 """
 
 import csv
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from prefill_router import files
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.targets.pool import Pool
-from prefill_router.targets.provider import Ability, Dialect, Endpoint, Provider
+from prefill_router.targets.provider import Provider
 from prefill_router.targets.target import RequestOptions, Target
 from prefill_router.yaml_files import DistinctLoader, NotYamlError, Number, WholeNumber, parse_yaml
 
@@ -55,54 +57,42 @@ class _PoolFileModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _RequestModel(_PoolFileModel):
-    max_tokens: WholeNumber | None = None
-    reasoning_effort: str | None = None
-    enable_thinking: bool | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: WholeNumber | None = None
-    seed: WholeNumber | None = None
-    extra_body: dict[str, Any] | None = None
+_STRICT: dict[Any, Any] = {
+    int: WholeNumber,
+    float: Number,
+    Mapping[str, Any]: dict[str, Any],
+}
 
 
-class _TargetModel(_PoolFileModel):
-    name: str
-    input_price: Number | None = None
-    output_price: Number | None = None
-    cached_input_price: Number | None = None
-    reasoning_price: Number | None = None
-    provider: str | None = None
-    base_url: str | None = None
-    api_key_env: str | None = None
-    model: str | None = None
-    request: _RequestModel | None = None
-    accepts: tuple[Ability, ...] | None = None
-    context_tokens: WholeNumber | None = None
-    serves: tuple[Endpoint, ...] | None = None
+def _model_of(made: type, **own: Any) -> Any:
+    """The model of a dataclass's fields in a file, where truth values are no numbers.
+
+    Fields with a default may be left out, or be null.
+    """
+    rows: dict[str, Any] = {}
+    hints = get_type_hints(made)
+    for field in fields(made):
+        plain = [kind for kind in get_args(hints[field.name]) if kind is not NoneType]
+        kind = plain[0] if NoneType in get_args(hints[field.name]) else hints[field.name]
+        kind = own.get(field.name, _STRICT.get(kind, kind))
+        is_needed = field.default is MISSING and field.default_factory is MISSING
+        rows[field.name] = (kind, ...) if is_needed else (kind | None, None)
+    return create_model(made.__name__, __base__=_PoolFileModel, **rows)
 
 
-class _ProviderModel(_PoolFileModel):
-    name: str
-    base_url: str
-    dialect: Dialect | None = None
-    api_key_env: str | None = None
-    concurrency: WholeNumber | None = None
-    requests_per_minute: Number | None = None
-    tokens_per_minute: Number | None = None
-    connect_seconds: Number | None = None
-    first_token_seconds: Number | None = None
-    answer_seconds: Number | None = None
-    silence_seconds: Number | None = None
+_RequestModel = _model_of(RequestOptions)
+_TargetModel = _model_of(Target, request=_RequestModel)
+_ProviderModel = _model_of(Provider)
+_PoolModel = create_model(
+    "Pool",
+    __base__=_PoolFileModel,
+    prices_date=(str | None, None),
+    providers=(list[_ProviderModel], Field(default_factory=list)),  # type: ignore[valid-type]
+    targets=(list[_TargetModel], Field(min_length=1)),  # type: ignore[valid-type]
+)
 
 
-class _PoolModel(_PoolFileModel):
-    prices_date: str | None = None
-    providers: list[_ProviderModel] = Field(default_factory=list)
-    targets: list[_TargetModel] = Field(min_length=1)
-
-
-def _target(row: _TargetModel) -> Target:
+def _target(row: Any) -> Target:
     asked = {} if row.request is None else row.request.model_dump(exclude_none=True)
     known = row.model_dump(exclude={"request"}, exclude_none=True)
     return Target(**known, request=RequestOptions(**asked))
@@ -115,9 +105,10 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
         FormatError: Fields are missing, unknown, or make no sense; it tells every one.
     """
     try:
-        model = _PoolModel.model_validate(value)
+        model: Any = _PoolModel.model_validate(value)
     except ValidationError as error:
-        raise FormatError(*map(_field_error, error.errors()), file=source) from None
+        told = (f"{'.'.join(map(str, e['loc']))}: {_field_message(e)}" for e in error.errors())
+        raise FormatError(*told, file=source) from None
     wrong: list[str] = []
     providers = tuple(_each(_provider, model.providers, wrong))
     targets = tuple(_each(_target, model.targets, wrong))
@@ -129,7 +120,7 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
     raise FormatError(*wrong, file=source)
 
 
-def _provider(row: _ProviderModel) -> Provider:
+def _provider(row: Any) -> Provider:
     return Provider(**row.model_dump(exclude_none=True))
 
 
@@ -139,11 +130,6 @@ def _each(make: Callable[[_Row], _Made], rows: Iterable[_Row], wrong: list[str])
             yield make(row)
         except ConfigError as error:
             wrong += error.told
-
-
-def _field_error(error: "ErrorDetails") -> str:
-    place = ".".join(map(str, error["loc"]))
-    return f"{place}: {_field_message(error)}"
 
 
 def _field_message(error: "ErrorDetails") -> str:

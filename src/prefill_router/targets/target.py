@@ -10,14 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from prefill_router.errors import ConfigError
-from prefill_router.targets.provider import (
-    ABILITIES,
-    ENDPOINTS,
-    Ability,
-    Endpoint,
-    check_address,
-    check_variable,
-)
+from prefill_router.targets.dialects import ENDPOINTS, Endpoint
+from prefill_router.targets.provider import ABILITIES, Ability, check_address, check_variable
 
 MOST_TOKENS = 128_000
 """The paper's maximum of output tokens (its Section on correctness labels)."""

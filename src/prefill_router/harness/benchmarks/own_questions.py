@@ -20,7 +20,7 @@ from prefill_router.data import Prompt, Query, prompt_key
 from prefill_router.errors import DataError, FormatError
 from prefill_router.harness.benchmarks.source import SUFFIXES, LoadReport, PlacedTask, rows
 from prefill_router.harness.grading import GRADERS
-from prefill_router.harness.grading.text import parse_number, right_letters
+from prefill_router.harness.grading.text import parse_number, right_letters, tolerance_of
 from prefill_router.harness.records import Task
 from prefill_router.importers import tables, values
 from prefill_router.importers.builder import DatasetBuilder
@@ -165,14 +165,8 @@ def _check_numbers(answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
     for text in answer:
         if parse_number(text) is None:
             raise DataError(f"answer is {values.show(text)}; the grader number needs a number")
-    if not _is_tolerance(options.get("tolerance", 0)):
+    if tolerance_of(options) is None:
         raise DataError("tolerance must be a number, finite and not negative")
-
-
-def _is_tolerance(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < math.inf
 
 
 def _kinds(tests: object) -> set[str]:

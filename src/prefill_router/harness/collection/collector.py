@@ -6,48 +6,29 @@ What comes of asking is counted, and told while it goes on.
 import asyncio
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 from prefill_router.client import Reply
-from prefill_router.client.budget import ExposureLedger
-from prefill_router.client.call_costs import bound
-from prefill_router.client.rate_limits import ProviderGate
+from prefill_router.client.paid_calls import LIMITED, Asker, PaidCalls, SpendingLedger
 from prefill_router.client.retries import CircuitBreaker, RetryPolicy
-from prefill_router.data import Prompt
 from prefill_router.errors import StoreError, UpstreamError
-from prefill_router.harness.collection.calls import (
+from prefill_router.harness.collection.estimate import TypicalAnswers
+from prefill_router.harness.collection.plan import (
     Backlog,
-    CallBill,
-    PlannedCall,
+    CollectionPlan,
+    CollectOptions,
+    Prompts,
     ProviderQueue,
     Question,
     answer_of,
     attempt_of,
-    bill_of_failure,
-    bill_of_reply,
     request_of,
 )
-from prefill_router.harness.collection.estimate import TypicalAnswers
-from prefill_router.harness.collection.plan import CollectionPlan, CollectOptions, Prompts
 from prefill_router.harness.journal import Journal
 from prefill_router.harness.records import Answer
 from prefill_router.progress import Advance
-
-
-@runtime_checkable
-class Asker(Protocol):
-    """Gives replies; `prefill_router.client.Upstream` is one."""
-
-    async def ask(self, target: str, prompt: Prompt, /) -> Reply:
-        """A target's reply to a prompt.
-
-        Raises:
-            UpstreamError: There is none, or only a part of one.
-        """
-
 
 _EVERY_SECONDS = 0.2
 
@@ -133,7 +114,6 @@ def _dollars(value: float) -> str:
 
 
 _MOST_UNRECORDED = 1000
-_LIMITED = ("rate_limited", "overloaded")
 OVER_LIMIT = "the spending limit"
 
 
@@ -164,7 +144,7 @@ class Collector:
         options: CollectOptions,
         tally: CollectionTally,
     ) -> None:
-        self._plan, self._prompts, self._asker = plan, prompts, asker
+        self._plan, self._prompts = plan, prompts
         self._journal, self._options, self._tally = journal, options, tally
         self._typical = typical
         self._targets = {target.name: target for target in plan.pool}
@@ -172,7 +152,10 @@ class Collector:
             target.name: request_of(target, plan.pool.provider_of(target.name))
             for target in plan.pool
         }
-        self._ledger = ExposureLedger(options.limit, charged=charged, expose=self._expose)
+        self._ledger = SpendingLedger(options.limit, charged=charged, expose=self._expose)
+        self._calls = PaidCalls(
+            plan.pool, asker, self._ledger, patience_seconds=options.patience_seconds
+        )
         self._circuit = CircuitBreaker(plan.pool, patience_seconds=options.patience_seconds)
         self._retrying = RetryPolicy(options.attempts, options.backoff_seconds, options.chance())
         self._backlog = Backlog()
@@ -210,16 +193,13 @@ class Collector:
         """As many workers as a provider takes calls at once, or has questions."""
         provider = self._plan.pool.provider_of(targets[0])
         width = min(provider.concurrency, self._plan.count(targets))
-        lane, gate = (
-            ProviderQueue(self._plan.questions(targets), width=width),
-            ProviderGate(provider),
-        )
-        return [asyncio.create_task(self._serve(lane, gate)) for _ in range(width)]
+        lane = ProviderQueue(self._plan.questions(targets), width=width)
+        return [asyncio.create_task(self._serve(lane)) for _ in range(width)]
 
-    async def _serve(self, lane: ProviderQueue, gate: ProviderGate) -> None:
+    async def _serve(self, lane: ProviderQueue) -> None:
         while (question := await lane.next()) is not None:
             if not self._skip(question, lane):
-                await self._ask(question, lane, gate)
+                await self._ask(question, lane)
             await asyncio.sleep(0)  # many that are skipped mustn't hold up other calls
             await self._backlog.until_at_most(_MOST_UNRECORDED)
 
@@ -233,100 +213,43 @@ class Collector:
             self._leave(question, later, lane)
         return reason is not None or later is not None
 
-    async def _ask(self, question: Question, lane: ProviderQueue, gate: ProviderGate) -> None:
-        call = self._prepare(question)
-        await gate.enter()
-        try:
-            if self._skip(question, lane):
-                return
-            if not await self._ledger.reserve(call.reserved):
-                self._leave(question, OVER_LIMIT, lane)
-                return
-            await self._call(call, lane, gate)
-        finally:
-            gate.leave()
-
-    def _prepare(self, question: Question) -> PlannedCall:
+    async def _ask(self, question: Question, lane: ProviderQueue) -> None:
         target, prompt = self._targets[question.target], self._prompts[question.query_id]
-        return PlannedCall(
-            question=question,
-            target=target,
-            prompt=prompt,
-            most=bound(target, prompt),
-            expected=self._typical.usage(target, prompt),
+        expected = self._typical.usage(target, prompt)
+        call = await self._calls.make(
+            target,
+            prompt,
+            tokens=(expected.input_tokens or 0) + (expected.output_tokens or 0),
+            wanted=lambda: not self._is_closed(question.target),
         )
-
-    async def _call(self, call: PlannedCall, lane: ProviderQueue, gate: ProviderGate) -> None:
-        """Make one call; one that is given up may be billed, one that never began isn't."""
-        charged = 0.0
-        try:
-            await gate.pace(call.expected_tokens)
-            charged = call.reserved
-            began, start = datetime.now(UTC), gate.now()
-            outcome = await self._outcome(call)
-            took = gate.now() - start
-            bill = self._bill(call, outcome)
-            charged = bill.charged
-        finally:
-            self._ledger.settle(call.reserved, charged)
-        call.question.attempts.append(attempt_of(began, took, outcome, bill))
-        call.question.bills.append(bill)
-        self._tally.called()
-        if isinstance(outcome, UpstreamError):
-            self._failed(call, outcome, lane, gate, start)
-        else:
-            self._answered(call, outcome, lane, gate)
-
-    async def _outcome(self, call: PlannedCall) -> Reply | UpstreamError:
-        try:
-            return await self._asker.ask(call.target.name, call.prompt)
-        except UpstreamError as error:
-            return error
-
-    def _bill(self, call: PlannedCall, outcome: Reply | UpstreamError) -> CallBill:
-        if isinstance(outcome, UpstreamError):
-            return bill_of_failure(call.target, call.prompt, call.most, outcome)
-        return bill_of_reply(call.target, call.prompt, call.most, outcome)
-
-    def _answered(
-        self, call: PlannedCall, reply: Reply, lane: ProviderQueue, gate: ProviderGate
-    ) -> None:
-        gate.widen()
-        used = (reply.usage.input_tokens or 0) + (reply.usage.output_tokens or 0)
-        most = call.most.input_tokens + call.most.output_tokens
-        if 0 < used <= most:
-            gate.correct(used - call.expected_tokens)
-        self._circuit.answered(call.target.name)
-        self._record(call.question, lane, reply=reply)
-
-    def _failed(
-        self,
-        call: PlannedCall,
-        error: UpstreamError,
-        lane: ProviderQueue,
-        gate: ProviderGate,
-        start: float,
-    ) -> None:
-        self._circuit.failed(call.target.name, error, question=call.question.query_id)
-        if error.failure in _LIMITED:
-            gate.narrow(start)
-            self._pause(call, error, gate)
-        wait = self._retrying.wait(error, [made.failure for made in call.question.attempts])
-        if wait is None or wait > self._options.patience_seconds:
-            self._missing(call.question, error.failure, lane)
-        else:
-            lane.again(call.question, wait)
-
-    def _pause(self, call: PlannedCall, error: UpstreamError, gate: ProviderGate) -> None:
-        """Leave a provider alone for as long as it says."""
-        if error.retry_after is None:
+        if call is None:
+            if not self._skip(question, lane):
+                self._leave(question, OVER_LIMIT, lane)
             return
-        if error.retry_after > self._options.patience_seconds:
-            provider = self._plan.pool.provider_of(call.target.name).name
-            why = f"{provider} asks to be left alone for {error.retry_after:,.0f} s"
-            self._circuit.postpone(call.target.name, why)
+        question.attempts.append(attempt_of(call))
+        question.bills.append(call.bill)
+        self._tally.called()
+        if isinstance(call.outcome, UpstreamError):
+            self._failed(question, call.outcome, lane)
         else:
-            gate.pause(error.retry_after)
+            self._circuit.answered(question.target)
+            self._record(question, lane, reply=call.outcome)
+
+    def _is_closed(self, target: str) -> bool:
+        return bool(self._circuit.refused(target) or self._circuit.postponed(target))
+
+    def _failed(self, question: Question, error: UpstreamError, lane: ProviderQueue) -> None:
+        self._circuit.failed(question.target, error, question=question.query_id)
+        patience = self._options.patience_seconds
+        if error.failure in LIMITED and (error.retry_after or 0.0) > patience:
+            provider = self._plan.pool.provider_of(question.target).name
+            why = f"{provider} asks to be left alone for {error.retry_after:,.0f} s"
+            self._circuit.postpone(question.target, why)
+        wait = self._retrying.wait(error, [made.failure for made in question.attempts])
+        if wait is None or wait > patience:
+            self._missing(question, error.failure, lane)
+        else:
+            lane.again(question, wait)
 
     def _missing(self, question: Question, reason: str, lane: ProviderQueue) -> None:
         if question.attempts or not self._plan.says(question, reason):

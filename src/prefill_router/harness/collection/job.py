@@ -15,14 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from prefill_router.data import Query
+from prefill_router.client.paid_calls import Asker
 from prefill_router.errors import ConfigError
-from prefill_router.harness.collection.collector import (
-    OVER_LIMIT,
-    Asker,
-    CollectionTally,
-    Collector,
-)
+from prefill_router.harness.collection.collector import OVER_LIMIT, CollectionTally, Collector
 from prefill_router.harness.collection.estimate import (
     CollectionEstimate,
     TypicalAnswers,
@@ -203,7 +198,8 @@ def collect(
         plan = make_plan(ids, pool, run, retry=options.retry)
         typical = TypicalAnswers(run, assume_output_tokens=options.assume_output_tokens)
         if tell is not None:
-            tell(estimate(plan, _unfinished(plan, run), typical))
+            unfinished = run.queries([name for name in plan.ids if plan.targets_of(name)])
+            tell(estimate(plan, unfinished, typical))
         began = time.monotonic()
         shown = progress or SilentProgress()
         tally, whole = _ask(run, journal, plan, typical, asker, options, shown)
@@ -286,10 +282,6 @@ def _refuse_no_tasks(tasks: Iterable[Task]) -> Iterator[Task]:
     if first is None:
         raise ConfigError("there are no tasks to ask; name tasks, or a larger sample")
     return itertools.chain([first], rest)
-
-
-def _unfinished(plan: CollectionPlan, run: Run) -> Iterator[Query]:
-    return run.queries([name for name in plan.ids if plan.targets_of(name)])
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -59,12 +59,13 @@ class GraderTraits:
 
 
 class Grader(ABC):
-    """Grades answers. Where `at_once` is above 1, `grade` is called from several threads."""
+    """Grades answers. Where `at_once` is above 1, `grade` is called from several threads.
 
-    @property
-    @abstractmethod
-    def about(self) -> GraderTraits:
-        """Its name, its version, and how it is to be used."""
+    Attributes:
+        about: Its name, its version, and how it is to be used.
+    """
+
+    about: GraderTraits
 
     @abstractmethod
     def grade(self, task: Task, text: str) -> Grade:
@@ -75,8 +76,7 @@ class Grader(ABC):
             text: The answer, without reasoning.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most start nothing
         """End what it started: processes, connections. What is being graded may fail then."""
 
 

@@ -14,9 +14,6 @@ answer's text. It may be removed at any time: answers are then graded again.
 
 import hashlib
 import json
-import sqlite3
-import threading
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +21,9 @@ from typing import Any, final
 
 from prefill_router.client import Reply
 from prefill_router.data import prompt_key
-from prefill_router.errors import CorruptError, StoreError
+from prefill_router.errors import StoreError
 from prefill_router.harness.grading.base import Grade, GraderTraits
+from prefill_router.harness.sqlite_file import SqliteFile, refusals, storable
 from prefill_router.targets import Target
 
 
@@ -56,6 +54,7 @@ class JudgeBill:
 
 JUDGMENTS_DATABASE = "judgments.sqlite"
 _JUDGMENTS_VERSION = 1
+_DURABLE = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"  # what was paid for stays
 _JUDGMENTS_SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS calls (
@@ -82,10 +81,6 @@ SELECT COUNT(*), COALESCE(SUM(j.cost), 0),
   COUNT(CASE WHEN j.call IS NOT NULL AND j.cost IS NULL AND j.charged = 0 THEN 1 END)
 FROM calls c LEFT JOIN judgments j USING (call) LEFT JOIN failures f USING (call)
 """
-_REFUSAL = """
-CREATE TRIGGER IF NOT EXISTS {table}_{what} BEFORE {what} ON {table}
-BEGIN SELECT RAISE(ABORT, 'judgments are never changed'); END;
-"""
 
 
 @final
@@ -101,25 +96,28 @@ class Judgments:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / JUDGMENTS_DATABASE
-        self._lock = threading.Lock()
-        try:
-            self._connection = sqlite3.connect(
-                self._path, isolation_level=None, timeout=60, check_same_thread=False
+        self._database = SqliteFile(
+            folder / JUDGMENTS_DATABASE,
+            repair="move it away, and judges are asked again",
+            setup=_DURABLE,
+        )
+        if self._database.rows("PRAGMA user_version")[0][0] > _JUDGMENTS_VERSION:
+            self.close()
+            raise StoreError(
+                f"{self._database.path} is of a newer version; install a newer package"
             )
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")  # what was paid for stays
-            self._connection.executescript(_script())
-            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        except sqlite3.Error as error:
-            raise self._told(error) from None
-        if version > _JUDGMENTS_VERSION:
-            raise StoreError(f"{self._path} is of a newer version; install a newer package")
+        never = refusals(("calls", "judgments", "failures"), "judgments are never changed")
+        marks = f"PRAGMA user_version = {_JUDGMENTS_VERSION};\nCOMMIT;"
+        self._database.script(_JUDGMENTS_SCHEMA + never + marks)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
 
     @property
     def charged(self) -> float:
         """US dollars of all calls, those of unknown bill at the most that they can have cost."""
-        return float(self._rows(_CHARGED)[0][0])
+        return float(self._database.rows(_CHARGED)[0][0])
 
     def bill(self, *, held_back: float = 0.0) -> JudgeBill:
         """What all calls have cost.
@@ -127,7 +125,7 @@ class Judgments:
         Args:
             held_back: US dollars that calls can cost which a limit held back.
         """
-        calls, cost, at_risk, unpriced = self._rows(_BILL)[0]
+        calls, cost, at_risk, unpriced = self._database.rows(_BILL)[0]
         enough = cost + at_risk + held_back if held_back else None
         return JudgeBill(
             calls=calls,
@@ -140,7 +138,7 @@ class Judgments:
     def texts(self, key: str, sample: int) -> list[str]:
         """The texts of the replies so far, the newest first."""
         query = "SELECT text FROM judgments WHERE key = ? AND sample = ? ORDER BY call DESC"
-        return [str(text) for (text,) in self._rows(query, key, sample)]
+        return [str(text) for (text,) in self._database.rows(query, key, sample)]
 
     def begin(self, most: float) -> int:
         """Keep that a call begins; returns its number.
@@ -149,7 +147,7 @@ class Judgments:
             most: US dollars that it can cost.
         """
         query = "INSERT INTO calls VALUES (NULL, ?, ?) RETURNING call"
-        return int(self._rows(query, _now(), most)[0][0])
+        return int(self._database.rows(query, _now(), most)[0][0])
 
     def add_reply(
         self,
@@ -185,29 +183,10 @@ class Judgments:
         asked = (call, key, sample, _now(), _name(judge))
         self._add("failures", (*asked, failure, detail, charged))
 
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()
-
     def _add(self, table: str, row: tuple[Any, ...]) -> None:
         marks = ", ".join("?" * len(row))
-        self._rows(f"INSERT INTO {table} VALUES ({marks})", *map(_storable, row))
-
-    def _rows(self, query: str, *values: object) -> list[Any]:
-        try:
-            with self._lock, closing(self._connection.execute(query, values)) as cursor:
-                return cursor.fetchall()
-        except sqlite3.Error as error:
-            raise self._told(error) from None
-
-    def _told(self, error: sqlite3.Error) -> StoreError:
-        if isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError):
-            return StoreError(f"{self._path} can't be used: {error}")
-        return CorruptError(
-            f"{self._path} isn't what was written ({error}); move it away, and judges are asked "
-            "again"
-        )
+        cells = [storable(cell) if isinstance(cell, str) else cell for cell in row]
+        self._database.rows(f"INSERT INTO {table} VALUES ({marks})", *cells)
 
 
 def judgment_key(judge: Target, prompt: str) -> str:
@@ -216,25 +195,8 @@ def judgment_key(judge: Target, prompt: str) -> str:
     return prompt_key("\0".join((_name(judge), request, prompt)))
 
 
-def _script() -> str:
-    tables = ("calls", "judgments", "failures")
-    refusals = [_REFUSAL.format(table=t, what=w) for t in tables for w in ("UPDATE", "DELETE")]
-    return (
-        _JUDGMENTS_SCHEMA
-        + "".join(refusals)
-        + f"PRAGMA user_version = {_JUDGMENTS_VERSION};\nCOMMIT;"
-    )
-
-
 def _name(judge: Target) -> str:
     return judge.model or judge.name
-
-
-def _storable(value: Any) -> Any:
-    """The value; a text without lone surrogates, which SQLite has no form for."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return value
 
 
 def _now() -> str:
@@ -243,7 +205,7 @@ def _now() -> str:
 
 GRADES_DATABASE = "grades.sqlite"
 _GRADES_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS grades "
+    "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; CREATE TABLE IF NOT EXISTS grades "
     "(key BLOB PRIMARY KEY, score REAL NOT NULL, extracted TEXT, detail TEXT) WITHOUT ROWID"
 )
 
@@ -261,19 +223,20 @@ class GradeCache:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / GRADES_DATABASE
-        try:
-            self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=60)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute(_GRADES_SCHEMA)
-        except sqlite3.Error as error:
-            raise self._told(error) from None
+        self._database = SqliteFile(
+            folder / GRADES_DATABASE,
+            repair="remove it, and answers are graded again",
+            setup=_GRADES_SCHEMA,
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
 
     def get(self, key: bytes) -> Grade | None:
         """The verdict under this key, if there is one."""
         query = "SELECT score, extracted, detail FROM grades WHERE key = ?"
-        rows = self._rows(query, key)
+        rows = self._database.rows(query, key)
         if not rows:
             return None
         score, extracted, detail = rows[0]
@@ -282,27 +245,9 @@ class GradeCache:
     def put(self, key: bytes, grade: Grade) -> None:
         """Keep a verdict; an answer that couldn't be graded has none and is tried again."""
         if grade.score is not None:
-            texts = [t.encode("utf-8", "replace").decode() for t in (grade.extracted, grade.detail)]
             insert = "INSERT OR REPLACE INTO grades VALUES (?, ?, ?, ?)"
-            self._rows(insert, key, grade.score, *texts)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
-
-    def _rows(self, query: str, *values: object) -> list[Any]:
-        try:
-            return self._connection.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._told(error) from None
-
-    def _told(self, error: sqlite3.Error) -> StoreError:
-        if isinstance(error, sqlite3.OperationalError):
-            return StoreError(f"{self._path} can't be used: {error}")
-        return CorruptError(
-            f"{self._path} isn't what was written ({error}); remove it, and answers are graded "
-            "again"
-        )
+            told = (storable(grade.extracted), storable(grade.detail))
+            self._database.rows(insert, key, grade.score, *told)
 
 
 def grade_key(about: GraderTraits, task_digest: str, text: str) -> bytes:

@@ -62,12 +62,7 @@ class CodeGrader(Grader):
         self._stopping = threading.Event()
         facts = [f"{name} {value}" for name, value in vars(sandbox.limits).items()]
         setting = ", ".join([*facts, *([interpreter] if interpreter else [])])
-        self._about = GraderTraits(name="code", version=2, setting=setting, kept=True, at_once=jobs)
-
-    @property
-    def about(self) -> GraderTraits:
-        """Its name, its version, and the sandbox's limits."""
-        return self._about
+        self.about = GraderTraits(name="code", version=2, setting=setting, kept=True, at_once=jobs)
 
     def grade(self, task: Task, text: str) -> Grade:
         """Run the answer's last block of code against the tests, up to the first that fails."""

@@ -5,10 +5,8 @@ large.
 """
 
 import io
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -18,8 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.errors import CorruptError, DataError
-from prefill_router.harness import records, run_database
+from prefill_router.errors import DataError
 from prefill_router.harness.grading.base import Grade
 from prefill_router.harness.grading.judge import FAILED, JUDGES, OVER_LIMIT
 from prefill_router.harness.grading.report import (
@@ -64,7 +61,10 @@ class TaskIndex:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._entries = {entry.query.id: entry for entry in _entries(run)}
+        self._entries = {
+            task.query.id: TaskEntry(task.query, task.grader, digest, place)
+            for place, (digest, task) in enumerate(run.digested_tasks())
+        }
         self._last: tuple[str, Task] | None = None
 
     def __len__(self) -> int:
@@ -85,22 +85,6 @@ class TaskIndex:
             self._last = None
             self._last = (query_id, self._run.task(query_id))
         return self._last[1]
-
-
-def _entries(run: Run) -> Iterator[TaskEntry]:
-    try:
-        with closing(run_database.open_to_read(run.folder)) as database:
-            rows = database.execute("SELECT digest, body FROM tasks ORDER BY position")
-            for place, (digest, body) in enumerate(rows):
-                task = records.task_from_texts(records.unpack_text(body), "{}")
-                yield TaskEntry(task.query, task.grader, str(digest), place)
-    except sqlite3.Error as error:
-        raise run_database.store_error(error, run.folder) from None
-    except (ValueError, KeyError, TypeError, DataError) as error:
-        raise CorruptError(
-            f"a task in {run.folder / run_database.DATABASE} isn't what was written ({error}); "
-            "copy the run again, or begin a new one"
-        ) from None
 
 
 GRADES = "grades.parquet"

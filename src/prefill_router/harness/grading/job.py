@@ -109,20 +109,16 @@ def _job(
     shelf: TaskIndex, sheet: GradeTable, graders: Graders, folder: Path
 ) -> Iterator["_GradingJob"]:
     """A job whose threads and graders end with it, whatever happens."""
-    with ExitStack() as closing:
-        job = _GradingJob(
-            shelf, sheet, graders, lambda: closing.enter_context(_grade_cache(folder))
-        )
+    with ExitStack() as opened:
+
+        def keep() -> GradeCache:
+            return opened.enter_context(closing(GradeCache(folder)))
+
+        job = _GradingJob(shelf, sheet, graders, keep)
         try:
             yield job
         finally:
             job.abandon()
-
-
-@contextmanager
-def _grade_cache(folder: Path) -> Iterator[GradeCache]:
-    with closing(GradeCache(folder)) as kept:
-        yield kept
 
 
 @dataclass(frozen=True)

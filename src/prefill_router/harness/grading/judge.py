@@ -279,7 +279,7 @@ class JudgeGrader(Grader):
         at_once: int = 1,
     ) -> None:
         asked = f"{line.judge.name}, {'soft' if soft else 'yes or no'}, {samples} replies"
-        self._about = GraderTraits(name=kind, version=_VERSION, setting=asked, at_once=at_once)
+        self.about = GraderTraits(name=kind, version=_VERSION, setting=asked, at_once=at_once)
         self._kind: Kind = kind
         self._line = line
         self._judgments = judgments
@@ -289,11 +289,6 @@ class JudgeGrader(Grader):
         self._asked_again: set[tuple[str, int]] = set()
         self._under_way: set[str] = set()
         self._ended = threading.Condition()
-
-    @property
-    def about(self) -> GraderTraits:
-        """Its name, its version, and who judges."""
-        return self._about
 
     def grade(self, task: Task, text: str) -> Grade:
         """Read the judge's replies, and ask for those that are lacking."""
@@ -310,9 +305,6 @@ class JudgeGrader(Grader):
                     return found
                 verdicts.append(found)
         return _grade(verdicts)
-
-    def close(self) -> None:
-        """The line and the judgments may be another grader's too; who opened them closes them."""
 
     def _key(self, prompt: str) -> str:
         return judgment_key(self._line.judge, prompt)

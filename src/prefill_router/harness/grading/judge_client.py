@@ -4,16 +4,15 @@ Calls are tried again, stay within a spending limit, and end where every one of 
 """
 
 import asyncio
-import random
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, final
 
-from prefill_router.client import Reply, Upstream
-from prefill_router.client.budget import OverLimitError, Reservation, ReservationLedger
-from prefill_router.client.call_costs import bound, cost_of, plausible, reported_cost
+from prefill_router.client import Reply, Upstream, bound, estimated_usage
+from prefill_router.client.paid_calls import PaidCall, PaidCalls, SpendingLedger
+from prefill_router.client.retries import Retries, RetryPolicy
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.harness.grading.caches import Judgments, judgment_key
 from prefill_router.targets import Pool, Target
@@ -21,11 +20,6 @@ from prefill_router.targets import Pool, Target
 ATTEMPTS = 4
 _HOPELESS = frozenset({"unauthorised", "unknown_model"})
 _MOST_IN_A_ROW = 20
-_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
-
-
-class _NotBegunError(Exception):
-    """A call was to begin when all were being broken off."""
 
 
 @final
@@ -67,13 +61,14 @@ class JudgeClient:
             )
         self._upstream = Upstream(pool)
         self._judgments = judgments
-        self._ledger = ReservationLedger(limit=limit, spent=judgments.charged)
-        self._random = random.Random(0)
+        self._limit = limit
+        self._ledger = SpendingLedger(limit, charged=judgments.charged)
+        self._calls = PaidCalls(pool, self._upstream, self._ledger)
+        self._retrying = RetryPolicy(ATTEMPTS, patience=1)
         self._in_a_row = 0
         self._hopeless = ""
         self._held_back: dict[str, float] = {}
         self._stopping = threading.Event()
-        self._beginning = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="judge", daemon=True)
         self._thread.start()
@@ -91,121 +86,105 @@ class JudgeClient:
             prompt: What the judge is asked.
             sample: Which of several replies to the same prompt this is, from 0.
         """
-        key, asked = judgment_key(self.judge, prompt), JudgeReply(failure="interrupted")
-        for attempt in range(ATTEMPTS):
-            if self._stopping.is_set():
-                return JudgeReply(failure="interrupted")
+        key, retries = judgment_key(self.judge, prompt), Retries(self._retrying)
+        asked = JudgeReply(failure="interrupted")
+        while not self._stopping.is_set():
             if self._hopeless:
-                return JudgeReply(
-                    failure=self._hopeless, detail="it has failed before; not asked again"
-                )
-            again, asked = self._attempt(key, prompt, sample)
-            if again is None or attempt + 1 == ATTEMPTS:
-                break
-            if self._stopping.wait(again or self._backoff(attempt)):
+                told = "it has failed before; not asked again"
+                return JudgeReply(failure=self._hopeless, detail=told)
+            call = self._make(key, prompt, sample)
+            if call is None:
+                return asked if self._stopping.is_set() else self._over_limit(key, prompt)
+            if isinstance(call.outcome, Reply):
+                return JudgeReply(text=call.outcome.text)
+            asked = JudgeReply(failure=call.outcome.failure, detail=str(call.outcome))
+            try:
+                self._stopping.wait(retries.wait(call.outcome))
+            except UpstreamError:
                 break
         return asked
 
     def stop(self) -> None:
         """Break off what is under way; nothing more is asked."""
-        with self._beginning:
-            self._stopping.set()
+        self._stopping.set()
         self._wait(self._cancel_all())
 
     def close(self) -> None:
         """Disconnect; no thread may ask any longer."""
         self._wait(self._upstream.__aexit__(None, None, None))
+        self._wait(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _attempt(self, key: str, prompt: str, sample: int) -> tuple[float | None, JudgeReply]:
-        """One call; and after how many seconds to try again: 0 as usual, None not at all."""
-        most = bound(self.judge, prompt).dollars or 0.0
-        try:
-            with self._ledger.reserving(most) as reservation:
-                return None, self._call(key, prompt, sample, reservation)
-        except OverLimitError as error:
-            self._held_back[key] = most
-            return None, JudgeReply(failure="limit", detail=str(error))
-        except UpstreamError as error:
-            self._count(error)
-            again = (error.retry_after or 0.0) if error.retriable else None
-            return again, JudgeReply(failure=error.failure, detail=str(error))
+    def _make(self, key: str, prompt: str, sample: int) -> PaidCall | None:
+        """Make one call and keep what came of it; None where it may not begin."""
+        numbers: list[int] = []
 
-    def _call(self, key: str, prompt: str, sample: int, reservation: Reservation) -> JudgeReply:
-        call = self._judgments.begin(reservation.dollars)
+        async def begin(most: float) -> None:
+            numbers.append(await asyncio.to_thread(self._judgments.begin, most))
+
+        making = self._calls.make(
+            self.judge,
+            prompt,
+            tokens=estimated_usage(prompt, Reply(text="")).input_tokens or 0,
+            wanted=lambda: not self._stopping.is_set(),
+            begin=begin,
+        )
         try:
-            reply = self._begin(prompt).result()
-        except UpstreamError as error:
-            if error.billed == "no":
-                reservation.charged = 0.0
-            self._keep_failure(call, key, sample, error.failure, str(error), reservation)
-            raise
-        except _NotBegunError:
-            reservation.charged = 0.0
-            self._keep_failure(call, key, sample, "interrupted", "not begun", reservation)
-            raise
+            call: PaidCall | None = self._wait(making)
         except CancelledError:
-            self._keep_failure(call, key, sample, "interrupted", "broken off", reservation)
+            most = bound(self.judge, prompt).dollars or 0.0
+            for number in numbers:
+                self._keep_failure(number, key, sample, ("interrupted", "broken off"), most)
             raise
-        cost = self._cost(reply, prompt)
-        reservation.charged = reservation.dollars if cost is None else cost
+        if call is not None:
+            self._keep(numbers[0], key, prompt, sample, call)
+        return call
+
+    def _keep(self, number: int, key: str, prompt: str, sample: int, call: PaidCall) -> None:
+        bill, outcome = call.bill, call.outcome
+        if isinstance(outcome, UpstreamError):
+            told = (outcome.failure, str(outcome))
+            self._keep_failure(number, key, sample, told, bill.charged)
+            self._count(outcome)
+            return
         self._judgments.add_reply(
-            call,
+            number,
             key,
             sample,
             self.judge,
             prompt=prompt,
-            reply=reply,
-            cost=cost,
-            charged=reservation.charged,
+            reply=outcome,
+            cost=None if bill.source == "estimate" else bill.cost,
+            charged=bill.charged,
         )
         self._in_a_row = 0
-        return JudgeReply(text=reply.text)
 
     def _keep_failure(
-        self,
-        call: int,
-        key: str,
-        sample: int,
-        failure: str,
-        detail: str,
-        reservation: Reservation,
+        self, number: int, key: str, sample: int, told: tuple[str, str], charged: float
     ) -> None:
-        charged = reservation.charged
+        failure, detail = told
         self._judgments.add_failure(
-            call, key, sample, self.judge, failure=failure, detail=detail, charged=charged
+            number, key, sample, self.judge, failure=failure, detail=detail, charged=charged
         )
 
-    def _cost(self, reply: Reply, prompt: str) -> float | None:
-        """What a reply cost; None where its usage is lacking or can't be true."""
-        most = bound(self.judge, prompt)
-        reported = reported_cost(reply.usage)
-        if reported is not None and (most.dollars is None or reported <= most.dollars):
-            return reported
-        return None if plausible(reply.usage, most) else cost_of(reply.usage, self.judge)
+    def _over_limit(self, key: str, prompt: str) -> JudgeReply:
+        most = bound(self.judge, prompt).dollars or 0.0
+        self._held_back[key] = most
+        return JudgeReply(
+            failure="limit",
+            detail=f"a call may cost ${most:.4f}, and ${self._ledger.counted:.4f} of the limit of "
+            f"${self._limit or 0:.4f} are spent; raise --judge-max-cost",
+        )
 
     def _count(self, error: UpstreamError) -> None:
         self._in_a_row += 1
         if error.failure in _HOPELESS or self._in_a_row >= _MOST_IN_A_ROW:
             self._hopeless = error.failure
 
-    def _backoff(self, attempt: int) -> float:
-        """Seconds, up to twice as many each time; drawn, so that callers don't come together."""
-        return self._random.uniform(0, min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT))
-
-    def _begin(self, prompt: str) -> Future[Any]:
-        """A call under way; none begins once `stop` has broken off the others."""
-        with self._beginning:
-            if self._stopping.is_set():
-                raise _NotBegunError
-            ask = self._upstream.ask(self.judge.name, prompt)
-            return asyncio.run_coroutine_threadsafe(ask, self._loop)
-
     def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(call, self._loop)
-        return future.result()
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     async def _cancel_all(self) -> None:
         others = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]

@@ -48,13 +48,8 @@ class MathGrader(Grader):
         if importlib.util.find_spec("math_verify") is None:
             raise MissingExtraError("math-verify", extra="math", needed_for="the grader math")
         library = f"math-verify {importlib.metadata.version('math-verify')}"
-        self._about = GraderTraits(name="math", version=3, setting=library, kept=True, at_once=jobs)
+        self.about = GraderTraits(name="math", version=3, setting=library, kept=True, at_once=jobs)
         self._pool = MathWorkerPool(_WORKER, count=jobs, seconds=seconds)
-
-    @property
-    def about(self) -> GraderTraits:
-        """Its name, its version and the library's, and how many processes it has."""
-        return self._about
 
     def grade(self, task: Task, text: str) -> Grade:
         """Compare in one of the processes."""
@@ -197,7 +192,8 @@ class _MathWorker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                _close_quietly(pipe)
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     def _read(self, seconds: float) -> bytes:
         """The next line; a thread of its own isn't needed since the pipe says when it has more."""
@@ -214,8 +210,3 @@ class _MathWorker:
             self._left += piece
         line, self._left = self._left.split(b"\n", 1)
         return line
-
-
-def _close_quietly(pipe: Any) -> None:
-    with suppress(BrokenPipeError):
-        pipe.close()

@@ -41,16 +41,11 @@ class FunctionGrader(Grader):
     """
 
     def __init__(self, *, function: str | None = None) -> None:
-        self._about = GraderTraits(name="python", version=1)
+        self.about = GraderTraits(name="python", version=1)
         self._function = function
         self._loaded: dict[str, Function] = {}
         if function is not None:
             self._load(function)
-
-    @property
-    def about(self) -> GraderTraits:
-        """Its name and version; its verdicts aren't kept, since the function may change."""
-        return self._about
 
     def grade(self, task: Task, text: str) -> Grade:
         """Call the function."""
@@ -64,9 +59,6 @@ class FunctionGrader(Grader):
         if caught.told:
             return ungraded("function_failed", caught.told)
         return _grade(said)
-
-    def close(self) -> None:
-        """Nothing was started."""
 
     def _load(self, name: str) -> Function:
         if name not in self._loaded:

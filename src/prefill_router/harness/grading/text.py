@@ -10,10 +10,10 @@ import re
 import string
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, graded, unfit, ungraded
 from prefill_router.harness.records import Task
@@ -31,13 +31,8 @@ class TextGrader(Grader):
     """
 
     def __init__(self, name: str, read: Callable[[str], str]) -> None:
-        self._about = GraderTraits(name=name, version=1)
+        self.about = GraderTraits(name=name, version=1)
         self._read = read
-
-    @property
-    def about(self) -> GraderTraits:
-        """Its name and version."""
-        return self._about
 
     def grade(self, task: Task, text: str) -> Grade:
         """Compare with every accepted answer."""
@@ -45,9 +40,6 @@ class TextGrader(Grader):
             return unfit("the task has no answer to compare with")
         found = self._read(text)
         return graded(any(found == self._read(right) for right in task.answer), extracted=found)
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def stripped(text: str) -> str:
@@ -103,12 +95,7 @@ class LetterGrader(Grader):
 
     def __init__(self, *, unextracted: Unextracted = "wrong") -> None:
         self._unextracted = unextracted
-        self._about = GraderTraits(name="mmlu_pro", version=1, setting=unextracted)
-
-    @property
-    def about(self) -> GraderTraits:
-        """Its name, its version, and what an answer without a letter is."""
-        return self._about
+        self.about = GraderTraits(name="mmlu_pro", version=1, setting=unextracted)
 
     def grade(self, task: Task, text: str) -> Grade:
         """Find the letter and compare it."""
@@ -124,9 +111,6 @@ class LetterGrader(Grader):
             drawn = _drawn_letter(task, text)
             return graded(drawn in right, detail=f"no letter found; {drawn} was drawn")
         return graded(False, detail="no letter found")
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def right_letters(answers: Collection[str]) -> frozenset[str]:
@@ -216,15 +200,12 @@ class NumberGrader(Grader):
     a billionth of the right number is always allowed, for what rounding leaves.
     """
 
-    @property
-    def about(self) -> GraderTraits:
-        """Its name and version."""
-        return GraderTraits(name="number", version=1)
+    about = GraderTraits(name="number", version=1)
 
     def grade(self, task: Task, text: str) -> Grade:
         """Find the number and compare it with every accepted one."""
         right = [parse_number(answer) for answer in task.answer]
-        tolerance = _tolerance(task)
+        tolerance = tolerance_of(task.options)
         if not right or None in right:
             return unfit("each of the task's answers must be a number")
         if tolerance is None:
@@ -234,9 +215,6 @@ class NumberGrader(Grader):
             return graded(False, detail="no number found")
         equal = any(r is not None and equal_numbers(found, r, tolerance) for r in right)
         return graded(equal, extracted=str(found))
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def parse_number(text: str) -> WrittenNumber | None:
@@ -341,8 +319,9 @@ def _closing(text: str, begin: int) -> int:
     return len(text)
 
 
-def _tolerance(task: Task) -> Decimal | None:
-    value = task.options.get("tolerance", 0)
+def tolerance_of(options: Mapping[str, Any]) -> Decimal | None:
+    """How far off a number may be; None where the option is no number, or a negative one."""
+    value = options.get("tolerance", 0)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return Decimal(str(value)) if math.isfinite(value) and value >= 0 else None

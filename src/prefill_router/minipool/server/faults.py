@@ -27,20 +27,14 @@ from typing import Any, ClassVar, Literal, final, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from prefill_router.client.rate_limits import TokenBucket
 from prefill_router.errors import ConfigError, FormatError
+from prefill_router.targets import Dialect
 from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
 
-Style = Literal[
-    "openai", "anthropic", "deepseek", "qwen", "vllm", "sglang", "openrouter", "nemotron"
-]
 _THOUGHTS = ("let ", "me t", "hink", ". ", "well", ", ", "so ", "it i", "s. ")
-_TEXT_FIELD: dict[Style, str] = {
-    "deepseek": "reasoning_content",
-    "qwen": "reasoning_content",
-    "sglang": "reasoning_content",
-    "vllm": "reasoning",
-    "openrouter": "reasoning",
-}
+_TEXT_FIELD: dict[Dialect, str] = {"vllm": "reasoning", "openrouter": "reasoning"}
+"""Of the others it is `reasoning_content`."""
 _TELLS_REASONING_TOKENS = frozenset({"openai", "deepseek", "qwen", "openrouter"})
 _TELLS_NO_DETAILS = frozenset({"anthropic", "vllm", "sglang", "nemotron"})
 
@@ -61,7 +55,7 @@ class Persona:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    style: Style = "openai"
+    style: Dialect = "openai"
     reasoning: int = 0
     cached: int = 0
     cost: float = 0.0
@@ -93,7 +87,7 @@ class Persona:
         """The fields of a chunk, or of a message, that hold reasoning."""
         if self.style == "nemotron":
             return {"content": text}
-        delta: dict[str, Any] = {_TEXT_FIELD[self.style]: text}
+        delta: dict[str, Any] = {_TEXT_FIELD.get(self.style, "reasoning_content"): text}
         if self.style == "openrouter":
             detail = {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}
             delta["reasoning_details"] = [detail]
@@ -123,36 +117,6 @@ class Persona:
         if self.style == "openrouter":
             told["cost"] = self.cost
         return told
-
-
-@final
-class RequestRateLimit:
-    """Lets through `per_second` requests each second, `burst` of them at once at most.
-
-    Args:
-        per_second: Requests each second.
-        burst: Requests at once.
-        clock: Seconds that only grow.
-    """
-
-    def __init__(
-        self, per_second: float, burst: int, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._per_second = per_second
-        self._burst = burst
-        self._clock = clock
-        self._filled = float(burst)
-        self._at = clock()
-
-    def take(self) -> float:
-        """Let a request through and return 0, or return the seconds until one may come."""
-        now = self._clock()
-        self._filled = min(self._burst, self._filled + (now - self._at) * self._per_second)
-        self._at = now
-        if self._filled >= 1:
-            self._filled -= 1
-            return 0.0
-        return (1 - self._filled) / self._per_second
 
 
 Refusal = Literal[
@@ -295,12 +259,13 @@ Effects = dict[str, Rule]
 class FaultInjector:
     """Decides what goes wrong with each request; remembers how many came."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: Faults, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._faults = faults
         self._requests: Counter[str] = Counter()
         self._attempts: Counter[tuple[str, bytes]] = Counter()
         self._times: Counter[int] = Counter()
-        self._buckets = [RequestRateLimit(rule.per_second, rule.burst) for rule in faults.rules]
+        self._clock = clock
+        self._buckets = [_bucket(rule, clock()) for rule in faults.rules]
 
     def next(self, model: str, prompt: str, fields: Mapping[str, Any]) -> tuple[Effects, float]:
         """What goes wrong with the next request; and the seconds that a `rate` asks to wait."""
@@ -319,7 +284,7 @@ class FaultInjector:
                 continue
             if rule.kind == "unsupported_field" and fields.get(rule.field) is None:
                 continue
-            if rule.kind == "rate" and not (wait := self._buckets[place].take()):
+            if rule.kind == "rate" and not (wait := self._take(place)):
                 continue
             self._times[place] += 1
             effects[rule.kind] = rule
@@ -335,10 +300,22 @@ class FaultInjector:
             and (rule.times is None or self._times[place] < rule.times)
         )
 
+    def _take(self, place: int) -> float:
+        """Let a request through and return 0, or return the seconds until one may come."""
+        wait = self._buckets[place].wait(1, self._clock())
+        if not wait:
+            self._buckets[place].take(1)
+        return wait
+
     def _draw(self, place: int, key: tuple[str, bytes], attempt: int) -> float:
         """A number in [0, 1) that depends on nothing else."""
         text = f"{self._faults.seed}/{place}/{key[0]}/{attempt}/".encode() + key[1]
         return int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48
+
+
+def _bucket(rule: Rule, now: float) -> TokenBucket:
+    """Such that a minute lets the burst through, and then so many each second."""
+    return TokenBucket(60 * rule.per_second + rule.burst - 1, burst=rule.burst, now=now)
 
 
 def _digest(prompt: str) -> bytes:

@@ -174,8 +174,7 @@ class Worker:
         self._max_batch = max_batch
         self._deliver = deliver
         self._ended = ended
-        self._waiting: dict[str, deque[Job]] = {name: deque() for name in self._models}
-        self._since: dict[str, deque[float]] = {name: deque() for name in self._models}
+        self._waiting: dict[str, deque[tuple[float, Job]]] = {n: deque() for n in self._models}
         self._wake = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="minipool-worker", daemon=True)
@@ -208,8 +207,7 @@ class Worker:
     def submit(self, model: str, job: Job) -> None:
         """Put a job in the queue of a model."""
         with self._wake:
-            self._waiting[model].append(job)
-            self._since[model].append(time.monotonic())
+            self._waiting[model].append((time.monotonic(), job))
             self._wake.notify()
 
     def _run(self) -> None:
@@ -235,11 +233,9 @@ class Worker:
             while not self._stopping:
                 waiting = [name for name, jobs in self._waiting.items() if jobs]
                 if waiting:
-                    name = min(waiting, key=lambda name: self._since[name][0])
+                    name = min(waiting, key=lambda name: self._waiting[name][0][0])
                     count = min(self._max_batch, len(self._waiting[name]))
-                    taken = [self._waiting[name].popleft() for _ in range(count)]
-                    for _ in range(count):
-                        self._since[name].popleft()
+                    taken = [self._waiting[name].popleft()[1] for _ in range(count)]
                     jobs = [job for job in taken if not job.over]
                     if jobs:
                         return self._models[name], jobs

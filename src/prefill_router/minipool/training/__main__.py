@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from prefill_router.errors import PrefillRouterError
-from prefill_router.minipool.training.profiles import PROFILES
+from prefill_router.minipool.training.network import PROFILES
 
 
 def main(

@@ -24,16 +24,14 @@ from transformers.utils import logging as transformers_logging
 from prefill_router import files
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
-from prefill_router.minipool.task_families import MiniTask
-from prefill_router.minipool.tasks import make_tasks
+from prefill_router.minipool.tasks import MiniTask, make_tasks
 from prefill_router.minipool.training.loop import (
     TrainedModel,
     TrainingPoint,
     answered_correctly,
     train,
 )
-from prefill_router.minipool.training.network import make_tokenizer
-from prefill_router.minipool.training.profiles import PROFILES, Profile
+from prefill_router.minipool.training.network import PROFILES, Profile, make_tokenizer
 from prefill_router.progress import BarProgress, Progress
 
 

@@ -23,10 +23,15 @@ from torch.nn.functional import cross_entropy, linear
 from torch.nn.utils import clip_grad_norm_
 from transformers import LlamaForCausalLM
 
-from prefill_router.minipool.task_families import LEVELS, MiniTask
-from prefill_router.minipool.tasks import FAMILIES, draw_task, make_tasks
-from prefill_router.minipool.training.network import ASSISTANT, END, PAD, USER, make_network
-from prefill_router.minipool.training.profiles import Profile
+from prefill_router.minipool.tasks import FAMILIES, LEVELS, MiniTask, draw_task, make_tasks
+from prefill_router.minipool.training.network import (
+    ASSISTANT,
+    END,
+    PAD,
+    USER,
+    Profile,
+    make_network,
+)
 from prefill_router.progress import Progress
 
 _POOLED = 32  # batches drawn at once, so that each holds examples of about one length

@@ -1,0 +1,254 @@
+"""Calls that cost money: each within a budget that is never passed, and its provider's limits.
+
+No call begins unless the most that it can cost fits. What counts against the limit is what is
+recorded (costs, and what is at risk), and beside it the most that calls under way can cost. Where
+the sum of the latter is noted on the disk before it grows (*exposure*), a process that is killed
+leaves behind how much may have been billed unseen.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol, final, runtime_checkable
+
+from prefill_router.client.call_costs import CallBill, CallBound, bill_of, bound
+from prefill_router.client.rate_limits import ProviderGate
+from prefill_router.client.reply import Reply
+from prefill_router.data import Prompt
+from prefill_router.errors import UpstreamError
+from prefill_router.targets import Pool, Target
+
+_AHEAD = 1.5
+"""Exposure is noted for so many times what is needed, so that few notes do."""
+_SLACK = 1e-9
+"""Relative; more than the rounding of all sums together."""
+_BEHIND = 8
+"""A note that is so many times what is needed is replaced by a smaller one."""
+_LEAST = 1e-12
+"""US dollars; less is the rounding of sums."""
+
+
+@final
+class SpendingLedger:
+    """What counts against the limit; used from one event loop.
+
+    Args:
+        limit: US dollars; None for none.
+        charged: What counts already.
+        expose: Notes on the disk what may be billed for calls that aren't recorded; what it gives
+            back is awaited before the call. None where each call is noted by itself.
+    """
+
+    def __init__(
+        self,
+        limit: float | None,
+        *,
+        charged: float,
+        expose: Callable[[float], asyncio.Future[None]] | None = None,
+    ) -> None:
+        self.limit = limit
+        self.charged = charged
+        self.unrecorded = 0.0
+        self._in_flight = 0
+        self._expose = expose
+        self._noted = 0.0
+        self._noting: asyncio.Future[None] | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def counted(self) -> float:
+        """US dollars that count now, with the most that calls under way can cost."""
+        return self.charged + self.unrecorded
+
+    async def reserve(self, dollars: float) -> bool:
+        """Wait until a call of at most so much fits, and count it as under way.
+
+        Returns:
+            False where it can't fit any more: nothing is under way whose end would make room.
+        """
+        while not self._fits(dollars):
+            if not self._in_flight:
+                return False
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        self._in_flight += 1
+        self.unrecorded += dollars
+        covered = False
+        try:
+            await self._cover()
+            covered = True
+        finally:
+            if not covered:
+                self.settle(dollars, 0.0)
+        return True
+
+    def settle(self, reserved: float, charged: float) -> None:
+        """A call has ended, and counts so much; it is not recorded yet."""
+        self._in_flight -= 1
+        self.unrecorded += charged - reserved
+        self._wake()
+
+    def recorded(self, charged: float) -> None:
+        """So much of what has ended is on the disk."""
+        self.charged += charged
+        self.unrecorded -= charged
+        if _LEAST < _BEHIND * self.unrecorded < self._noted:
+            self._note(self.unrecorded * _AHEAD)
+
+    async def close(self) -> None:
+        """Note what may have been billed for calls that were given up."""
+        self._note(self.unrecorded if self.unrecorded > _LEAST else 0.0)
+        if self._noting is not None:
+            await self._noting
+
+    def _fits(self, dollars: float) -> bool:
+        if self.limit is None:
+            return True
+        return self.counted + dollars <= self.limit * (1 - _SLACK)
+
+    async def _cover(self) -> None:
+        if self.unrecorded > self._noted:
+            ahead = self.unrecorded * _AHEAD
+            if self.limit is not None:  # more than that never is under way
+                ahead = max(min(ahead, self.limit - self.charged), self.unrecorded)
+            self._note(ahead)
+        if self._noting is not None:
+            await asyncio.shield(self._noting)  # others wait for it too
+
+    def _note(self, dollars: float) -> None:
+        if dollars != self._noted and self._expose is not None:
+            self._noted = dollars
+            self._noting = self._expose(dollars)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+
+@runtime_checkable
+class Asker(Protocol):
+    """Gives replies; `prefill_router.client.Upstream` is one."""
+
+    async def ask(self, target: str, prompt: Prompt, /) -> Reply:
+        """A target's reply to a prompt.
+
+        Raises:
+            UpstreamError: There is none, or only a part of one.
+        """
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PaidCall:
+    """One call that was made.
+
+    Attributes:
+        outcome: The reply, or why there is none.
+        bill: What it has cost.
+        began: When.
+        seconds: How long it took.
+    """
+
+    outcome: Reply | UpstreamError
+    bill: CallBill
+    began: datetime
+    seconds: float
+
+
+LIMITED = ("rate_limited", "overloaded")
+"""Failures by which a provider says that it is asked too much."""
+
+
+@final
+class PaidCalls:
+    """Makes calls, as many and as fast as a budget and the providers allow; for one event loop.
+
+    Args:
+        pool: The targets.
+        asker: Who asks.
+        ledger: The budget.
+        patience_seconds: A provider that asks to be left alone for no longer than that is.
+    """
+
+    def __init__(
+        self, pool: Pool, asker: Asker, ledger: SpendingLedger, *, patience_seconds: float = 600.0
+    ) -> None:
+        self._asker, self._ledger, self._patience = asker, ledger, patience_seconds
+        served = {name: pool.provider_of(name) for name in pool.names}
+        gates = {provider: ProviderGate(provider) for provider in set(served.values())}
+        self._gates = {name: gates[provider] for name, provider in served.items()}
+
+    async def make(
+        self,
+        target: Target,
+        prompt: Prompt,
+        *,
+        tokens: int,
+        wanted: Callable[[], bool],
+        begin: Callable[[float], Awaitable[None]] | None = None,
+    ) -> PaidCall | None:
+        """Make one call, once it may begin; one that is given up may be billed.
+
+        Args:
+            target: Who is asked.
+            prompt: What.
+            tokens: To expect, in and out.
+            wanted: Whether the call is still wanted, when its turn has come.
+            begin: Told of the most that it can cost, in US dollars, just before it is made.
+
+        Returns:
+            The call; None where it isn't wanted any more, or what it can cost doesn't fit.
+        """
+        gate, most = self._gates[target.name], bound(target, prompt)
+        reserved = most.dollars or 0.0
+        await gate.enter()
+        try:
+            if not wanted() or not await self._ledger.reserve(reserved):
+                return None
+            charged = 0.0
+            try:
+                await gate.pace(tokens)
+                if begin is not None:
+                    await begin(reserved)
+                charged = reserved
+                began, start = datetime.now(UTC), gate.now()
+                outcome = await self._outcome(target.name, prompt)
+                seconds = gate.now() - start
+                bill = bill_of(target, prompt, most, outcome)
+                charged = bill.charged
+            finally:
+                self._ledger.settle(reserved, charged)
+            self._heed(gate, outcome, most, tokens, start)
+            return PaidCall(outcome=outcome, bill=bill, began=began, seconds=seconds)
+        finally:
+            gate.leave()
+
+    async def _outcome(self, target: str, prompt: Prompt) -> Reply | UpstreamError:
+        try:
+            return await self._asker.ask(target, prompt)
+        except UpstreamError as error:
+            return error
+
+    def _heed(
+        self,
+        gate: ProviderGate,
+        outcome: Reply | UpstreamError,
+        most: CallBound,
+        tokens: int,
+        start: float,
+    ) -> None:
+        """Ask the provider harder, or less hard, from now on."""
+        if isinstance(outcome, Reply):
+            gate.widen()
+            used = (outcome.usage.input_tokens or 0) + (outcome.usage.output_tokens or 0)
+            if 0 < used <= most.input_tokens + most.output_tokens:
+                gate.correct(used - tokens)
+        elif outcome.failure in LIMITED:
+            gate.narrow(start)
+            if outcome.retry_after is not None and outcome.retry_after <= self._patience:
+                gate.pause(outcome.retry_after)
