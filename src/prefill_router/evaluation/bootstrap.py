@@ -14,20 +14,26 @@ others: a global rank envelope, Myllymaki, Mrkvicka, Grabarnik, Seijo and Hahn (
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
+from prefill_router.progress import Progress, SilentProgress
 
 Weights = Float[NDArray[np.float64], "resample query"]
 """How often each query counts, in each resample."""
 PerResample = Float[NDArray[np.float64], " resample"]
 """One number per resample; NaN where it isn't defined."""
+SAME = 1e-12
+"""Accuracies, and normalised costs, that differ by less are the same: what sums round to."""
+Name = TypeVar("Name")
+Rows = Mapping[Name, NDArray[np.float64]]
+"""Numbers by name, a row for each resample."""
 
 
 def ones(queries: int) -> Weights:
@@ -147,6 +153,67 @@ def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weigh
     for begin in range(0, count, size):
         rows = [next(generator) for _ in range(min(size, count - begin))]
         yield np.stack([np.bincount(row, minlength=queries) for row in rows]).astype(np.float64)
+
+
+def resample(
+    statistics: Callable[[Weights], Rows[Name]],
+    like: Rows[Name],
+    queries: int,
+    *,
+    count: int,
+    seed: int,
+    width: int,
+    progress: Progress | None = None,
+    task: str = "bootstrap",
+) -> dict[Name, NDArray[np.float64]]:
+    """What statistics are in every resample.
+
+    Args:
+        statistics: Of some weights.
+        like: The same numbers for any weights, for their shapes.
+        queries: How many queries there are.
+        count: How many resamples to draw.
+        seed: Another seed, other draws.
+        width: Numbers per resample in the largest table made of it.
+        progress: Shows how far it is.
+        task: What progress calls it.
+
+    Raises:
+        ConfigError: The count or the seed is negative.
+    """
+    parts: list[Rows[Name]] = []
+    with (progress or SilentProgress()).task(task, total=count) as advance:
+        for weights in chunks(queries, count=count, seed=seed, width=width):
+            parts.append(statistics(weights))
+            advance(len(weights))
+    return {
+        name: np.concatenate([value[:0], *(part[name] for part in parts)])
+        for name, value in like.items()
+    }
+
+
+def estimates(
+    point: Rows[Name], drawn: Rows[Name], why: Callable[[Name], str]
+) -> dict[Name, Estimate]:
+    """Numbers with their intervals.
+
+    Args:
+        point: Each on the queries themselves.
+        drawn: Each in the resamples.
+        why: The reason that one isn't defined.
+    """
+    return {
+        name: Estimate.of(
+            float(value[0]), drawn[name], reason=why(name) if np.isnan(value[0]) else ""
+        )
+        for name, value in point.items()
+    }
+
+
+def bootstrap_note(resamples: int, seed: int) -> dict[str, Any]:
+    """How intervals were made, for JSON."""
+    note = {"resamples": resamples, "seed": seed, "level": LEVEL}
+    return {**note, "unit": "query", "interval": "percentile"}
 
 
 PerPoint = Float[NDArray[np.float64], "resample point"]

@@ -6,6 +6,7 @@ lam on which it holds; running sums of what each change adds give every point's 
 observed cost.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.bootstrap import Weights, divide
+from prefill_router.evaluation.bootstrap import SAME, PerResample, Weights, divide
 from prefill_router.evaluation.judged_predictions import PerQuery, Trial
 from prefill_router.short_repr import short_repr
 
@@ -160,3 +161,79 @@ def _four(
     known = [~np.isnan(label), ~np.isnan(cost)]
     columns = [np.nan_to_num(label), known[0], np.nan_to_num(cost), known[1]]
     return np.stack(columns, axis=1).astype(np.float64)
+
+
+PLACES = 101
+"""How many costs a curve is read at: few enough to hold each against each."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CurveReading:
+    """A system's operating points, in the forms that the metrics need.
+
+    Attributes:
+        points: By rising setting.
+        rising: By rising cost, those of unknown cost last.
+        cost: Costs evenly spread from the cheapest setting to the dearest, US dollars.
+        accuracy: There, the points joined by lines.
+    """
+
+    points: Points
+    rising: Points
+    cost: Float[NDArray[np.float64], "resample place"]
+    accuracy: Float[NDArray[np.float64], "resample place"]
+
+    @classmethod
+    def of(cls, points: Points) -> "CurveReading":
+        """Sort and read the points."""
+        rising = points.by_cost()
+        known = np.isfinite(rising.cost) & np.isfinite(rising.accuracy)
+        low = np.fmin.reduce(np.where(known, rising.cost, np.nan), axis=1)
+        high = np.fmax.reduce(np.where(known, rising.cost, np.nan), axis=1)
+        cost = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, PLACES)
+        accuracy = np.full(cost.shape, np.nan)
+        for row in np.flatnonzero(known.any(axis=1)):
+            here = known[row]
+            accuracy[row] = np.interp(cost[row], rising.cost[row, here], rising.accuracy[row, here])
+        # Several settings may be the cheapest or the dearest; the most accurate of them counts.
+        room = SAME * high
+        for place, end in ((0, low + room), (-1, high - room)):
+            at_end = rising.cost <= end[:, None] if place == 0 else rising.cost >= end[:, None]
+            accuracy[:, place] = np.fmax.reduce(np.where(at_end, rising.accuracy, np.nan), axis=1)
+        return cls(points, rising, cost, accuracy)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ComparedSystems:
+    """What a system is compared with, in each resample.
+
+    Attributes:
+        max_cost: The largest cost of any setting of any system, US dollars; NaN where unknown.
+        cost: Of every single target, and the costs at which every system is read, US dollars.
+        accuracy: Of the same.
+    """
+
+    max_cost: PerResample
+    cost: PerPoint
+    accuracy: PerPoint
+
+    @classmethod
+    def of(
+        cls, singles: Points, systems: Sequence[CurveReading], *, max_cost: float | None = None
+    ) -> "ComparedSystems":
+        """What these systems make together.
+
+        Args:
+            singles: The single targets.
+            systems: Every system.
+            max_cost: Taken instead of the largest cost, if given.
+        """
+        largest = np.stack([np.fmax.reduce(one.points.cost, axis=1) for one in systems])
+        top = np.fmax.reduce(largest) if max_cost is None else np.full(len(singles.cost), max_cost)
+        return cls(
+            top,
+            np.concatenate([singles.cost, *(one.cost for one in systems)], axis=1),
+            np.concatenate([singles.accuracy, *(one.accuracy for one in systems)], axis=1),
+        )

@@ -14,16 +14,18 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, RoutingDataset, regimes
-from prefill_router.evaluation.accuracy_cost_plane import Axis, frontier
+from prefill_router.evaluation.accuracy_cost_plane import Axis
 from prefill_router.evaluation.bootstrap import (
-    LEVEL,
     Band,
     Estimate,
-    chunks,
+    Weights,
+    bootstrap_note,
+    estimates,
     heights,
     ones,
     places,
     plain,
+    resample,
 )
 from prefill_router.evaluation.catalogue import definitions
 from prefill_router.evaluation.curve_tables import Curve, Step, curve_of, max_lam_interval, steps_of
@@ -34,10 +36,9 @@ from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.predictions import Predictions, QualityCheck
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
-from prefill_router.evaluation.undefined_reasons import why_target_undefined, why_undefined
 from prefill_router.evaluation.verdict import Verdict, judge
 from prefill_router.policy import Policy
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
 
 Estimates = Mapping[str, Estimate]
@@ -104,10 +105,10 @@ class Evaluation:
         """Plain values for JSON; None where a number isn't defined."""
         return {
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
-            **_plain(self.headline),
-            "per_target": {name: _plain(values) for name, values in self.per_target.items()},
+            **estimates_to_dict(self.headline),
+            "per_target": {n: estimates_to_dict(values) for n, values in self.per_target.items()},
             "regimes": {
-                name: {"queries": count, **_plain(self.regimes.get(name, {}))}
+                name: {"queries": count, **estimates_to_dict(self.regimes.get(name, {}))}
                 for name, count in self.regime_sizes.items()
             },
             "operating_points": {
@@ -124,13 +125,7 @@ class Evaluation:
             "coverage": self.coverage.to_dict(),
             "caution": self.caution,
             "targets": list(self.targets),
-            "bootstrap": {
-                "resamples": self.resamples,
-                "seed": self.seed,
-                "level": LEVEL,
-                "unit": "query",
-                "interval": "percentile",
-            },
+            "bootstrap": bootstrap_note(self.resamples, self.seed),
             "definitions": dict(self.definitions),
         }
 
@@ -169,7 +164,8 @@ class Comparison:
         }
 
 
-def _plain(values: Estimates) -> dict[str, Any]:
+def estimates_to_dict(values: Estimates) -> dict[str, Any]:
+    """Plain values for JSON, by name."""
     return {name: estimate.to_dict() for name, estimate in values.items()}
 
 
@@ -216,13 +212,11 @@ def evaluate(
         ConfigError: The dataset lacks some targets, or an option makes no sense.
     """
     trial = Trial.join(predictions, dataset, policy=policy, check=check)
-    scorer = Scorer.of(trial, step=step, axis=axis, max_cost=max_cost, chosen=chosen)
+    scorer = Scorer(trial, step, axis, max_cost, chosen)
     scores = scorer.score(ones(len(trial)))
     curve = curve_of(scorer, scores)
-    tables, bands = _resample(scorer, curve, resamples, seed, progress or SilentProgress())
-    names = {"headline": ("",), "targets": trial.targets, "regimes": tuple(map(str, REGIMES))}
-    groups = {g: _estimates(g, columns, scores, tables) for g, columns in names.items()}
-    on = frontier(scores.singles.cost, scores.singles.accuracy)[0]
+    drawn, bands = _resample(scorer, scores, curve, resamples, seed, progress)
+    groups = _estimates(scores, drawn)
     known = groups["headline"][""]["choice_auc"]
     lam = DEFAULT_LAM if chosen is None else chosen.worth
     judged = partial(judge, trial, lam=lam, resamples=resamples, seed=seed, choice_auc=known)
@@ -241,7 +235,9 @@ def evaluate(
         curve=curve,
         max_lam=max_lam_interval(scorer, scores, curve),
         steps=steps_of(scorer, scores, curve),
-        frontier=tuple(name for name, best in zip(trial.targets, on, strict=True) if best),
+        frontier=tuple(
+            name for name, best in zip(trial.targets, scores.frontier[0], strict=True) if best
+        ),
         raw_band=bands[0],
         normalised_band=bands[1],
         mix=mix_of(scores.singles, trial.targets),
@@ -264,44 +260,56 @@ def _readings(
 
 
 def _resample(
-    scorer: Scorer, curve: Curve, resamples: int, seed: int, progress: Progress
+    scorer: Scorer,
+    scores: Scores,
+    curve: Curve,
+    resamples: int,
+    seed: int,
+    progress: Progress | None,
 ) -> tuple[Tables, tuple[Band, Band]]:
     """All statistics of all resamples, and the bands of the curves."""
     at = places(curve.mean_cost, ratios=True), places(curve.normalised_cost)
-    tables: list[Tables] = []
-    raw, normalised = [np.zeros((0, len(at[0])))], [np.zeros((0, len(at[1])))]
-    with progress.task("bootstrap", total=resamples) as advance:
-        for weights in chunks(len(scorer.trial), count=resamples, seed=seed, width=scorer.width):
-            scores = scorer.score(weights)
-            tables.append(scores.tables())
-            raw.append(heights(scores.points.cost, scores.points.accuracy, at[0]))
-            x = scores.anchors.cheapness(scores.points.cost, axis=scorer.axis)
-            normalised.append(heights(x, scores.anchors.height(scores.points.accuracy), at[1]))
-            advance(len(weights))
-    together = {key: np.concatenate([table[key] for table in tables]) for key in _keys(tables)}
-    bands = Band.of(at[0], np.concatenate(raw)), Band.of(at[1], np.concatenate(normalised))
-    return together, bands
+
+    def statistics(weights: Weights) -> Tables:
+        scores = scorer.score(weights)
+        points = scores.points
+        x, y = scores.anchors.place(points.cost, points.accuracy, axis=scorer.axis)
+        raw = {("curve", "raw"): heights(points.cost, points.accuracy, at[0])}
+        return {**scores.tables(), **raw, ("curve", "normalised"): heights(x, y, at[1])}
+
+    like = {("curve", "raw"): at[0][None], ("curve", "normalised"): at[1][None]}
+    drawn = resample(
+        statistics,
+        {**scores.tables(), **like},
+        len(scorer.trial),
+        count=resamples,
+        seed=seed,
+        width=scorer.width,
+        progress=progress,
+    )
+    bands = (Band.of(x, drawn[key]) for x, key in zip(at, like, strict=True))
+    return drawn, (next(bands), next(bands))
 
 
-def _keys(tables: list[Tables]) -> list[tuple[str, str]]:
-    return list(tables[0]) if tables else []
-
-
-def _estimates(
-    group: str, columns: tuple[str, ...], scores: Scores, tables: Tables
-) -> dict[str, dict[str, Estimate]]:
-    """By column (a target, a regime, or the one of the headline), then by name."""
-    result: dict[str, dict[str, Estimate]] = {column: {} for column in columns}
-    for key, values in scores.tables().items():
-        if key[0] != group:
-            continue
-        resampled = tables.get(key, np.zeros((0, len(columns))))
-        for place, column in enumerate(columns):
-            why = why_target_undefined(key[1]) if columns[0] else why_undefined(scores, key[1])
-            result[column][key[1]] = Estimate.of(
-                float(values[0, place]), resampled[:, place], reason=why
+def _estimates(scores: Scores, drawn: Tables) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """By group, by column (a target, a regime, or the one of the headline), then by name."""
+    columns = {
+        "headline": ("",),
+        "targets": scores.trial.targets,
+        "regimes": tuple(map(str, REGIMES)),
+    }
+    tables = scores.tables()
+    return {
+        group: {
+            column: estimates(
+                {name: table[:, k] for (of, name), table in tables.items() if of == group},
+                {name: table[:, k] for (of, name), table in drawn.items() if of == group},
+                partial(scores.why_undefined, group),
             )
-    return result
+            for k, column in enumerate(names)
+        }
+        for group, names in columns.items()
+    }
 
 
 def _regime_sizes(trial: Trial) -> dict[str, int]:

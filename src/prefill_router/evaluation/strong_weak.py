@@ -11,13 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, mean_over
+from prefill_router.evaluation.bootstrap import SAME, PerResample, Weights, divide, mean_over
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.policy import Threshold
 
 CPT = {"cpt_20": 0.2, "cpt_50": 0.5, "cpt_80": 0.8}
-NAMES = ("apgr", *CPT)
-_SAME = 1e-12
 
 
 @final
@@ -71,7 +69,7 @@ class StrongWeak:
     def scores(self, weights: Weights) -> dict[str, PerResample]:
         """APGR and CPT; NaN where the strong target isn't the better one."""
         weak, strong = mean_over(weights, self.weak), mean_over(weights, self.strong)
-        gap = np.where(strong - weak > _SAME, strong - weak, 0)
+        gap = np.where(strong - weak > SAME, strong - weak, 0)
         share, accuracy = self._curve(weights, weak, strong)
         closed = divide(accuracy - weak[:, None], gap[:, None])
         slices = np.diff(share, axis=1) * (closed[:, 1:] + closed[:, :-1]) / 2
