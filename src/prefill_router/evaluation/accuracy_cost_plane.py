@@ -161,6 +161,15 @@ def envelope(cost: PerPoint, accuracy: PerPoint) -> tuple[Corners, Corners]:
     return np.where(known, corners[0], np.nan), np.where(known, corners[1], np.nan)
 
 
+def envelope_targets(
+    cost: Float[NDArray[np.float64], " target"], accuracy: Float[NDArray[np.float64], " target"]
+) -> list[int]:
+    """Which single targets are corners of their envelope, by rising cost; the first of equals."""
+    places = list(zip(cost.tolist(), accuracy.tolist(), strict=True))
+    corners = zip(*(ends[0].tolist() for ends in envelope(cost[None], accuracy[None])), strict=True)
+    return [places.index(corner) for corner in dict.fromkeys(corners) if corner in places]
+
+
 def area(x: PerPoint, y: PerPoint, low: PerResample, high: PerResample) -> PerResample:
     """The area under linearly joined points from `low` to `high`, where they reach.
 

@@ -120,6 +120,14 @@ class Estimate:
         }
 
 
+Estimates = Mapping[str, Estimate]
+
+
+def estimates_to_dict(values: Estimates) -> dict[str, Any]:
+    """Plain values for JSON, by name."""
+    return {name: estimate.to_dict() for name, estimate in values.items()}
+
+
 def plain(value: float) -> float | None:
     """The number, or None where it isn't finite: JSON has no NaN."""
     return float(value) if math.isfinite(value) else None
@@ -155,45 +163,61 @@ def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weigh
         yield np.stack([np.bincount(row, minlength=queries) for row in rows]).astype(np.float64)
 
 
-def resample(
-    statistics: Callable[[Weights], Rows[Name]],
-    like: Rows[Name],
-    queries: int,
-    *,
-    count: int,
-    seed: int,
-    width: int,
-    progress: Progress | None = None,
-    task: str = "bootstrap",
-) -> dict[Name, NDArray[np.float64]]:
-    """What statistics are in every resample.
+@final
+@dataclass(frozen=True)
+class Bootstrap:
+    """The resamples that intervals come from.
 
-    Args:
-        statistics: Of some weights.
-        like: The same numbers for any weights, for their shapes.
+    Attributes:
         queries: How many queries there are.
-        count: How many resamples to draw.
+        count: How many resamples are drawn; 0 for no intervals.
         seed: Another seed, other draws.
-        width: Numbers per resample in the largest table made of it.
-        progress: Shows how far it is.
-        task: What progress calls it.
-
-    Raises:
-        ConfigError: The count or the seed is negative.
+        width: Numbers per resample in the largest table made of it; bounds the memory.
     """
-    parts: list[Rows[Name]] = []
-    with (progress or SilentProgress()).task(task, total=count) as advance:
-        for weights in chunks(queries, count=count, seed=seed, width=width):
-            parts.append(statistics(weights))
-            advance(len(weights))
-    return {
-        name: np.concatenate([value[:0], *(part[name] for part in parts)])
-        for name, value in like.items()
-    }
+
+    queries: int
+    count: int
+    seed: int
+    width: int
+
+    def resample(
+        self,
+        statistics: Callable[[Weights], Rows[Name]],
+        like: Rows[Name],
+        progress: Progress | None = None,
+        task: str = "bootstrap",
+    ) -> dict[Name, NDArray[np.float64]]:
+        """What statistics are in every resample.
+
+        Args:
+            statistics: Of some weights.
+            like: The same numbers for any weights, for their shapes.
+            progress: Shows how far it is.
+            task: What progress calls it.
+
+        Raises:
+            ConfigError: The count or the seed is negative.
+        """
+        parts: list[Rows[Name]] = []
+        drawn = chunks(self.queries, count=self.count, seed=self.seed, width=self.width)
+        with (progress or SilentProgress()).task(task, total=self.count) as advance:
+            for weights in drawn:
+                parts.append(statistics(weights))
+                advance(len(weights))
+        return {
+            name: np.concatenate([value[:0], *(part[name] for part in parts)])
+            for name, value in like.items()
+        }
+
+    def estimate(self, statistic: Callable[[Weights], PerResample], reason: str) -> Estimate:
+        """One number with its interval, or the reason that it isn't defined."""
+        point = {"": statistic(ones(self.queries))}
+        drawn = self.resample(lambda weights: {"": statistic(weights)}, point)
+        return estimates(point, drawn, reason)[""]
 
 
 def estimates(
-    point: Rows[Name], drawn: Rows[Name], why: Callable[[Name], str]
+    point: Rows[Name], drawn: Rows[Name], why: str | Callable[[Name], str]
 ) -> dict[Name, Estimate]:
     """Numbers with their intervals.
 
@@ -202,18 +226,20 @@ def estimates(
         drawn: Each in the resamples.
         why: The reason that one isn't defined.
     """
+
+    def reason(name: Name, value: float) -> str:
+        return "" if not np.isnan(value) else why if isinstance(why, str) else why(name)
+
     return {
-        name: Estimate.of(
-            float(value[0]), drawn[name], reason=why(name) if np.isnan(value[0]) else ""
-        )
+        name: Estimate.of(float(value[0]), drawn[name], reason=reason(name, value[0]))
         for name, value in point.items()
     }
 
 
 def bootstrap_note(resamples: int, seed: int) -> dict[str, Any]:
     """How intervals were made, for JSON."""
-    note = {"resamples": resamples, "seed": seed, "level": LEVEL}
-    return {**note, "unit": "query", "interval": "percentile"}
+    drawn = {"resamples": resamples, "seed": seed, "level": LEVEL}
+    return {**drawn, "unit": "query", "interval": "percentile"}
 
 
 PerPoint = Float[NDArray[np.float64], "resample point"]

@@ -17,15 +17,17 @@ from prefill_router.data import Regime, RoutingDataset, regimes
 from prefill_router.evaluation.accuracy_cost_plane import Axis
 from prefill_router.evaluation.bootstrap import (
     Band,
+    Bootstrap,
     Estimate,
+    Estimates,
     Weights,
     bootstrap_note,
     estimates,
+    estimates_to_dict,
     heights,
     ones,
     places,
     plain,
-    resample,
 )
 from prefill_router.evaluation.catalogue import definitions
 from prefill_router.evaluation.curve_tables import Curve, Step, curve_of, max_lam_interval, steps_of
@@ -40,8 +42,6 @@ from prefill_router.evaluation.verdict import Verdict, judge
 from prefill_router.policy import Policy
 from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
-
-Estimates = Mapping[str, Estimate]
 
 
 @short_repr
@@ -164,11 +164,6 @@ class Comparison:
         }
 
 
-def estimates_to_dict(values: Estimates) -> dict[str, Any]:
-    """Plain values for JSON, by name."""
-    return {name: estimate.to_dict() for name, estimate in values.items()}
-
-
 DEFAULT_LAM = 0.5
 """Where the verdict is of a router for which no setting was chosen on train rows."""
 Tables: TypeAlias = Mapping[tuple[str, str], Float[NDArray[np.float64], "_resample _column"]]
@@ -278,15 +273,8 @@ def _resample(
         return {**scores.tables(), **raw, ("curve", "normalised"): heights(x, y, at[1])}
 
     like = {("curve", "raw"): at[0][None], ("curve", "normalised"): at[1][None]}
-    drawn = resample(
-        statistics,
-        {**scores.tables(), **like},
-        len(scorer.trial),
-        count=resamples,
-        seed=seed,
-        width=scorer.width,
-        progress=progress,
-    )
+    draws = Bootstrap(len(scorer.trial), resamples, seed, scorer.width)
+    drawn = draws.resample(statistics, {**scores.tables(), **like}, progress)
     bands = (Band.of(x, drawn[key]) for x, key in zip(at, like, strict=True))
     return drawn, (next(bands), next(bands))
 

@@ -70,6 +70,7 @@ class Ranking:
 
 BEST = 6
 """How many of the most accurate targets `choice_auc_best` is of."""
+NO_PAIR = "no query was answered correctly by exactly one of two targets"
 _LEAST = 1e-6
 """Probabilities are kept so far from 0 and 1: their log-odds are finite."""
 
@@ -109,7 +110,7 @@ class PairRankings:
             nothing = np.full(len(weights), np.nan)
             return {"choice_auc": nothing, "choice_auc_best": nothing}
         each = np.stack([ranking.auc(weights) for ranking in self.rankings], axis=1)
-        return {"choice_auc": _mean(each), "choice_auc_best": _mean(each[:, self.best])}
+        return {"choice_auc": macro_mean(each), "choice_auc_best": macro_mean(each[:, self.best])}
 
     @property
     def width(self) -> int:
@@ -126,11 +127,6 @@ def _pairs(correctness: PerCell, correct: PerCell) -> Iterator[tuple[int, int, R
         if apart.any():
             label = np.where(apart, labels[:, first], np.nan)
             yield first, second, Ranking.of(odds[:, first] - odds[:, second], label)
-
-
-def _mean(values: Float[NDArray[np.float64], "resample pair"]) -> PerResample:
-    known = ~np.isnan(values)
-    return divide(np.where(known, values, 0).sum(axis=1), known.sum(axis=1) * 1.0)
 
 
 PerTarget: TypeAlias = Float[NDArray[np.float64], "resample target"]
@@ -155,7 +151,7 @@ def brier_by_target(trial: Trial, weights: Weights) -> PerTarget:
 
 
 def macro_mean(values: PerTarget) -> PerResample:
-    """The mean over the targets where the metric is defined."""
+    """The mean over the targets, or the pairs of them, where the metric is defined."""
     known = ~np.isnan(values)
     return divide(np.where(known, values, 0).sum(axis=1), known.sum(axis=1).astype(np.float64))
 

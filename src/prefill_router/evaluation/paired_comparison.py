@@ -11,14 +11,16 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.accuracy_cost_plane import Axis
 from prefill_router.evaluation.bootstrap import (
+    Bootstrap,
     Estimate,
+    Estimates,
     Weights,
     bootstrap_note,
     estimates,
+    estimates_to_dict,
     ones,
-    resample,
 )
-from prefill_router.evaluation.evaluation import Comparison, Estimates, estimates_to_dict
+from prefill_router.evaluation.evaluation import Comparison
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.predictions import Predictions, QualityCheck
@@ -119,15 +121,9 @@ def paired(
     queries = len(next(iter(scorers.values())).trial)
     scores = _scores(scorers, ones(queries))
     point = _headlines(scores)
-    drawn = resample(
-        lambda weights: _headlines(_scores(scorers, weights)),
-        point,
-        queries,
-        count=resamples,
-        seed=seed,
-        width=max(scorer.width for scorer in scorers.values()),
-        progress=progress,
-        task="paired bootstrap",
+    width = max(scorer.width for scorer in scorers.values())
+    drawn = Bootstrap(queries, resamples, seed, width).resample(
+        lambda weights: _headlines(_scores(scorers, weights)), point, progress, "paired bootstrap"
     )
     why = {key: scores[key[0]].why_undefined("headline", key[1])
            for key, value in point.items() if np.isnan(value[0])}  # fmt: skip

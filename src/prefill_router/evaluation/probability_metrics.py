@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 
 from prefill_router.evaluation.bootstrap import PerResample
 from prefill_router.evaluation.catalogue import metric, target_metric
-from prefill_router.evaluation.metrics import auc_by_target, brier_by_target, macro_mean
+from prefill_router.evaluation.metrics import NO_PAIR, auc_by_target, brier_by_target, macro_mean
 from prefill_router.evaluation.reliability import calibration_error, chance_error
 from prefill_router.evaluation.scores import Scores
 
 PerTarget: TypeAlias = Float[NDArray[np.float64], "resample target"]
-NO_PAIR = "no query was answered correctly by exactly one of two targets"
 
 
 @target_metric(

@@ -94,7 +94,7 @@ class Scorer:
     @property
     def width(self) -> int:
         """Numbers per resample in the largest table that scoring makes."""
-        return len(self.trial) + len(self.sweep.query) + self.bins.width
+        return len(self.trial) + len(self.sweep.sums.query) + self.bins.width
 
     def read(self, weights: Weights) -> CurveReading:
         """The retained operating points in each resample."""
