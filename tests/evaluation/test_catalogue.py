@@ -8,13 +8,15 @@ from prefill_router.evaluation.scores import Scores
 def accuracy(scores: Scores) -> PerResample:
     """What it means,
     on two lines.
+
+    Reading: as it is
     """
     return scores.headline["argmax_accuracy"]
 
 
 def test_a_metric_is_what_its_registration_and_its_function_say() -> None:
     table = MetricTable()
-    register = table.metric("Accuracy", "share", "higher", quoted="elsewhere", reading="as it is")
+    register = table.metric("Accuracy", "share", "higher", quoted="elsewhere")
     assert register(accuracy) is accuracy
     (entry,) = table._registered[__name__].values()
     assert (entry.label, entry.unit, entry.better) == ("Accuracy (elsewhere)", "share", "higher")

@@ -107,6 +107,11 @@ class Estimate:
         why = reason if math.isnan(value) else ""
         return cls(float(value), lower, upper, len(resampled) - len(defined), why)
 
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.lower > 0 or self.upper < 0
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: `value`, `lower`, `upper`, and what there is to say about them."""
         notes: dict[str, Any] = {"reason": self.reason} if self.reason else {}

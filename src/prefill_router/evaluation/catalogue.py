@@ -7,7 +7,8 @@ A metric is one function of `Scores`, registered where it is written, in a modul
         \"\"\"How often a question that a target answers correctly is given ...\"\"\"
         return macro_mean(scores.targets["auc"])
 
-The function's name is the metric's, and its docstring what readers are told. Tables, pages,
+The function's name is the metric's, and its docstring what readers are told: what it means, and,
+after `Reading:`, how it was read where there are several ways. Tables, pages,
 `metrics.json` and the documentation take all of it from here.
 """
 
@@ -82,7 +83,6 @@ class MetricTable(Mapping[str, MetricEntry]):
         *,
         name: str = "",
         quoted: str = "",
-        reading: str = "",
         subject: str = "",
         undefined: "str | Callable[[Scores], str]" = NOTHING_MEASURED,
         compares: bool = True,
@@ -95,8 +95,7 @@ class MetricTable(Mapping[str, MetricEntry]):
             better: Which direction is better.
             name: The metric's; the function's if not given.
             quoted: Where it is quoted so, if the name alone doesn't say.
-            reading: How it was read, where there are several ways.
-            subject: What the reading is of; the metric's name if not given.
+            subject: What its reading is of; the metric's name if not given.
             undefined: Why it isn't defined where it isn't.
             compares: Whether it holds systems against each other.
 
@@ -106,7 +105,8 @@ class MetricTable(Mapping[str, MetricEntry]):
 
         def register(compute: Compute) -> Compute:
             own = name or compute.__name__.removeprefix("_")
-            meaning = " ".join((compute.__doc__ or "").split())
+            told = " ".join((compute.__doc__ or "").split())
+            meaning, _, reading = told.partition(" Reading: ")
             if any(own in known for known in self._registered.values()):
                 raise ValueError(f"there are two metrics {own}; each needs a name of its own")
             self._registered.setdefault(compute.__module__, {})[own] = MetricEntry(

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, RoutingDataset, regimes
@@ -148,8 +147,7 @@ class Comparison:
 
     def significant(self, name: str) -> bool:
         """Whether the interval of a difference leaves zero out."""
-        estimate = self.difference[name]
-        return estimate.lower > 0 or estimate.upper < 0
+        return self.difference[name].is_significant
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
@@ -166,7 +164,7 @@ class Comparison:
 
 DEFAULT_LAM = 0.5
 """Where the verdict is of a router for which no setting was chosen on train rows."""
-Tables: TypeAlias = Mapping[tuple[str, str], Float[NDArray[np.float64], "_resample _column"]]
+Tables: TypeAlias = Mapping[tuple[str, str, str], NDArray[np.float64]]
 
 
 def evaluate(
@@ -238,20 +236,14 @@ def evaluate(
         mix=mix_of(scores.singles, trial.targets),
         resamples=resamples,
         seed=seed,
-        definitions=_readings(trial, check, step, axis, max_cost),
+        definitions=definitions(
+            step=step,
+            axis=axis,
+            max_cost=max_cost,
+            policy=trial.policy.told(),
+            check="" if check is None else check.description,
+        ),
     )
-
-
-def _readings(
-    trial: Trial,
-    check: QualityCheck | None,
-    step: float | None,
-    axis: Axis,
-    max_cost: float | None,
-) -> dict[str, str]:
-    said = check.description if check is not None else ""
-    told = trial.policy.told()
-    return definitions(step=step, axis=axis, max_cost=max_cost, policy=told, check=said)
 
 
 def _resample(
@@ -269,10 +261,10 @@ def _resample(
         scores = scorer.score(weights)
         points = scores.points
         x, y = scores.anchors.place(points.cost, points.accuracy, axis=scorer.axis)
-        raw = {("curve", "raw"): heights(points.cost, points.accuracy, at[0])}
-        return {**scores.tables(), **raw, ("curve", "normalised"): heights(x, y, at[1])}
+        raw = {("curve", "raw", ""): heights(points.cost, points.accuracy, at[0])}
+        return {**scores.tables(), **raw, ("curve", "normalised", ""): heights(x, y, at[1])}
 
-    like = {("curve", "raw"): at[0][None], ("curve", "normalised"): at[1][None]}
+    like = {("curve", "raw", ""): at[0][None], ("curve", "normalised", ""): at[1][None]}
     draws = Bootstrap(len(scorer.trial), resamples, seed, scorer.width)
     drawn = draws.resample(statistics, {**scores.tables(), **like}, progress)
     bands = (Band.of(x, drawn[key]) for x, key in zip(at, like, strict=True))
@@ -281,23 +273,14 @@ def _resample(
 
 def _estimates(scores: Scores, drawn: Tables) -> dict[str, dict[str, dict[str, Estimate]]]:
     """By group, by column (a target, a regime, or the one of the headline), then by name."""
-    columns = {
-        "headline": ("",),
-        "targets": scores.trial.targets,
-        "regimes": tuple(map(str, REGIMES)),
+    columns = ("",), scores.trial.targets, tuple(map(str, REGIMES))
+    found: dict[str, dict[str, dict[str, Estimate]]] = {
+        group: {column: {} for column in names}
+        for group, names in zip(("headline", "targets", "regimes"), columns, strict=True)
     }
-    tables = scores.tables()
-    return {
-        group: {
-            column: estimates(
-                {name: table[:, k] for (of, name), table in tables.items() if of == group},
-                {name: table[:, k] for (of, name), table in drawn.items() if of == group},
-                partial(scores.why_undefined, group),
-            )
-            for k, column in enumerate(names)
-        }
-        for group, names in columns.items()
-    }
+    for key, one in estimates(scores.tables(), drawn, scores.why_undefined).items():
+        found[key[0]][key[2]][key[1]] = one
+    return found
 
 
 def _regime_sizes(trial: Trial) -> dict[str, int]:

@@ -18,6 +18,8 @@ from prefill_router.evaluation.plane_metrics import why_no_plane
 from prefill_router.evaluation.scores import Scores
 
 _NONE_RIGHT = "no answer of any target is right, so nothing can be relative to it"
+_NO_RANGE = "the router's settings and the single targets have no range of costs in common"
+_NO_END_COST = "no cost is known at the router's most accurate end"
 
 
 def _why_no_pair(scores: Scores) -> str:
@@ -39,36 +41,26 @@ def _random_cost(scores: Scores) -> PerResample:
     return macro_mean(scores.singles.cost)
 
 
-@metric(
-    "Gain over the best mix",
-    "points",
-    "higher",
-    undefined="the router's settings and the single targets have no range of costs in common",
-    subject="mix",
-    reading="upper concave envelope of the single targets' (cost, accuracy), level beyond the "
-    "best; gain: mean over cost of the linearly joined points minus the mix, from the dearer of "
-    "both beginnings to the cheaper of both ends",
-)
+@metric("Gain over the best mix", "points", "higher", undefined=_NO_RANGE, subject="mix")
 def _mix_gain(scores: Scores) -> PerResample:
     """How far the router's curve runs above the best fixed mix of targets at the same cost, on
     average over the costs that both reach. A mix sends fixed shares of the queries to fixed targets
     without looking at them; a router that isn't above it knows nothing of use.
+
+    Reading: upper concave envelope of the single targets' (cost, accuracy), level beyond the best;
+    gain: mean over cost of the linearly joined points minus the mix, from the dearer of both
+    beginnings to the cheaper of both ends
     """
     return mix_gain(scores.own.rising, scores.singles)
 
 
-@metric(
-    "AIQ",
-    "number",
-    "higher",
-    quoted="RouterBench",
-    undefined=NO_COST,
-    reading="non-decreasing concave envelope of the points, level from the last one to "
-    "{max_cost}, trapezoid from the first, divided by that cost",
-)
+@metric("AIQ", "number", "higher", quoted="RouterBench", undefined=NO_COST)
 def _aiq(scores: Scores) -> PerResample:
     """The area under the best that settings of the router and mixes of them reach at each cost,
     divided by the largest cost. It depends on that cost, so on what is compared.
+
+    Reading: non-decreasing concave envelope of the points, level from the last one to {max_cost},
+    trapezoid from the first, divided by that cost
     """
     return aiq(scores.own.rising, scores.among.max_cost)
 
@@ -80,14 +72,15 @@ def _aiq(scores: Scores) -> PerResample:
     quoted="RouteLLM",
     undefined=_why_no_pair,
     subject="strong_weak",
-    reading="strong: the more accurate of two targets on all the evaluated queries, or the one "
-    "that the policy names; the curve over the share of strong calls is completed by the two "
-    "targets alone at 0 and 1; queries without a label of either are left out; CPT interpolates "
-    "linearly at the first crossing",
 )
 def _apgr(scores: Scores) -> PerResample:
     """For a strong and a weak target: which part of the gap between them is closed, on average over
     the share of queries sent to the strong one; 0.5 is a blind choice.
+
+    Reading: strong: the more accurate of two targets on all the evaluated queries, or the one that
+    the policy names; the curve over the share of strong calls is completed by the two targets alone
+    at 0 and 1; queries without a label of either are left out; CPT interpolates linearly at the
+    first crossing
     """
     return scores.strong_weak["apgr"]
 
@@ -117,12 +110,13 @@ def _cpt_80(scores: Scores) -> PerResample:
     quoted="LLMRouterBench",
     undefined=_NONE_RIGHT,
     subject="gains",
-    reading="relative, at the policy's most accurate end (gain_random, gain_best, gap_oracle) or "
-    "its most accurate setting (perf_gain)",
 )
 def _gain_random(scores: Scores) -> PerResample:
     """By which part of a random target's accuracy the router's, at its most accurate end, is
     higher.
+
+    Reading: relative, at the policy's most accurate end (gain_random, gain_best, gap_oracle) or its
+    most accurate setting (perf_gain)
     """
     return _beyond(scores.headline["argmax_accuracy"], scores.headline["random_accuracy"])
 
@@ -161,49 +155,35 @@ def _cost_save(scores: Scores) -> PerResample:
     return divide(price - np.fmin(paid, price), price)
 
 
-@metric(
-    "ParetoDist",
-    "number",
-    "lower",
-    quoted="LLMRouterBench",
-    undefined=why_no_plane,
-    reading="curves, their points joined by lines, read at 101 costs evenly spread over their own "
-    "range; in the plane of linear cost and normalised accuracy; to the nearest of all compared "
-    "curves' readings and single targets that none of them dominates",
-)
+@metric("ParetoDist", "number", "lower", quoted="LLMRouterBench", undefined=why_no_plane)
 def _pareto_dist(scores: Scores) -> PerResample:
     """The mean distance of the router's curve to the nearest point, of all curves and single
     targets compared, that nothing beats in both cost and accuracy.
+
+    Reading: curves, their points joined by lines, read at 101 costs evenly spread over their own
+    range; in the plane of linear cost and normalised accuracy; to the nearest of all compared
+    curves' readings and single targets that none of them dominates
     """
     return pareto_distance(scores.own, scores.among, scores.anchors)
 
 
-@metric(
-    "RouterArena score",
-    "number",
-    "higher",
-    undefined="no cost is known at the router's most accurate end",
-    reading="(1 + b) A C / (b A + C), b = 0.1, C = (log2 200 - log2 c) / (log2 200 - log2 "
-    "0.0044), c dollars per 1,000 queries, clamped; at the policy's most accurate end",
-)
+@metric("RouterArena score", "number", "higher", undefined=_NO_END_COST)
 def _router_arena(scores: Scores) -> PerResample:
     """A weighted harmonic mean of the accuracy at the most accurate end and of the logarithm of its
     cost, from $200 per 1,000 queries (0) to $0.0044 (1).
+
+    Reading: (1 + b) A C / (b A + C), b = 0.1, C = (log2 200 - log2 c) / (log2 200 - log2 0.0044), c
+    dollars per 1,000 queries, clamped; at the policy's most accurate end
     """
     return router_arena(scores.headline["argmax_accuracy"], scores.headline["argmax_cost"])
 
 
-@metric(
-    "Area over price",
-    "number",
-    "higher",
-    quoted="NVIDIA blueprint",
-    undefined=why_no_plane,
-    reading="trapezoid of accuracy minus floor over linear cost, padded left as P-AUCCC",
-)
+@metric("Area over price", "number", "higher", quoted="NVIDIA blueprint", undefined=why_no_plane)
 def _blueprint_area(scores: Scores) -> PerResample:
     """The area between the router's accuracy and that of the worst target, over price from the
     cheapest to the dearest target.
+
+    Reading: trapezoid of accuracy minus floor over linear cost, padded left as P-AUCCC
     """
     return blueprint_area(scores.own.rising, scores.anchors)
 

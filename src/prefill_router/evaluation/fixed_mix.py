@@ -25,7 +25,7 @@ from prefill_router.data.summary import well_measured
 from prefill_router.evaluation.accuracy_cost_plane import envelope_targets
 from prefill_router.evaluation.bootstrap import PerResample, Weights, known_mean, ones, plain
 from prefill_router.evaluation.curve import Points
-from prefill_router.evaluation.judged_predictions import domains_of
+from prefill_router.evaluation.judged_predictions import PerCell, PerQuery, domains_of
 
 
 @final
@@ -70,8 +70,6 @@ def mix_of(singles: Points, targets: tuple[str, ...]) -> tuple[MixPoint, ...]:
 
 
 Corners = Int[NDArray[np.int64], "corner group"]
-PerCell = Float[NDArray[np.float64], "query target"]
-PerQuery = Float[NDArray[np.float64], " query"]
 LEAST = 20
 """A domain with fewer labelled train queries takes the mix of the whole."""
 

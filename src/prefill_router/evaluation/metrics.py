@@ -170,7 +170,9 @@ def routing_by_target(trial: Trial, weights: Weights) -> dict[str, PerTarget]:
         the same of mean observed `cost`, in US dollars.
     """
     to = routed(trial)
-    result = {"share_routed": divide(weights @ to.astype(np.float64), _total(weights))}
+    result = {
+        "share_routed": divide(weights @ to.astype(np.float64), weights.sum(axis=1, keepdims=True))
+    }
     for name, table in (("accuracy", trial.correct), ("cost", trial.observed_cost)):
         inside = known_mean(weights, np.where(to, table, np.nan))
         outside = known_mean(weights, np.where(to, np.nan, table))
@@ -215,7 +217,7 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
     member = np.stack([regime == str(name) for name in REGIMES], axis=1)
     measured = weights @ member.astype(np.float64)
     answer = trial.of_choice(trial.correct, trial.most_probable)
-    best = _best_single(trial, weights)
+    best = np.nan_to_num(known_mean(weights, trial.single_label), nan=-1.0).argmax(axis=1)
     singles = [
         known_mean(weights, np.where(inside[:, None], trial.correct, np.nan)) for inside in member.T
     ]
@@ -225,14 +227,3 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
         "accuracy": known_mean(weights, np.where(member, answer[:, None], np.nan)),
         "best_single": np.stack([single[rows, best] for single in singles], axis=1),
     }
-
-
-def _best_single(trial: Trial, weights: Weights) -> NDArray[np.int64]:
-    accuracy = known_mean(weights, trial.single_label)
-    best: NDArray[np.int64] = np.nan_to_num(accuracy, nan=-1.0).argmax(axis=1)
-    return best
-
-
-def _total(weights: Weights) -> Float[NDArray[np.float64], "resample 1"]:
-    total: NDArray[np.float64] = weights.sum(axis=1, keepdims=True)
-    return total

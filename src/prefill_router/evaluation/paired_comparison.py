@@ -56,8 +56,7 @@ class Paired:
 
     def significant(self, system: str, name: str) -> bool:
         """Whether the interval of a system's difference leaves zero out."""
-        estimate = self.difference[system][name]
-        return estimate.lower > 0 or estimate.upper < 0
+        return self.difference[system][name].is_significant
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
@@ -125,8 +124,11 @@ def paired(
     drawn = Bootstrap(queries, resamples, seed, width).resample(
         lambda weights: _headlines(_scores(scorers, weights)), point, progress, "paired bootstrap"
     )
-    why = {key: scores[key[0]].why_undefined("headline", key[1])
-           for key, value in point.items() if np.isnan(value[0])}  # fmt: skip
+    why = {
+        (name, number): scores[name].why_undefined(("headline", number, ""))
+        for (name, number), value in point.items()
+        if np.isnan(value[0])
+    }
     found = estimates(point, drawn, why.__getitem__)
     differences = estimates(
         _minus(point, reference),

@@ -23,17 +23,13 @@ def why_no_plane(scores: Scores) -> str:
     return "the oracle is no better than the worst target, so accuracy can't be normalised"
 
 
-@metric(
-    "P-AUCCC",
-    "number",
-    "higher",
-    undefined=why_no_plane,
-    reading="points ordered by normalised cost, padded left to 0 at the leftmost accuracy, "
-    "trapezoid; not clipped",
-)
+@metric("P-AUCCC", "number", "higher", undefined=why_no_plane)
 def _p_auccc(scores: Scores) -> PerResample:
     """The area under the curve of accuracy against cheapness over all settings of lam, both on a
     scale from the worst to the best of the pool.
+
+    Reading: points ordered by normalised cost, padded left to 0 at the leftmost accuracy,
+    trapezoid; not clipped
     """
     return padded_area(*scores.curve)
 
@@ -47,28 +43,22 @@ def _mdp_auccc(scores: Scores) -> PerResample:
 
 
 @metric(
-    "P-AUCCC of single targets",
-    "number",
-    "neither",
-    undefined=why_no_plane,
-    subject="model_only",
-    reading="Pareto frontier of the single targets",
+    "P-AUCCC of single targets", "number", "neither", undefined=why_no_plane, subject="model_only"
 )
 def _model_only_p_auccc(scores: Scores) -> PerResample:
-    """The area under the Pareto frontier of the single targets."""
+    """The area under the Pareto frontier of the single targets.
+
+    Reading: Pareto frontier of the single targets
+    """
     return padded_area(*scores.frontier_points)
 
 
-@metric(
-    "Oracle distance",
-    "number",
-    "lower",
-    undefined=why_no_plane,
-    reading="mean over the points, each counted once, to (1, 1)",
-)
+@metric("Oracle distance", "number", "lower", undefined=why_no_plane)
 def _oracle_distance(scores: Scores) -> PerResample:
-    """The mean distance of the router's settings to the corner that is as good as the oracle and
-    as cheap as the cheapest target.
+    """The mean distance of the router's settings to the corner that is as good as the oracle and as
+    cheap as the cheapest target.
+
+    Reading: mean over the points, each counted once, to (1, 1)
     """
     return oracle_distance(*scores.curve, counted=scores.own.rising.distinct)
 

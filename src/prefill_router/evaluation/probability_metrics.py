@@ -13,38 +13,29 @@ from prefill_router.evaluation.reliability import calibration_error, chance_erro
 from prefill_router.evaluation.scores import Scores
 
 PerTarget: TypeAlias = Float[NDArray[np.float64], "resample target"]
+_ONE_CLASS = "only one class of answers was measured, all correct or all wrong"
+_ONE_CLASS_EACH = "every target has only one class of answers, all correct or all wrong"
 
 
-@target_metric(
-    "AUC",
-    "number",
-    "higher",
-    reading="labels cut at 0.5; targets with one class left out of the mean",
-    undefined="only one class of answers was measured, all correct or all wrong",
-)
+@target_metric("AUC", "number", "higher", undefined=_ONE_CLASS)
 def _auc(scores: Scores) -> PerTarget:
-    """How well its probabilities rank the queries."""
+    """How well its probabilities rank the queries.
+
+    Reading: labels cut at 0.5; targets with one class left out of the mean
+    """
     return auc_by_target(scores.scorer.ranking, scores.weights)
 
 
-@target_metric(
-    "Brier",
-    "number",
-    "lower",
-    reading="against the labels as they are, soft ones included",
-)
+@target_metric("Brier", "number", "lower")
 def _brier(scores: Scores) -> PerTarget:
-    """Mean squared error of its probabilities."""
+    """Mean squared error of its probabilities.
+
+    Reading: against the labels as they are, soft ones included
+    """
     return brier_by_target(scores.trial, scores.weights)
 
 
-@metric(
-    "Mean AUC",
-    "number",
-    "higher",
-    compares=False,
-    undefined="every target has only one class of answers, all correct or all wrong",
-)
+@metric("Mean AUC", "number", "higher", compares=False, undefined=_ONE_CLASS_EACH)
 def _auc_mean(scores: Scores) -> PerResample:
     """How often a question that a target answers correctly is given a higher probability than one
     it answers wrongly (ties count half), averaged over the targets; 0.5 is chance.
@@ -52,20 +43,15 @@ def _auc_mean(scores: Scores) -> PerResample:
     return macro_mean(scores.targets["auc"])
 
 
-@metric(
-    "Choice AUC",
-    "number",
-    "higher",
-    compares=False,
-    undefined=NO_PAIR,
-    reading="AUC of the difference of two targets' predicted log-odds, over the queries that "
-    "exactly one of them answers correctly; mean over the pairs where it is defined",
-)
+@metric("Choice AUC", "number", "higher", compares=False, undefined=NO_PAIR)
 def _choice_auc(scores: Scores) -> PerResample:
     """Of the questions that exactly one of two targets answers correctly, how often the
-    probabilities favour it more than on those that only the other one does, averaged over all
-    pairs of targets; 0.5 is chance. Mean AUC is mostly the difficulty of the question, which all
-    targets share; this is what chooses.
+    probabilities favour it more than on those that only the other one does, averaged over all pairs
+    of targets; 0.5 is chance. Mean AUC is mostly the difficulty of the question, which all targets
+    share; this is what chooses.
+
+    Reading: AUC of the difference of two targets' predicted log-odds, over the queries that exactly
+    one of them answers correctly; mean over the pairs where it is defined
     """
     return scores.choice["choice_auc"]
 

@@ -14,7 +14,6 @@ from prefill_router.evaluation.bootstrap import (
     LEVEL,
     Bootstrap,
     Estimate,
-    Estimates,
     PerResample,
     Weights,
     estimates,
@@ -228,7 +227,9 @@ def _with_mean(
     return np.concatenate([values, mean[:, None]], axis=1)
 
 
-def _estimates(names: tuple[str, ...], point: _Table, drawn: _Table) -> dict[str, Estimates]:
+def _estimates(
+    names: tuple[str, ...], point: _Table, drawn: _Table
+) -> dict[str, dict[str, Estimate]]:
     numbers = [what for what in point if not what.startswith(_OBSERVED)]
     result = {}
     for k, name in enumerate(names):

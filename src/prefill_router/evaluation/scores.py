@@ -26,8 +26,6 @@ from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.reliability import decomposition
 from prefill_router.evaluation.strong_weak import CPT, StrongWeak
 
-Table = Float[NDArray[np.float64], "resample _column"]
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -179,14 +177,23 @@ class Scores:
         """By name, a column for each of `metrics.REGIMES`."""
         return MetricValues(REGIME, self)
 
-    def tables(self) -> dict[tuple[str, str], Table]:
-        """All numbers by group (`headline`, `targets`, `regimes`) and name."""
-        headline = {("headline", name): row[:, None] for name, row in self.headline.items()}
-        targets = {("targets", name): table for name, table in self.targets.items()}
-        return headline | targets | {("regimes", n): table for n, table in self.regimes.items()}
+    def tables(self) -> dict[tuple[str, str, str], PerResample]:
+        """All numbers by group (`headline`, `targets`, `regimes`), name, and target or regime."""
+        groups = (
+            ("headline", self.headline, ("",)),
+            ("targets", self.targets, self.trial.targets),
+            ("regimes", self.regimes, tuple(map(str, metrics.REGIMES))),
+        )
+        return {
+            (group, name, column): table.reshape(len(table), -1)[:, k]
+            for group, values, columns in groups
+            for name, table in values.items()
+            for k, column in enumerate(columns)
+        }
 
-    def why_undefined(self, group: str, name: str) -> str:
-        """The reason that a number of a group of `tables` can't be computed, if it can't be."""
+    def why_undefined(self, key: tuple[str, str, str]) -> str:
+        """The reason that a number of `tables` can't be computed, if it can't be."""
+        group, name, _ = key
         entry = {"headline": HEADLINE, "targets": TARGET, "regimes": REGIME}[group][name]
         if group == "headline" and entry.compares and np.isnan(self.singles.accuracy).all():
             return "no query has the outcomes of all targets, so nothing can be compared"

@@ -18,34 +18,30 @@ _NO_DELTA = "every measured query is routed to it, or none is"
 _NONE_RIGHT = "no query has a right answer from a target whose label, and cost, are known"
 
 
-@target_metric("Accuracy", "share", "neither", reading="mean label of the compared queries")
+@target_metric("Accuracy", "share", "neither")
 def _accuracy(scores: Scores) -> PerTarget:
-    """On the compared queries."""
+    """On the compared queries.
+
+    Reading: mean label of the compared queries
+    """
     return scores.singles.accuracy
 
 
-@target_metric(
-    "Mean cost",
-    "usd",
-    "neither",
-    subject="cost",
-    reading="observed, mean over the compared queries where it is known",
-)
+@target_metric("Mean cost", "usd", "neither", subject="cost")
 def _mean_cost(scores: Scores) -> PerTarget:
-    """Observed, of a compared query."""
+    """Observed, of a compared query.
+
+    Reading: observed, mean over the compared queries where it is known
+    """
     return scores.singles.cost
 
 
-@target_metric(
-    "Routed to it",
-    "share",
-    "neither",
-    undefined=_NONE_ROUTED,
-    subject="routing",
-    reading="delta, routed-to accuracy, regimes and selection are at lam = 1",
-)
+@target_metric("Routed to it", "share", "neither", undefined=_NONE_ROUTED, subject="routing")
 def _share_routed(scores: Scores) -> PerTarget:
-    """Share of the queries at lam = 1."""
+    """Share of the queries at lam = 1.
+
+    Reading: delta, routed-to accuracy, regimes and selection are at lam = 1
+    """
     return scores.routing["share_routed"]
 
 

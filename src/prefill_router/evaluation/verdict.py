@@ -148,7 +148,12 @@ def judge(
     needed = _needed(mix) if word == "can't tell" else 0
     known = choice_auc or _choice_auc(trial, resamples, seed)
     told = domains if domains is not None and domains.queries >= HALF * labelled else None
-    parts = (because, _domains_told(told), _choice_told(known), _needed_told(needed))
+    parts = (
+        because,
+        _domains_told(told),
+        _choice_told(known),
+        f"about {needed:,} judged queries would tell" if needed else "",
+    )
     return Verdict(
         word, "; ".join(filter(None, parts)), lam, len(trial), mix, domains, known, needed
     )
@@ -219,10 +224,6 @@ def _needed(mix: MixReference) -> int:
     effect = max(gain.value, WORTH - gain.value)
     needed = mix.queries * (half / effect) ** 2
     return int(round(needed, 1 - len(str(int(needed))))) if needed > mix.queries else 0
-
-
-def _needed_told(needed: int) -> str:
-    return f"about {needed:,} judged queries would tell" if needed else ""
 
 
 def _choice_told(choice_auc: Estimate) -> str:
