@@ -49,7 +49,7 @@ def plain(trial: Trial, rows: NDArray[np.int64]) -> dict[str, float]:
         trial.correct[rows],
         trial.observed_cost[rows],
     )
-    headline = Scorer.of(drawn).score(ones(len(rows))).headline
+    headline = Scorer(drawn).score(ones(len(rows))).headline
     return {name: float(value[0]) for name, value in headline.items()} | {
         "auc_mean": macro_auc(trial, rows)
     }
@@ -60,7 +60,7 @@ def check(
 ) -> float:
     """The greatest difference of the loop's numbers from the weighted computation's."""
     weights = np.stack([np.bincount(rows, minlength=len(rows)) for rows in drawn]).astype(float)
-    first, second = (Scorer.of(trial).score(weights).headline for trial in trials)
+    first, second = (Scorer(trial).score(weights).headline for trial in trials)
     # APGR and CPT are of two targets, so undefined here; AIQ and ParetoDist are of each alone. Of
     # reliability, resamples are without the noise of resampling, which drawn rows have.
     return max(

@@ -10,10 +10,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Anchors, Trial, evaluate
 from prefill_router.evaluation.accuracy_cost_plane import area, envelope
 from prefill_router.evaluation.bootstrap import ones
-from prefill_router.evaluation.curve import Points
+from prefill_router.evaluation.curve import ComparedSystems, CurveReading, Points
 from prefill_router.evaluation.external_metrics import (
-    ComparedSystems,
-    CurveReading,
     aiq,
     blueprint_area,
     mix_gain,
@@ -141,7 +139,7 @@ def test_a_strong_and_a_weak_target() -> None:
     p = np.array([[0.1, 0.5], [0.1, 0.9], [0.1, 0.8], [0.1, 0.15]])
     cost = np.tile([1.0, 2.0], (4, 1))
     trial = Trial.join(*system(p, cost, correct, cost), policy=Threshold(strong="t1", weak="t0"))
-    got = Scorer.of(trial).score(ones(4)).headline
+    got = Scorer(trial).score(ones(4)).headline
     # Shares 0, 1/4, ..., 1 answer 1, 2, 3, 3, 3 of 4 correctly.
     assert got["apgr"][0] == pytest.approx((0.625 - 0.25) / 0.5)
     assert got["cpt_20"][0] == pytest.approx(0.1)

@@ -1,14 +1,12 @@
 import numpy as np
 import pytest
-from trials import plain_headline, random_system, resampled
+from trials import OF_CHOSEN, OF_TWO, plain_headline, random_system, resampled
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate, Predictions, Trial, compare, evaluate
 from prefill_router.evaluation.bootstrap import chunks, draw, ones
-from prefill_router.evaluation.operating_points import CHOSEN
 from prefill_router.evaluation.scores import Scorer
-from prefill_router.evaluation.strong_weak import NAMES
 
 NOISE_TAKEN_OFF = ("ece_mean", "brier_reliability", "brier_resolution")
 """Of these, resamples are without the noise of resampling, so a query that counts twice is one; see
@@ -18,12 +16,12 @@ test_reliability.py."""
 @pytest.mark.parametrize(("missing", "ties"), [(0.0, False), (0.15, False), (0.1, True)])
 def test_weights_give_what_drawing_the_rows_gives(missing: float, ties: bool) -> None:
     predictions, data = random_system(queries=14, targets=3, missing=missing, ties=ties, seed=3)
-    scorer = Scorer.of(Trial.join(predictions, data))
+    scorer = Scorer(Trial.join(predictions, data))
     drawn = list(draw(14, count=6, seed=1))
     weights = np.stack([np.bincount(rows, minlength=14) for rows in drawn]).astype(np.float64)
     scores = scorer.score(weights)
     for i, rows in enumerate(drawn):
-        again = Scorer.of(Trial.join(*resampled(predictions, data, rows.tolist())))
+        again = Scorer(Trial.join(*resampled(predictions, data, rows.tolist())))
         there = again.score(ones(14))
         for key, table in scores.tables().items():
             if key[1] in NOISE_TAKEN_OFF:
@@ -37,7 +35,7 @@ def test_weights_give_what_drawing_the_rows_gives(missing: float, ties: bool) ->
 
 def test_one_weight_each_gives_the_point_estimates() -> None:
     predictions, data = random_system(queries=80, missing=0.1)
-    scorer = Scorer.of(Trial.join(predictions, data))
+    scorer = Scorer(Trial.join(predictions, data))
     point = evaluate(predictions, data, resamples=0).headline
     for name, values in scorer.score(np.ones((3, 80))).headline.items():
         assert values == pytest.approx(point[name].value, abs=1e-12, nan_ok=True)
@@ -109,7 +107,7 @@ def test_a_router_against_itself_differs_by_exactly_nothing() -> None:
     backwards = predictions.select(predictions.query_ids[::-1], targets=predictions.targets[::-1])
     for other in (predictions, backwards):
         comparison = compare(predictions, other, data, resamples=60)
-        undefined = {*NAMES, *CHOSEN, "oracle_held_out"}
+        undefined = {*OF_TWO, *OF_CHOSEN, "oracle_held_out"}
         defined = {n: e for n, e in comparison.difference.items() if n not in undefined}
         for name, estimate in defined.items():
             assert (estimate.value, estimate.lower, estimate.upper) == (0, 0, 0), name
@@ -169,7 +167,7 @@ def test_on_the_exact_path_the_scale_of_costs_does_not_matter_and_on_a_grid_it_d
     )
     exact = compare(predictions, wide, data, resamples=5).difference
     defined = {
-        name: e for name, e in exact.items() if name not in {*NAMES, *CHOSEN, "oracle_held_out"}
+        name: e for name, e in exact.items() if name not in {*OF_TWO, *OF_CHOSEN, "oracle_held_out"}
     }
     assert all(abs(e.value) < 1e-12 and abs(e.lower) < 1e-12 for e in defined.values())
     grid = compare(predictions, wide, data, resamples=5, step=0.1).difference

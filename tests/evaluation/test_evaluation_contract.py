@@ -4,16 +4,15 @@ from functools import partial
 import numpy as np
 import pytest
 from metric_contract import Metric, check
+from trials import OF_TWO
 
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation import OperatingPoints, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.undefined_reasons import OF_PREDICTIONS
 
 LOW = dict.fromkeys(("headroom_captured", "chosen_headroom"), -10.0) | dict.fromkeys(
     ("gain_random", "gain_best", "perf_gain", "cost_savings", "savings"), -1.0
 )
-OF_TWO = ("apgr", "cpt_20", "cpt_50", "cpt_80")
 
 
 _KNOWN: dict[str, dict[str, float]] = {}
@@ -45,7 +44,7 @@ def test_headline_metrics_hold_to_the_contract(name: str, seed: int) -> None:
     better = entry.better if name not in ("cost_savings", "savings") else "lower"
     metric = Metric(partial(headline, name), entry.unit, better, LOW.get(name))
     special = {
-        "compares": name not in OF_PREDICTIONS,
+        "compares": entry.compares,
         "targets": 2 if name in OF_TWO else 4,
         "absolute": name == "router_arena",
         "sees_sign": name != "brier_resolution",

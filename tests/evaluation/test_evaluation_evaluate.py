@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trials import plain_headline, random_system, resampled, system
+from trials import OF_TWO, plain_headline, random_system, resampled, system
 
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, read_dataset
@@ -15,8 +15,6 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
-from prefill_router.evaluation.strong_weak import NAMES
-from prefill_router.evaluation.undefined_reasons import OF_PREDICTIONS
 from prefill_router.reporting.evaluation_page import verdict
 
 
@@ -57,7 +55,7 @@ def test_every_number_has_an_explanation_and_an_interval() -> None:
     assert all(set(t) == set(TARGET) for t in evaluation.per_target.values())
     assert all(set(r) == set(REGIME) for r in evaluation.regimes.values())
     for name, estimate in evaluation.headline.items():
-        if name in NAMES:
+        if name in OF_TWO:
             assert (
                 estimate.reason == "it is of a strong and a weak target; 4 targets were evaluated"
             )
@@ -218,7 +216,7 @@ def test_accuracies_on_different_queries_are_said_not_to_compare() -> None:
     assert verdict(evaluation) == evaluation.to_dict()["caution"] == evaluation.caution
     for name, estimate in evaluation.headline.items():
         if not name.startswith("choice_auc"):
-            assert np.isnan(estimate.value) == (name not in OF_PREDICTIONS), name
+            assert np.isnan(estimate.value) == HEADLINE[name].compares, name
     assert "outcomes of all targets" in evaluation.headline["argmax_accuracy"].reason
 
 
@@ -244,7 +242,7 @@ def test_a_missing_label_never_helps_a_router_that_counts_on_it() -> None:
     assert part.coverage.compared == len(both) < 400
     assert part.coverage.harder > 0.1
     assert "less often" in part.caution
-    for name in set(HEADLINE) - set(OF_PREDICTIONS):
+    for name in (name for name, entry in HEADLINE.items() if entry.compares):
         expected = pytest.approx(only.headline[name].value, nan_ok=True)
         assert part.headline[name].value == expected, name
 
@@ -292,7 +290,7 @@ def test_real_answers(mmlu_pro: Path) -> None:
     assert evaluation.verdict.lam == 0.5
     assert evaluation.labels < len(data) * len(data.pool)
     assert {name for name, e in evaluation.headline.items() if e.reason} == {
-        *NAMES,
+        *OF_TWO,
         "oracle_held_out",
     }
     assert 0.45 < evaluation.headline["auc_mean"].value < 0.55

@@ -61,7 +61,7 @@ def test_routing_delta_is_routed_minus_away() -> None:
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 def test_accuracy_where_routed_weighted_by_share_is_the_accuracy_at_lam_1(missing: float) -> None:
     trial = Trial.join(*random_system(missing=missing))
-    targets = Scorer.of(trial).score(ones(len(trial)))
+    targets = Scorer(trial).score(ones(len(trial)))
     weighted = targets.targets["share_routed"] * targets.targets["accuracy_routed"]
     assert np.nansum(weighted) == pytest.approx(targets.headline["argmax_accuracy"][0])
 

@@ -13,6 +13,13 @@ from prefill_router.policy import choose
 from prefill_router.targets import Pool, Target
 
 Array = NDArray[np.float64]
+OF_TWO = ("apgr", "cpt_20", "cpt_50", "cpt_80")
+"""The metrics of a strong and a weak target."""
+OF_CHOSEN = (
+    *("chosen_accuracy", "chosen_cost", "chosen_gain", "chosen_headroom"),
+    *("savings", "savings_gain"),
+)
+"""The metrics at settings that were chosen on train rows."""
 
 
 def system(

@@ -20,14 +20,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.bootstrap import PerResample, divide
+from prefill_router.evaluation.bootstrap import SAME, PerResample, divide
 from prefill_router.short_repr import short_repr
 
 Axis = Literal["inverse", "linear"]
 PerPoint = Float[NDArray[np.float64], "resample point"]
 Mask = Bool[NDArray[np.bool_], "resample point"]
-_SAME = 1e-12
-"""Normalised costs that differ by less are the same: what running sums round to."""
 
 
 @short_repr
@@ -66,7 +64,7 @@ class Anchors:
     def cheapness(self, cost: PerPoint, *, axis: Axis) -> PerPoint:
         """Normalised inverse (or linear) cost: 0 at `cost_high`, 1 at `cost_low`, NaN undefined."""
         low, high = self.cost_low[:, None], self.cost_high[:, None]
-        spread = np.where(high - low > _SAME * high, high - low, 0)
+        spread = np.where(high - low > SAME * high, high - low, 0)
         linear = divide(high - cost, spread)
         return linear if axis == "linear" else divide(linear * low, np.where(low > 0, cost, 0))
 
@@ -74,7 +72,11 @@ class Anchors:
         """Normalised accuracy: 0 at the floor, 1 at the ceiling; NaN where they coincide."""
         floor = self.floor[:, None]
         room = self.ceiling[:, None] - floor
-        return divide(accuracy - floor, np.where(room > _SAME, room, 0))
+        return divide(accuracy - floor, np.where(room > SAME, room, 0))
+
+    def place(self, cost: PerPoint, accuracy: PerPoint, *, axis: Axis) -> tuple[PerPoint, PerPoint]:
+        """Both of these: x and y in the plane."""
+        return self.cheapness(cost, axis=axis), self.height(accuracy)
 
 
 def padded_area(x: PerPoint, y: PerPoint) -> PerResample:
@@ -157,6 +159,15 @@ def envelope(cost: PerPoint, accuracy: PerPoint) -> tuple[Corners, Corners]:
     corners = np.stack(xs, axis=1), np.stack(ys, axis=1)
     known = np.isfinite(corners[0]) & np.isfinite(corners[1])
     return np.where(known, corners[0], np.nan), np.where(known, corners[1], np.nan)
+
+
+def envelope_targets(
+    cost: Float[NDArray[np.float64], " target"], accuracy: Float[NDArray[np.float64], " target"]
+) -> list[int]:
+    """Which single targets are corners of their envelope, by rising cost; the first of equals."""
+    places = list(zip(cost.tolist(), accuracy.tolist(), strict=True))
+    corners = zip(*(ends[0].tolist() for ends in envelope(cost[None], accuracy[None])), strict=True)
+    return [places.index(corner) for corner in dict.fromkeys(corners) if corner in places]
 
 
 def area(x: PerPoint, y: PerPoint, low: PerResample, high: PerResample) -> PerResample:

@@ -14,20 +14,26 @@ others: a global rank envelope, Myllymaki, Mrkvicka, Grabarnik, Seijo and Hahn (
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
+from prefill_router.progress import Progress, SilentProgress
 
 Weights = Float[NDArray[np.float64], "resample query"]
 """How often each query counts, in each resample."""
 PerResample = Float[NDArray[np.float64], " resample"]
 """One number per resample; NaN where it isn't defined."""
+SAME = 1e-12
+"""Accuracies, and normalised costs, that differ by less are the same: what sums round to."""
+Name = TypeVar("Name")
+Rows = Mapping[Name, NDArray[np.float64]]
+"""Numbers by name, a row for each resample."""
 
 
 def ones(queries: int) -> Weights:
@@ -101,6 +107,11 @@ class Estimate:
         why = reason if math.isnan(value) else ""
         return cls(float(value), lower, upper, len(resampled) - len(defined), why)
 
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.lower > 0 or self.upper < 0
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: `value`, `lower`, `upper`, and what there is to say about them."""
         notes: dict[str, Any] = {"reason": self.reason} if self.reason else {}
@@ -112,6 +123,14 @@ class Estimate:
             "upper": plain(self.upper),
             **notes,
         }
+
+
+Estimates = Mapping[str, Estimate]
+
+
+def estimates_to_dict(values: Estimates) -> dict[str, Any]:
+    """Plain values for JSON, by name."""
+    return {name: estimate.to_dict() for name, estimate in values.items()}
 
 
 def plain(value: float) -> float | None:
@@ -147,6 +166,85 @@ def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weigh
     for begin in range(0, count, size):
         rows = [next(generator) for _ in range(min(size, count - begin))]
         yield np.stack([np.bincount(row, minlength=queries) for row in rows]).astype(np.float64)
+
+
+@final
+@dataclass(frozen=True)
+class Bootstrap:
+    """The resamples that intervals come from.
+
+    Attributes:
+        queries: How many queries there are.
+        count: How many resamples are drawn; 0 for no intervals.
+        seed: Another seed, other draws.
+        width: Numbers per resample in the largest table made of it; bounds the memory.
+    """
+
+    queries: int
+    count: int
+    seed: int
+    width: int
+
+    def resample(
+        self,
+        statistics: Callable[[Weights], Rows[Name]],
+        like: Rows[Name],
+        progress: Progress | None = None,
+        task: str = "bootstrap",
+    ) -> dict[Name, NDArray[np.float64]]:
+        """What statistics are in every resample.
+
+        Args:
+            statistics: Of some weights.
+            like: The same numbers for any weights, for their shapes.
+            progress: Shows how far it is.
+            task: What progress calls it.
+
+        Raises:
+            ConfigError: The count or the seed is negative.
+        """
+        parts: list[Rows[Name]] = []
+        drawn = chunks(self.queries, count=self.count, seed=self.seed, width=self.width)
+        with (progress or SilentProgress()).task(task, total=self.count) as advance:
+            for weights in drawn:
+                parts.append(statistics(weights))
+                advance(len(weights))
+        return {
+            name: np.concatenate([value[:0], *(part[name] for part in parts)])
+            for name, value in like.items()
+        }
+
+    def estimate(self, statistic: Callable[[Weights], PerResample], reason: str) -> Estimate:
+        """One number with its interval, or the reason that it isn't defined."""
+        point = {"": statistic(ones(self.queries))}
+        drawn = self.resample(lambda weights: {"": statistic(weights)}, point)
+        return estimates(point, drawn, reason)[""]
+
+
+def estimates(
+    point: Rows[Name], drawn: Rows[Name], why: str | Callable[[Name], str]
+) -> dict[Name, Estimate]:
+    """Numbers with their intervals.
+
+    Args:
+        point: Each on the queries themselves.
+        drawn: Each in the resamples.
+        why: The reason that one isn't defined.
+    """
+
+    def reason(name: Name, value: float) -> str:
+        return "" if not np.isnan(value) else why if isinstance(why, str) else why(name)
+
+    return {
+        name: Estimate.of(float(value[0]), drawn[name], reason=reason(name, value[0]))
+        for name, value in point.items()
+    }
+
+
+def bootstrap_note(resamples: int, seed: int) -> dict[str, Any]:
+    """How intervals were made, for JSON."""
+    drawn = {"resamples": resamples, "seed": seed, "level": LEVEL}
+    return {**drawn, "unit": "query", "interval": "percentile"}
 
 
 PerPoint = Float[NDArray[np.float64], "resample point"]

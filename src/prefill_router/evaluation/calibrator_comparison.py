@@ -5,39 +5,30 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.calibration import KINDS, CalibratorFit, CalibratorKind, fit_calibrator
 from prefill_router.errors import DataError
-from prefill_router.evaluation.binning import Bins
 from prefill_router.evaluation.bootstrap import (
+    Bootstrap,
     Estimate,
     PerResample,
+    Rows,
     Weights,
-    chunks,
+    estimates,
     mean_over,
     ones,
 )
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.metrics import (
-    Ranking,
-    auc_by_target,
-    brier_by_target,
-    macro_mean,
-    rankings,
-)
-from prefill_router.evaluation.reliability import (
-    calibration_error,
-    chance_error,
-    log_loss,
-    with_chance,
-)
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.evaluation.metrics import macro_mean
+from prefill_router.evaluation.reliability import log_loss, with_chance
+from prefill_router.evaluation.scores import Scorer, Scores
+from prefill_router.progress import Progress
 
-_Numbers = dict[str, Float[NDArray[np.float64], "_"]]
+Numbers = Rows[tuple[int, str]]
 NUMBERS = ("ece", "ece_by_chance", "brier_mean", "log_loss", "auc_mean", "argmax_accuracy")
 """What calibrators are judged by, all but the last as means over the targets."""
+_WHY = "no target has what it is computed from"
 
 
 @final
@@ -84,33 +75,6 @@ class CalibratorComparison:
         return row
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _CalibratorJudge:
-    """A trial with everything sorted that needs sorting."""
-
-    trial: Trial
-    bins: Bins
-    ranking: tuple[Ranking, ...]
-
-    @classmethod
-    def of(cls, trial: Trial) -> "_CalibratorJudge":
-        return cls(trial, Bins.of(trial), rankings(trial))
-
-    def __call__(self, weights: Weights) -> dict[str, PerResample]:
-        trial = self.trial
-        chosen = trial.of_choice(trial.correct, trial.most_probable)
-        sums = self.bins.sums(weights)
-        return {
-            "ece": macro_mean(calibration_error(sums)[:, :-1]),
-            "ece_by_chance": macro_mean(chance_error(sums)[:, :-1]),
-            "brier_mean": macro_mean(brier_by_target(trial, weights)),
-            "log_loss": macro_mean(log_loss(trial, weights)[:, :-1]),
-            "auc_mean": macro_mean(auc_by_target(self.ranking, weights)),
-            "argmax_accuracy": mean_over(weights, chosen),
-        }
-
-
 def try_calibrators(
     calibration: Trial,
     judged: Trial,
@@ -144,41 +108,52 @@ def try_calibrators(
             f"the calibration part has the targets {calibration.targets}, the other "
             f"{judged.targets}; predict both with the same router"
         )
-    fits = [_fitted(kind, calibration) for kind in kinds]
-    plain = _CalibratorJudge.of(judged)
-    judges = [
-        _CalibratorJudge.of(
-            replace(judged, correctness=fit.calibrator.calibrate(judged.correctness))
-        )
-        for fit in fits
+    fits = [
+        fit_calibrator(kind, calibration.correctness, calibration.correct, calibration.targets)
+        for kind in kinds
     ]
-    at = [judge(ones(len(judged))) for judge in (plain, *judges)]
-    tables: list[list[dict[str, PerResample]]] = []
-    with (progress or SilentProgress()).task("calibrators", total=resamples) as advance:
-        for weights in chunks(len(judged), count=resamples, seed=seed, width=plain.bins.width):
-            tables.append([judge(weights) for judge in (plain, *judges)])
-            advance(len(weights))
-    together = [
-        {n: np.concatenate([np.zeros(0), *(t[i][n] for t in tables)]) for n in NUMBERS}
-        for i in range(len(at))
+    scorers = [
+        Scorer(judged),
+        *(
+            Scorer(replace(judged, correctness=fit.calibrator.calibrate(judged.correctness)))
+            for fit in fits
+        ),
     ]
+
+    def numbers(weights: Weights) -> Numbers:
+        return {
+            (place, name): value
+            for place, scorer in enumerate(scorers)
+            for name, value in _numbers(scorer.score(weights)).items()
+        }
+
+    point = numbers(ones(len(judged)))
+    draws = Bootstrap(len(judged), resamples, seed, scorers[0].bins.width)
+    drawn = draws.resample(numbers, point, progress, "calibrators")
+    values = estimates(point, drawn, _WHY)
+    differences = estimates(_less(point), _less(drawn), _WHY)
     return tuple(
-        CalibratorComparison(kind, fit, *_estimates(at[0], at[i], together[0], together[i]))
-        for i, (kind, fit) in enumerate(zip(kinds, fits, strict=True), 1)
+        CalibratorComparison(
+            kind,
+            fit,
+            with_chance({name: values[place, name] for name in NUMBERS}, "ece"),
+            {name: differences[place, name] for name in NUMBERS},
+        )
+        for place, (kind, fit) in enumerate(zip(kinds, fits, strict=True), 1)
     )
 
 
-def _fitted(kind: CalibratorKind, part: Trial) -> CalibratorFit:
-    return fit_calibrator(kind, part.correctness, part.correct, part.targets)
-
-
-def _estimates(
-    plain: _Numbers, own: _Numbers, plain_drawn: _Numbers, own_drawn: _Numbers
-) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
-    why = "no target has what it is computed from"
-    values = {n: Estimate.of(float(own[n][0]), own_drawn[n], reason=why) for n in NUMBERS}
-    differences = {
-        n: Estimate.of(float(own[n][0] - plain[n][0]), own_drawn[n] - plain_drawn[n], reason=why)
-        for n in NUMBERS
+def _numbers(scores: Scores) -> dict[str, PerResample]:
+    trial = scores.trial
+    chosen = trial.of_choice(trial.correct, trial.most_probable)
+    return {
+        "ece": scores.headline["ece_mean"],
+        **{name: scores.headline[name] for name in ("ece_by_chance", "brier_mean", "auc_mean")},
+        "log_loss": macro_mean(log_loss(trial, scores.weights)[:, :-1]),
+        "argmax_accuracy": mean_over(scores.weights, chosen),
     }
-    return with_chance(values, "ece"), differences
+
+
+def _less(numbers: Numbers) -> dict[tuple[int, str], NDArray[np.float64]]:
+    """The numbers less those without any calibration."""
+    return {key: value - numbers[0, key[1]] for key, value in numbers.items()}

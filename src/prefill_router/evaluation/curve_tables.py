@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.accuracy_cost_plane import Axis
-from prefill_router.evaluation.bootstrap import ones, plain
+from prefill_router.evaluation.accuracy_cost_plane import Axis, oracle_distance, padded_area
+from prefill_router.evaluation.bootstrap import SAME, ones, plain
 from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.scores import Scorer, Scores, best_point, plane
+from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.short_repr import short_repr
 
 PerPoint = Float[NDArray[np.float64], " point"]
@@ -115,8 +115,8 @@ def _share(trial: Trial, cost: Float[NDArray[np.float64], " target"], lam: PerPo
 
 def max_lam_interval(scorer: Scorer, scores: Scores, curve: Curve) -> tuple[float, float]:
     """Where the highest accuracy is reached at the lowest cost; the lowest lam of several."""
-    top, cost = best_point(scores.points)
-    best = scores.points.accuracy[0] >= top[0] - 1e-12
+    top, cost = scores.best
+    best = scores.points.accuracy[0] >= top[0] - SAME
     if not np.isnan(cost[0]):
         best &= scores.points.cost[0] <= cost[0]
     place = scorer.retained[np.argmax(best)]
@@ -132,15 +132,13 @@ def _step(scorer: Scorer, scores: Scores, curve: Curve, step: float | None) -> S
     at = scorer.sweep.retained(step)
     points = scorer.sweep.points(ones(len(scorer.trial)), at=at)
     axes: tuple[Axis, Axis] = ("inverse", "linear")
-    inverse, linear = (plane(points, scores.singles, scores.anchors, axis=axis) for axis in axes)
+    placed = [scores.anchors.place(points.cost, points.accuracy, axis=axis) for axis in axes]
     return Step(
         step,
         len(at),
         *_quarters(curve.mean_cost[at], curve.mean_cost),
-        float(inverse["p_auccc"][0]),
-        float(linear["p_auccc"][0]),
-        float(inverse["oracle_distance"][0]),
-        float(linear["oracle_distance"][0]),
+        *(float(padded_area(x, y)[0]) for x, y in placed),
+        *(float(oracle_distance(x, y, counted=points.distinct)[0]) for x, y in placed),
     )
 
 

@@ -10,16 +10,19 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, RoutingDataset, regimes
-from prefill_router.evaluation.accuracy_cost_plane import Axis, frontier
+from prefill_router.evaluation.accuracy_cost_plane import Axis
 from prefill_router.evaluation.bootstrap import (
-    LEVEL,
     Band,
+    Bootstrap,
     Estimate,
-    chunks,
+    Estimates,
+    Weights,
+    bootstrap_note,
+    estimates,
+    estimates_to_dict,
     heights,
     ones,
     places,
@@ -34,13 +37,10 @@ from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.predictions import Predictions, QualityCheck
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
-from prefill_router.evaluation.undefined_reasons import why_target_undefined, why_undefined
 from prefill_router.evaluation.verdict import Verdict, judge
 from prefill_router.policy import Policy
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
-
-Estimates = Mapping[str, Estimate]
 
 
 @short_repr
@@ -104,10 +104,10 @@ class Evaluation:
         """Plain values for JSON; None where a number isn't defined."""
         return {
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
-            **_plain(self.headline),
-            "per_target": {name: _plain(values) for name, values in self.per_target.items()},
+            **estimates_to_dict(self.headline),
+            "per_target": {n: estimates_to_dict(values) for n, values in self.per_target.items()},
             "regimes": {
-                name: {"queries": count, **_plain(self.regimes.get(name, {}))}
+                name: {"queries": count, **estimates_to_dict(self.regimes.get(name, {}))}
                 for name, count in self.regime_sizes.items()
             },
             "operating_points": {
@@ -124,13 +124,7 @@ class Evaluation:
             "coverage": self.coverage.to_dict(),
             "caution": self.caution,
             "targets": list(self.targets),
-            "bootstrap": {
-                "resamples": self.resamples,
-                "seed": self.seed,
-                "level": LEVEL,
-                "unit": "query",
-                "interval": "percentile",
-            },
+            "bootstrap": bootstrap_note(self.resamples, self.seed),
             "definitions": dict(self.definitions),
         }
 
@@ -153,8 +147,7 @@ class Comparison:
 
     def significant(self, name: str) -> bool:
         """Whether the interval of a difference leaves zero out."""
-        estimate = self.difference[name]
-        return estimate.lower > 0 or estimate.upper < 0
+        return self.difference[name].is_significant
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
@@ -169,13 +162,9 @@ class Comparison:
         }
 
 
-def _plain(values: Estimates) -> dict[str, Any]:
-    return {name: estimate.to_dict() for name, estimate in values.items()}
-
-
 DEFAULT_LAM = 0.5
 """Where the verdict is of a router for which no setting was chosen on train rows."""
-Tables: TypeAlias = Mapping[tuple[str, str], Float[NDArray[np.float64], "_resample _column"]]
+Tables: TypeAlias = Mapping[tuple[str, str, str], NDArray[np.float64]]
 
 
 def evaluate(
@@ -216,13 +205,11 @@ def evaluate(
         ConfigError: The dataset lacks some targets, or an option makes no sense.
     """
     trial = Trial.join(predictions, dataset, policy=policy, check=check)
-    scorer = Scorer.of(trial, step=step, axis=axis, max_cost=max_cost, chosen=chosen)
+    scorer = Scorer(trial, step, axis, max_cost, chosen)
     scores = scorer.score(ones(len(trial)))
     curve = curve_of(scorer, scores)
-    tables, bands = _resample(scorer, curve, resamples, seed, progress or SilentProgress())
-    names = {"headline": ("",), "targets": trial.targets, "regimes": tuple(map(str, REGIMES))}
-    groups = {g: _estimates(g, columns, scores, tables) for g, columns in names.items()}
-    on = frontier(scores.singles.cost, scores.singles.accuracy)[0]
+    drawn, bands = _resample(scorer, scores, curve, resamples, seed, progress)
+    groups = _estimates(scores, drawn)
     known = groups["headline"][""]["choice_auc"]
     lam = DEFAULT_LAM if chosen is None else chosen.worth
     judged = partial(judge, trial, lam=lam, resamples=resamples, seed=seed, choice_auc=known)
@@ -241,67 +228,59 @@ def evaluate(
         curve=curve,
         max_lam=max_lam_interval(scorer, scores, curve),
         steps=steps_of(scorer, scores, curve),
-        frontier=tuple(name for name, best in zip(trial.targets, on, strict=True) if best),
+        frontier=tuple(
+            name for name, best in zip(trial.targets, scores.frontier[0], strict=True) if best
+        ),
         raw_band=bands[0],
         normalised_band=bands[1],
         mix=mix_of(scores.singles, trial.targets),
         resamples=resamples,
         seed=seed,
-        definitions=_readings(trial, check, step, axis, max_cost),
+        definitions=definitions(
+            step=step,
+            axis=axis,
+            max_cost=max_cost,
+            policy=trial.policy.told(),
+            check="" if check is None else check.description,
+        ),
     )
 
 
-def _readings(
-    trial: Trial,
-    check: QualityCheck | None,
-    step: float | None,
-    axis: Axis,
-    max_cost: float | None,
-) -> dict[str, str]:
-    said = check.description if check is not None else ""
-    told = trial.policy.told()
-    return definitions(step=step, axis=axis, max_cost=max_cost, policy=told, check=said)
-
-
 def _resample(
-    scorer: Scorer, curve: Curve, resamples: int, seed: int, progress: Progress
+    scorer: Scorer,
+    scores: Scores,
+    curve: Curve,
+    resamples: int,
+    seed: int,
+    progress: Progress | None,
 ) -> tuple[Tables, tuple[Band, Band]]:
     """All statistics of all resamples, and the bands of the curves."""
     at = places(curve.mean_cost, ratios=True), places(curve.normalised_cost)
-    tables: list[Tables] = []
-    raw, normalised = [np.zeros((0, len(at[0])))], [np.zeros((0, len(at[1])))]
-    with progress.task("bootstrap", total=resamples) as advance:
-        for weights in chunks(len(scorer.trial), count=resamples, seed=seed, width=scorer.width):
-            scores = scorer.score(weights)
-            tables.append(scores.tables())
-            raw.append(heights(scores.points.cost, scores.points.accuracy, at[0]))
-            x = scores.anchors.cheapness(scores.points.cost, axis=scorer.axis)
-            normalised.append(heights(x, scores.anchors.height(scores.points.accuracy), at[1]))
-            advance(len(weights))
-    together = {key: np.concatenate([table[key] for table in tables]) for key in _keys(tables)}
-    bands = Band.of(at[0], np.concatenate(raw)), Band.of(at[1], np.concatenate(normalised))
-    return together, bands
+
+    def statistics(weights: Weights) -> Tables:
+        scores = scorer.score(weights)
+        points = scores.points
+        x, y = scores.anchors.place(points.cost, points.accuracy, axis=scorer.axis)
+        raw = {("curve", "raw", ""): heights(points.cost, points.accuracy, at[0])}
+        return {**scores.tables(), **raw, ("curve", "normalised", ""): heights(x, y, at[1])}
+
+    like = {("curve", "raw", ""): at[0][None], ("curve", "normalised", ""): at[1][None]}
+    draws = Bootstrap(len(scorer.trial), resamples, seed, scorer.width)
+    drawn = draws.resample(statistics, {**scores.tables(), **like}, progress)
+    bands = (Band.of(x, drawn[key]) for x, key in zip(at, like, strict=True))
+    return drawn, (next(bands), next(bands))
 
 
-def _keys(tables: list[Tables]) -> list[tuple[str, str]]:
-    return list(tables[0]) if tables else []
-
-
-def _estimates(
-    group: str, columns: tuple[str, ...], scores: Scores, tables: Tables
-) -> dict[str, dict[str, Estimate]]:
-    """By column (a target, a regime, or the one of the headline), then by name."""
-    result: dict[str, dict[str, Estimate]] = {column: {} for column in columns}
-    for key, values in scores.tables().items():
-        if key[0] != group:
-            continue
-        resampled = tables.get(key, np.zeros((0, len(columns))))
-        for place, column in enumerate(columns):
-            why = why_target_undefined(key[1]) if columns[0] else why_undefined(scores, key[1])
-            result[column][key[1]] = Estimate.of(
-                float(values[0, place]), resampled[:, place], reason=why
-            )
-    return result
+def _estimates(scores: Scores, drawn: Tables) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """By group, by column (a target, a regime, or the one of the headline), then by name."""
+    columns = ("",), scores.trial.targets, tuple(map(str, REGIMES))
+    found: dict[str, dict[str, dict[str, Estimate]]] = {
+        group: {column: {} for column in names}
+        for group, names in zip(("headline", "targets", "regimes"), columns, strict=True)
+    }
+    for key, one in estimates(scores.tables(), drawn, scores.why_undefined).items():
+        found[key[0]][key[2]][key[1]] = one
+    return found
 
 
 def _regime_sizes(trial: Trial) -> dict[str, int]:

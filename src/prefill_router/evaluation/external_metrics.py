@@ -1,236 +1,195 @@
-"""The numbers that other benchmarks of routers quote, the references they need, and what they mean.
+"""The metrics that other benchmarks of routers quote, and the references that they need.
 
 RouterBench's AIQ, RouterArena's score, the area of NVIDIA's blueprint, and LLMRouterBench's gains
 and ParetoDist: how far a router's settings are from what nothing that is compared beats. RouteLLM's
 APGR and CPT are computed in `strong_weak`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
-
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.accuracy_cost_plane import Anchors, area, envelope, padded_area
-from prefill_router.evaluation.bootstrap import PerResample, divide
-from prefill_router.evaluation.curve import Points
-from prefill_router.evaluation.formatting import MetricEntry
+from prefill_router.evaluation.bootstrap import SAME, PerResample, divide
+from prefill_router.evaluation.catalogue import NO_COST, metric
+from prefill_router.evaluation.curve import ComparedSystems, CurveReading, PerPoint, Points
+from prefill_router.evaluation.metrics import macro_mean
+from prefill_router.evaluation.plane_metrics import why_no_plane
+from prefill_router.evaluation.scores import Scores
 
-EXTERNAL: Mapping[str, MetricEntry] = {
-    "random_accuracy": MetricEntry(
-        "Random target",
-        "share",
-        "neither",
-        "Accuracy when every query goes to a target drawn at random, each as likely as the others.",
-    ),
-    "random_cost": MetricEntry(
-        "Cost of a random target", "usd", "neither", "The mean observed cost of a query so."
-    ),
-    "mix_gain": MetricEntry(
-        "Gain over the best mix",
-        "points",
-        "higher",
-        "How far the router's curve runs above the best fixed mix of targets at the same cost, on "
-        "average over the costs that both reach. A mix sends fixed shares of the queries to fixed "
-        "targets without looking at them; a router that isn't above it knows nothing of use.",
-    ),
-    "aiq": MetricEntry(
-        "AIQ (RouterBench)",
-        "number",
-        "higher",
-        "The area under the best that settings of the router and mixes of them reach at each cost, "
-        "divided by the largest cost. It depends on that cost, so on what is compared.",
-    ),
-    "apgr": MetricEntry(
-        "APGR (RouteLLM)",
-        "number",
-        "higher",
-        "For a strong and a weak target: which part of the gap between them is closed, on average "
-        "over the share of queries sent to the strong one; 0.5 is a blind choice.",
-    ),
-    "cpt_20": MetricEntry(
-        "CPT 20 % (RouteLLM)",
-        "share",
-        "lower",
-        "The share of queries sent to the strong target that closes 20 % of the gap.",
-    ),
-    "cpt_50": MetricEntry(
-        "CPT 50 % (RouteLLM)",
-        "share",
-        "lower",
-        "The share of queries sent to the strong target that closes half of the gap.",
-    ),
-    "cpt_80": MetricEntry(
-        "CPT 80 % (RouteLLM)",
-        "share",
-        "lower",
-        "The share of queries sent to the strong target that closes 80 % of the gap.",
-    ),
-    "gain_random": MetricEntry(
-        "Gain@R (LLMRouterBench)",
-        "share",
-        "higher",
-        "By which part of a random target's accuracy the router's, at its most accurate end, is "
-        "higher.",
-    ),
-    "gain_best": MetricEntry(
-        "Gain@B (LLMRouterBench)",
-        "share",
-        "higher",
-        "By which part of the best single target's accuracy the router's, at the same end, is "
-        "higher.",
-    ),
-    "gap_oracle": MetricEntry(
-        "Gap@O (LLMRouterBench)",
-        "share",
-        "lower",
-        "By which part of the oracle's accuracy the router's, at the same end, is lower.",
-    ),
-    "perf_gain": MetricEntry(
-        "PerfGain (LLMRouterBench)",
-        "share",
-        "higher",
-        "By which part of the best single target's accuracy the router's best setting is higher.",
-    ),
-    "cost_save": MetricEntry(
-        "CostSave (LLMRouterBench)",
-        "share",
-        "higher",
-        "How much of the best single target's cost the router saves at no loss of accuracy; 0 "
-        "where no setting is as accurate, since one can then stay with that target.",
-    ),
-    "pareto_dist": MetricEntry(
-        "ParetoDist (LLMRouterBench)",
-        "number",
-        "lower",
-        "The mean distance of the router's curve to the nearest point, of all curves and single "
-        "targets compared, that nothing beats in both cost and accuracy.",
-    ),
-    "router_arena": MetricEntry(
-        "RouterArena score",
-        "number",
-        "higher",
-        "A weighted harmonic mean of the accuracy at the most accurate end and of the logarithm of "
-        "its cost, from $200 per 1,000 queries (0) to $0.0044 (1).",
-    ),
-    "blueprint_area": MetricEntry(
-        "Area over price (NVIDIA blueprint)",
-        "number",
-        "higher",
-        "The area between the router's accuracy and that of the worst target, over price from the "
-        "cheapest to the dearest target.",
-    ),
-}
+_NONE_RIGHT = "no answer of any target is right, so nothing can be relative to it"
+_NO_RANGE = "the router's settings and the single targets have no range of costs in common"
+_NO_END_COST = "no cost is known at the router's most accurate end"
 
 
-def external_definitions(*, max_cost: float | None) -> dict[str, str]:
-    """The readings used for these numbers, by subject.
+def _why_no_pair(scores: Scores) -> str:
+    count = scores.singles.accuracy.shape[1]
+    if count != 2:
+        return f"it is of a strong and a weak target; {count} targets were evaluated"
+    return "neither of the two targets is known to be more accurate than the other"
 
-    Args:
-        max_cost: The cost that AIQ ends at, US dollars per query; the largest of the compared
-            systems if not given.
+
+@metric("Random target", "share", "neither")
+def _random_accuracy(scores: Scores) -> PerResample:
+    """Accuracy when every query goes to a target drawn at random, each as likely as the others."""
+    return macro_mean(scores.singles.accuracy)
+
+
+@metric("Cost of a random target", "usd", "neither", undefined=NO_COST)
+def _random_cost(scores: Scores) -> PerResample:
+    """The mean observed cost of a query so."""
+    return macro_mean(scores.singles.cost)
+
+
+@metric("Gain over the best mix", "points", "higher", undefined=_NO_RANGE, subject="mix")
+def _mix_gain(scores: Scores) -> PerResample:
+    """How far the router's curve runs above the best fixed mix of targets at the same cost, on
+    average over the costs that both reach. A mix sends fixed shares of the queries to fixed targets
+    without looking at them; a router that isn't above it knows nothing of use.
+
+    Reading: upper concave envelope of the single targets' (cost, accuracy), level beyond the best;
+    gain: mean over cost of the linearly joined points minus the mix, from the dearer of both
+    beginnings to the cheaper of both ends
     """
-    largest = "the largest cost of any setting of the compared systems (alone: of its own)"
-    ends = largest if max_cost is None else f"{max_cost:g} US dollars per query"
-    return {
-        "mix": "upper concave envelope of the single targets' (cost, accuracy), level beyond the "
-        "best; gain: mean over cost of the linearly joined points minus the mix, from the dearer "
-        "of both beginnings to the cheaper of both ends",
-        "aiq": "non-decreasing concave envelope of the points, level from the last one to "
-        f"{ends}, trapezoid from the first, divided by that cost",
-        "strong_weak": "strong: the more accurate of two targets on all the evaluated queries, or "
-        "the one that the policy names; the curve over the share of strong calls is completed by "
-        "the two targets alone at 0 and 1; queries without a label of either are left out; CPT "
-        "interpolates linearly at the first crossing",
-        "gains": "relative, at the policy's most accurate end (gain_random, gain_best, "
-        "gap_oracle) or its most accurate setting (perf_gain)",
-        "pareto_dist": "curves, their points joined by lines, read at 101 costs evenly spread over "
-        "their own range; in the plane of linear cost and normalised accuracy; to the nearest of "
-        "all compared curves' readings and single targets that none of them dominates",
-        "router_arena": "(1 + b) A C / (b A + C), b = 0.1, C = (log2 200 - log2 c) / (log2 200 - "
-        "log2 0.0044), c dollars per 1,000 queries, clamped; at the policy's most accurate end",
-        "blueprint_area": "trapezoid of accuracy minus floor over linear cost, padded left as "
-        "P-AUCCC",
-    }
+    return mix_gain(scores.own.rising, scores.singles)
 
 
-PLACES = 101
-"""How many costs a curve is read at: few enough to hold each against each."""
-PerPoint = Float[NDArray[np.float64], "resample point"]
+@metric("AIQ", "number", "higher", quoted="RouterBench", undefined=NO_COST)
+def _aiq(scores: Scores) -> PerResample:
+    """The area under the best that settings of the router and mixes of them reach at each cost,
+    divided by the largest cost. It depends on that cost, so on what is compared.
 
-
-@final
-@dataclass(frozen=True, eq=False)
-class CurveReading:
-    """A system's operating points, in the forms that the metrics need.
-
-    Attributes:
-        points: By rising setting.
-        rising: By rising cost, those of unknown cost last.
-        cost: Costs evenly spread from the cheapest setting to the dearest, US dollars.
-        accuracy: There, the points joined by lines.
+    Reading: non-decreasing concave envelope of the points, level from the last one to {max_cost},
+    trapezoid from the first, divided by that cost
     """
-
-    points: Points
-    rising: Points
-    cost: Float[NDArray[np.float64], "resample place"]
-    accuracy: Float[NDArray[np.float64], "resample place"]
-
-    @classmethod
-    def of(cls, points: Points) -> "CurveReading":
-        """Sort and read the points."""
-        rising = points.by_cost()
-        known = np.isfinite(rising.cost) & np.isfinite(rising.accuracy)
-        low = np.fmin.reduce(np.where(known, rising.cost, np.nan), axis=1)
-        high = np.fmax.reduce(np.where(known, rising.cost, np.nan), axis=1)
-        cost = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, PLACES)
-        accuracy = np.full(cost.shape, np.nan)
-        for row in np.flatnonzero(known.any(axis=1)):
-            here = known[row]
-            accuracy[row] = np.interp(cost[row], rising.cost[row, here], rising.accuracy[row, here])
-        # Several settings may be the cheapest or the dearest; the most accurate of them counts.
-        room = _SAME * high
-        for place, end in ((0, low + room), (-1, high - room)):
-            at_end = rising.cost <= end[:, None] if place == 0 else rising.cost >= end[:, None]
-            accuracy[:, place] = np.fmax.reduce(np.where(at_end, rising.accuracy, np.nan), axis=1)
-        return cls(points, rising, cost, accuracy)
+    return aiq(scores.own.rising, scores.among.max_cost)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class ComparedSystems:
-    """What a system is compared with, in each resample.
+@metric(
+    "APGR",
+    "number",
+    "higher",
+    quoted="RouteLLM",
+    undefined=_why_no_pair,
+    subject="strong_weak",
+)
+def _apgr(scores: Scores) -> PerResample:
+    """For a strong and a weak target: which part of the gap between them is closed, on average over
+    the share of queries sent to the strong one; 0.5 is a blind choice.
 
-    Attributes:
-        max_cost: The largest cost of any setting of any system, US dollars; NaN where unknown.
-        cost: Of every single target, and the costs at which every system is read, US dollars.
-        accuracy: Of the same.
+    Reading: strong: the more accurate of two targets on all the evaluated queries, or the one that
+    the policy names; the curve over the share of strong calls is completed by the two targets alone
+    at 0 and 1; queries without a label of either are left out; CPT interpolates linearly at the
+    first crossing
     """
+    return scores.strong_weak["apgr"]
 
-    max_cost: PerResample
-    cost: PerPoint
-    accuracy: PerPoint
 
-    @classmethod
-    def of(
-        cls, singles: Points, systems: Sequence[CurveReading], *, max_cost: float | None = None
-    ) -> "ComparedSystems":
-        """What these systems make together.
+@metric("CPT 20 %", "share", "lower", quoted="RouteLLM", undefined=_why_no_pair)
+def _cpt_20(scores: Scores) -> PerResample:
+    """The share of queries sent to the strong target that closes 20 % of the gap."""
+    return scores.strong_weak["cpt_20"]
 
-        Args:
-            singles: The single targets.
-            systems: Every system.
-            max_cost: Taken instead of the largest cost, if given.
-        """
-        largest = np.stack([np.fmax.reduce(one.points.cost, axis=1) for one in systems])
-        top = np.fmax.reduce(largest) if max_cost is None else np.full(len(singles.cost), max_cost)
-        return cls(
-            top,
-            np.concatenate([singles.cost, *(one.cost for one in systems)], axis=1),
-            np.concatenate([singles.accuracy, *(one.accuracy for one in systems)], axis=1),
-        )
+
+@metric("CPT 50 %", "share", "lower", quoted="RouteLLM", undefined=_why_no_pair)
+def _cpt_50(scores: Scores) -> PerResample:
+    """The share of queries sent to the strong target that closes half of the gap."""
+    return scores.strong_weak["cpt_50"]
+
+
+@metric("CPT 80 %", "share", "lower", quoted="RouteLLM", undefined=_why_no_pair)
+def _cpt_80(scores: Scores) -> PerResample:
+    """The share of queries sent to the strong target that closes 80 % of the gap."""
+    return scores.strong_weak["cpt_80"]
+
+
+@metric(
+    "Gain@R",
+    "share",
+    "higher",
+    quoted="LLMRouterBench",
+    undefined=_NONE_RIGHT,
+    subject="gains",
+)
+def _gain_random(scores: Scores) -> PerResample:
+    """By which part of a random target's accuracy the router's, at its most accurate end, is
+    higher.
+
+    Reading: relative, at the policy's most accurate end (gain_random, gain_best, gap_oracle) or its
+    most accurate setting (perf_gain)
+    """
+    return _beyond(scores.headline["argmax_accuracy"], scores.headline["random_accuracy"])
+
+
+@metric("Gain@B", "share", "higher", quoted="LLMRouterBench", undefined=_NONE_RIGHT)
+def _gain_best(scores: Scores) -> PerResample:
+    """By which part of the best single target's accuracy the router's, at the same end, is
+    higher.
+    """
+    return _beyond(scores.headline["argmax_accuracy"], scores.headline["best_single_accuracy"])
+
+
+@metric("Gap@O", "share", "lower", quoted="LLMRouterBench", undefined=_NONE_RIGHT)
+def _gap_oracle(scores: Scores) -> PerResample:
+    """By which part of the oracle's accuracy the router's, at the same end, is lower."""
+    oracle = scores.anchors.ceiling
+    return divide(oracle - scores.headline["argmax_accuracy"], oracle)
+
+
+@metric("PerfGain", "share", "higher", quoted="LLMRouterBench", undefined=_NONE_RIGHT)
+def _perf_gain(scores: Scores) -> PerResample:
+    """By which part of the best single target's accuracy the router's best setting is higher."""
+    return _beyond(scores.best[0], scores.headline["best_single_accuracy"])
+
+
+@metric("CostSave", "share", "higher", quoted="LLMRouterBench", undefined=NO_COST)
+def _cost_save(scores: Scores) -> PerResample:
+    """How much of the best single target's cost the router saves at no loss of accuracy; 0 where
+    no setting is as accurate, since one can then stay with that target.
+    """
+    best = (scores.headline["best_single_accuracy"] - SAME)[:, None]
+    price, paid = (
+        np.fmin.reduce(np.where(points.accuracy >= best, points.cost, np.nan), axis=1)
+        for points in (scores.singles, scores.own.points)
+    )
+    return divide(price - np.fmin(paid, price), price)
+
+
+@metric("ParetoDist", "number", "lower", quoted="LLMRouterBench", undefined=why_no_plane)
+def _pareto_dist(scores: Scores) -> PerResample:
+    """The mean distance of the router's curve to the nearest point, of all curves and single
+    targets compared, that nothing beats in both cost and accuracy.
+
+    Reading: curves, their points joined by lines, read at 101 costs evenly spread over their own
+    range; in the plane of linear cost and normalised accuracy; to the nearest of all compared
+    curves' readings and single targets that none of them dominates
+    """
+    return pareto_distance(scores.own, scores.among, scores.anchors)
+
+
+@metric("RouterArena score", "number", "higher", undefined=_NO_END_COST)
+def _router_arena(scores: Scores) -> PerResample:
+    """A weighted harmonic mean of the accuracy at the most accurate end and of the logarithm of its
+    cost, from $200 per 1,000 queries (0) to $0.0044 (1).
+
+    Reading: (1 + b) A C / (b A + C), b = 0.1, C = (log2 200 - log2 c) / (log2 200 - log2 0.0044), c
+    dollars per 1,000 queries, clamped; at the policy's most accurate end
+    """
+    return router_arena(scores.headline["argmax_accuracy"], scores.headline["argmax_cost"])
+
+
+@metric("Area over price", "number", "higher", quoted="NVIDIA blueprint", undefined=why_no_plane)
+def _blueprint_area(scores: Scores) -> PerResample:
+    """The area between the router's accuracy and that of the worst target, over price from the
+    cheapest to the dearest target.
+
+    Reading: trapezoid of accuracy minus floor over linear cost, padded left as P-AUCCC
+    """
+    return blueprint_area(scores.own.rising, scores.anchors)
+
+
+def _beyond(accuracy: PerResample, other: PerResample) -> PerResample:
+    return divide(accuracy - other, other)
 
 
 def pareto_distance(own: CurveReading, among: ComparedSystems, anchors: Anchors) -> PerResample:
@@ -272,44 +231,9 @@ def _front(
     return xs, ys
 
 
-_SAME = 1e-12
 _WEIGHT = 0.1
 _CLAMP = (0.0044, 200.0)
 """RouterArena: how much cost weighs, and its range in US dollars per 1,000 queries."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ExternalInputs:
-    """What these numbers are made of, in each resample.
-
-    Attributes:
-        own: The system's operating points.
-        singles: Each single target.
-        anchors: What 0 and 1 mean in the normalised plane.
-        among: What the system is compared with.
-        end_accuracy: At the policy's most accurate end.
-        end_cost: At the same end, US dollars.
-    """
-
-    own: CurveReading
-    singles: Points
-    anchors: Anchors
-    among: ComparedSystems
-    end_accuracy: PerResample
-    end_cost: PerResample
-
-
-def external_metrics(what: ExternalInputs) -> dict[str, PerResample]:
-    """Every number but those of a strong and a weak target, in no particular order."""
-    return {
-        "mix_gain": mix_gain(what.own.rising, what.singles),
-        "aiq": aiq(what.own.rising, what.among.max_cost),
-        **gains(what),
-        "pareto_dist": pareto_distance(what.own, what.among, what.anchors),
-        "router_arena": router_arena(what.end_accuracy, what.end_cost),
-        "blueprint_area": blueprint_area(what.own.rising, what.anchors),
-    }
 
 
 def mix_gain(points: Points, singles: Points) -> PerResample:
@@ -323,7 +247,7 @@ def mix_gain(points: Points, singles: Points) -> PerResample:
     low = np.fmax(np.fmin.reduce(points.cost, axis=1), np.fmin.reduce(singles.cost, axis=1))
     dearest = np.fmax.reduce(singles.cost, axis=1)
     high = np.fmin(np.fmax.reduce(points.cost, axis=1), dearest)
-    high = np.where(high - low > _SAME * np.abs(high), high, np.nan)
+    high = np.where(high - low > SAME * np.abs(high), high, np.nan)
     own = area(points.cost, points.accuracy, low, high)
     # The mix is level from its last corner to the dearest target.
     cost = np.concatenate([cost, np.fmax(cost[:, -1:], dearest[:, None])], axis=1)
@@ -340,29 +264,6 @@ def aiq(points: Points, max_cost: PerResample) -> PerResample:
     return divide(np.where(np.isnan(cost[:, 0]), np.nan, under), max_cost)
 
 
-def gains(what: ExternalInputs) -> dict[str, PerResample]:
-    """LLMRouterBench's relative gains, and the random target that they need."""
-    accuracy, cost = what.singles.accuracy, what.singles.cost
-    best = np.fmax.reduce(accuracy, axis=1)
-    random = _mean(accuracy)
-    top = np.fmax.reduce(what.own.points.accuracy, axis=1)
-    oracle = what.anchors.ceiling
-    as_good = accuracy >= (best - _SAME)[:, None]
-    price = np.fmin.reduce(np.where(as_good, cost, np.nan), axis=1)
-    keeping = what.own.points.accuracy >= (best - _SAME)[:, None]
-    paid = np.fmin.reduce(np.where(keeping, what.own.points.cost, np.nan), axis=1)
-    saved = divide(price - np.fmin(paid, price), price)
-    return {
-        "random_accuracy": random,
-        "random_cost": _mean(cost),
-        "gain_random": divide(what.end_accuracy - random, random),
-        "gain_best": divide(what.end_accuracy - best, best),
-        "gap_oracle": divide(oracle - what.end_accuracy, oracle),
-        "perf_gain": divide(top - best, best),
-        "cost_save": saved,
-    }
-
-
 def router_arena(accuracy: PerResample, cost: PerResample) -> PerResample:
     """RouterArena's score of one accuracy at one cost, US dollars per query."""
     low, high = (float(np.log2(end)) for end in _CLAMP)
@@ -376,9 +277,3 @@ def blueprint_area(points: Points, anchors: Anchors) -> PerResample:
     """NVIDIA's blueprint: the area of accuracy over the worst target's, over linear price."""
     cheapness = anchors.cheapness(points.cost, axis="linear")
     return padded_area(cheapness, points.accuracy - anchors.floor[:, None])
-
-
-def _mean(values: Float[NDArray[np.float64], "resample target"]) -> PerResample:
-    known = ~np.isnan(values)
-    total = np.where(known, values, 0).sum(axis=1)
-    return divide(total, known.sum(axis=1).astype(np.float64))

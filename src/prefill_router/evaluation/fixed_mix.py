@@ -12,6 +12,7 @@ train part; what they cost and answer is measured on the same queries as the rou
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, final
 
@@ -21,10 +22,11 @@ from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.data.summary import well_measured
-from prefill_router.evaluation.accuracy_cost_plane import envelope
+from prefill_router.evaluation.accuracy_cost_plane import envelope_targets
 from prefill_router.evaluation.bootstrap import PerResample, Weights, known_mean, ones, plain
 from prefill_router.evaluation.curve import Points
-from prefill_router.evaluation.judged_predictions import domains_of
+from prefill_router.evaluation.judged_predictions import PerQuery, domains_of
+from prefill_router.evaluation.predictions import PerCell
 
 
 @final
@@ -61,15 +63,14 @@ def mix_of(singles: Points, targets: tuple[str, ...]) -> tuple[MixPoint, ...]:
     Returns:
         None where no cost is known; of targets alike in both the first.
     """
-    place = list(zip(singles.cost[0].tolist(), singles.accuracy[0].tolist(), strict=True))
-    corners = zip(*(c[0].tolist() for c in envelope(singles.cost, singles.accuracy)), strict=True)
-    known = [corner for corner in dict.fromkeys(corners) if corner in place]
-    return tuple(MixPoint(targets[place.index(corner)], *corner) for corner in known)
+    cost, accuracy = singles.cost[0], singles.accuracy[0]
+    return tuple(
+        MixPoint(targets[k], float(cost[k]), float(accuracy[k]))
+        for k in envelope_targets(cost, accuracy)
+    )
 
 
 Corners = Int[NDArray[np.int64], "corner group"]
-PerCell = Float[NDArray[np.float64], "query target"]
-PerQuery = Float[NDArray[np.float64], " query"]
 LEAST = 20
 """A domain with fewer labelled train queries takes the mix of the whole."""
 
@@ -169,20 +170,14 @@ class FixedOutcome:
 def _envelope(train: RoutingDataset) -> list[int]:
     """The targets that the best fixed mixes are made of, by rising cost."""
     cost, accuracy = _singles(train)
-    known = np.flatnonzero(np.isfinite(cost) & np.isfinite(accuracy))
-    if not len(known):
+    corners = envelope_targets(cost, accuracy)
+    if not corners:
         return [int(np.nan_to_num(accuracy, nan=-1).argmax())]
-    order = known[np.lexsort((-accuracy[known], cost[known]))]
-    corners: list[int] = []
-    for k in order.tolist():
-        if corners and accuracy[k] <= accuracy[corners[-1]]:
-            continue
-        while len(corners) > 1 and _slope(cost, accuracy, corners[-2], k) >= _slope(
-            cost, accuracy, corners[-2], corners[-1]
-        ):
-            corners.pop()
-        corners.append(k)
-    return corners
+    # A target on the line between its neighbours is no better than their mix.
+    bends = zip(corners, corners[1:], corners[2:], strict=False)
+    slope = partial(_slope, cost, accuracy)
+    inner = [k for before, k, after in bends if slope(before, k) > slope(before, after)]
+    return [corners[0], *inner, *corners[1:][-1:]]
 
 
 def _merged(envelopes: Sequence[list[int]], parts: Sequence[RoutingDataset]) -> Corners:

@@ -1,34 +1,15 @@
-"""What there is to say of one number: its name, unit, better direction and meaning; and its print.
+"""How a number is printed: with its unit, and its interval.
 
 Numbers are printed as readers want them: percentages, points, dollars per thousand queries.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 from prefill_router.evaluation.bootstrap import Estimate
 
 Unit = Literal["share", "points", "usd", "number"]
 Better = Literal["higher", "lower", "neither"]
-
-
-@final
-@dataclass(frozen=True)
-class MetricEntry:
-    """One number.
-
-    Attributes:
-        label: What tables call it.
-        unit: `share` of 1, a difference of shares (`points`), US dollars, or a bare number.
-        better: Which direction is better.
-        meaning: One sentence for somebody who hasn't read the paper.
-    """
-
-    label: str
-    unit: Unit
-    better: Better
-    meaning: str
 
 
 NOTHING = "\u2013"

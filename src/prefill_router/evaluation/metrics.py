@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from prefill_router.data import Regime, binary, regimes
 from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, known_mean, mean_over
-from prefill_router.evaluation.judged_predictions import PerCell, Trial
+from prefill_router.evaluation.judged_predictions import Trial
+from prefill_router.evaluation.predictions import PerCell
 
 
 @final
@@ -70,6 +71,7 @@ class Ranking:
 
 BEST = 6
 """How many of the most accurate targets `choice_auc_best` is of."""
+NO_PAIR = "no query was answered correctly by exactly one of two targets"
 _LEAST = 1e-6
 """Probabilities are kept so far from 0 and 1: their log-odds are finite."""
 
@@ -109,7 +111,7 @@ class PairRankings:
             nothing = np.full(len(weights), np.nan)
             return {"choice_auc": nothing, "choice_auc_best": nothing}
         each = np.stack([ranking.auc(weights) for ranking in self.rankings], axis=1)
-        return {"choice_auc": _mean(each), "choice_auc_best": _mean(each[:, self.best])}
+        return {"choice_auc": macro_mean(each), "choice_auc_best": macro_mean(each[:, self.best])}
 
     @property
     def width(self) -> int:
@@ -126,11 +128,6 @@ def _pairs(correctness: PerCell, correct: PerCell) -> Iterator[tuple[int, int, R
         if apart.any():
             label = np.where(apart, labels[:, first], np.nan)
             yield first, second, Ranking.of(odds[:, first] - odds[:, second], label)
-
-
-def _mean(values: Float[NDArray[np.float64], "resample pair"]) -> PerResample:
-    known = ~np.isnan(values)
-    return divide(np.where(known, values, 0).sum(axis=1), known.sum(axis=1) * 1.0)
 
 
 PerTarget: TypeAlias = Float[NDArray[np.float64], "resample target"]
@@ -155,7 +152,7 @@ def brier_by_target(trial: Trial, weights: Weights) -> PerTarget:
 
 
 def macro_mean(values: PerTarget) -> PerResample:
-    """The mean over the targets where the metric is defined."""
+    """The mean over the targets, or the pairs of them, where the metric is defined."""
     known = ~np.isnan(values)
     return divide(np.where(known, values, 0).sum(axis=1), known.sum(axis=1).astype(np.float64))
 
@@ -174,7 +171,9 @@ def routing_by_target(trial: Trial, weights: Weights) -> dict[str, PerTarget]:
         the same of mean observed `cost`, in US dollars.
     """
     to = routed(trial)
-    result = {"share_routed": divide(weights @ to.astype(np.float64), _total(weights))}
+    result = {
+        "share_routed": divide(weights @ to.astype(np.float64), weights.sum(axis=1, keepdims=True))
+    }
     for name, table in (("accuracy", trial.correct), ("cost", trial.observed_cost)):
         inside = known_mean(weights, np.where(to, table, np.nan))
         outside = known_mean(weights, np.where(to, np.nan, table))
@@ -219,7 +218,7 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
     member = np.stack([regime == str(name) for name in REGIMES], axis=1)
     measured = weights @ member.astype(np.float64)
     answer = trial.of_choice(trial.correct, trial.most_probable)
-    best = _best_single(trial, weights)
+    best = np.nan_to_num(known_mean(weights, trial.single_label), nan=-1.0).argmax(axis=1)
     singles = [
         known_mean(weights, np.where(inside[:, None], trial.correct, np.nan)) for inside in member.T
     ]
@@ -229,14 +228,3 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
         "accuracy": known_mean(weights, np.where(member, answer[:, None], np.nan)),
         "best_single": np.stack([single[rows, best] for single in singles], axis=1),
     }
-
-
-def _best_single(trial: Trial, weights: Weights) -> NDArray[np.int64]:
-    accuracy = known_mean(weights, trial.single_label)
-    best: NDArray[np.int64] = np.nan_to_num(accuracy, nan=-1.0).argmax(axis=1)
-    return best
-
-
-def _total(weights: Weights) -> Float[NDArray[np.float64], "resample 1"]:
-    total: NDArray[np.float64] = weights.sum(axis=1, keepdims=True)
-    return total

@@ -10,19 +10,27 @@ from numpy.typing import NDArray
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.accuracy_cost_plane import Axis
-from prefill_router.evaluation.bootstrap import LEVEL, Estimate, Weights, chunks, ones
-from prefill_router.evaluation.evaluation import Comparison, Estimates
+from prefill_router.evaluation.bootstrap import (
+    Bootstrap,
+    Estimate,
+    Estimates,
+    Weights,
+    bootstrap_note,
+    estimates,
+    estimates_to_dict,
+    ones,
+)
+from prefill_router.evaluation.evaluation import Comparison
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.predictions import Predictions, QualityCheck
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
-from prefill_router.evaluation.undefined_reasons import why_undefined
 from prefill_router.policy import Lambda, Policy
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
 
-Table = dict[str, NDArray[np.float64]]
+Table = Mapping[tuple[str, str], NDArray[np.float64]]
 
 
 @short_repr
@@ -48,14 +56,15 @@ class Paired:
 
     def significant(self, system: str, name: str) -> bool:
         """Whether the interval of a system's difference leaves zero out."""
-        estimate = self.difference[system][name]
-        return estimate.lower > 0 or estimate.upper < 0
+        return self.difference[system][name].is_significant
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""
         return {
             "reference": self.reference,
-            "systems": {name: _plain(numbers) for name, numbers in self.headline.items()},
+            "systems": {
+                name: estimates_to_dict(numbers) for name, numbers in self.headline.items()
+            },
             "differences": {
                 name: {
                     number: {**estimate.to_dict(), "significant": self.significant(name, number)}
@@ -63,13 +72,7 @@ class Paired:
                 }
                 for name, numbers in self.difference.items()
             },
-            "bootstrap": {
-                "resamples": self.resamples,
-                "seed": self.seed,
-                "level": LEVEL,
-                "unit": "query",
-                "interval": "percentile",
-            },
+            "bootstrap": bootstrap_note(self.resamples, self.seed),
         }
 
 
@@ -111,37 +114,31 @@ def paired(
     """
     reference = _named(systems, reference, checks or {})
     scorers = {
-        name: Scorer.of(
-            trial, step=step, axis=axis, max_cost=max_cost, chosen=(chosen or {}).get(name)
-        )
+        name: Scorer(trial, step, axis, max_cost, (chosen or {}).get(name))
         for name, trial in _trials(systems, dataset, checks or {}).items()
     }
     queries = len(next(iter(scorers.values())).trial)
-    point = _scores(scorers, ones(queries))
-    tables: dict[str, list[Table]] = {name: [] for name in scorers}
+    scores = _scores(scorers, ones(queries))
+    point = _headlines(scores)
     width = max(scorer.width for scorer in scorers.values())
-    with (progress or SilentProgress()).task("paired bootstrap", total=resamples) as advance:
-        for weights in chunks(queries, count=resamples, seed=seed, width=width):
-            for name, scores in _scores(scorers, weights).items():
-                tables[name].append(scores.headline)
-            advance(len(weights))
-    drawn = {name: _together(point[name], parts) for name, parts in tables.items()}
-    values = {name: scores.headline for name, scores in point.items()}
-    why = {name: _reasons(scores) for name, scores in point.items()}
-    others = [name for name in scorers if name != reference]
+    drawn = Bootstrap(queries, resamples, seed, width).resample(
+        lambda weights: _headlines(_scores(scorers, weights)), point, progress, "paired bootstrap"
+    )
+    why = {
+        (name, number): scores[name].why_undefined(("headline", number, ""))
+        for (name, number), value in point.items()
+        if np.isnan(value[0])
+    }
+    found = estimates(point, drawn, why.__getitem__)
+    differences = estimates(
+        _minus(point, reference),
+        _minus(drawn, reference),
+        lambda key: why.get(key) or why.get((reference, key[1]), ""),
+    )
     return Paired(
         reference=reference,
-        headline={
-            name: with_chance(_estimates(values[name], drawn[name], why[name])) for name in scorers
-        },
-        difference={
-            name: _estimates(
-                _minus(values[name], values[reference]),
-                _minus(drawn[name], drawn[reference]),
-                {number: said or why[reference][number] for number, said in why[name].items()},
-            )
-            for name in others
-        },
+        headline={name: with_chance(_of(found, name)) for name in scorers},
+        difference={name: _of(differences, name) for name in scorers if name != reference},
         resamples=resamples,
         seed=seed,
     )
@@ -251,30 +248,23 @@ def _scores(scorers: Mapping[str, Scorer], weights: Weights) -> dict[str, Scores
     }
 
 
-def _together(point: Scores, parts: list[Table]) -> Table:
-    nothing = np.zeros(0)
+def _headlines(scores: Mapping[str, Scores]) -> Table:
+    """The headline numbers by system and name."""
     return {
-        name: np.concatenate([nothing, *(part[name] for part in parts)]) for name in point.headline
+        (name, number): value
+        for name, one in scores.items()
+        for number, value in one.headline.items()
     }
 
 
-def _minus(first: Table, second: Table) -> Table:
-    return {name: value - second[name] for name, value in first.items()}
-
-
-def _reasons(scores: Scores) -> dict[str, str]:
+def _minus(table: Table, reference: str) -> Table:
+    """The numbers of every system but the reference, less the reference's."""
     return {
-        name: why_undefined(scores, name) if np.isnan(value[0]) else ""
-        for name, value in scores.headline.items()
+        (name, number): value - table[reference, number]
+        for (name, number), value in table.items()
+        if name != reference
     }
 
 
-def _estimates(values: Table, drawn: Table, why: Mapping[str, str]) -> dict[str, Estimate]:
-    return {
-        name: Estimate.of(float(value[0]), drawn[name], reason=why[name])
-        for name, value in values.items()
-    }
-
-
-def _plain(numbers: Estimates) -> dict[str, Any]:
-    return {name: estimate.to_dict() for name, estimate in numbers.items()}
+def _of(found: Mapping[tuple[str, str], Estimate], system: str) -> dict[str, Estimate]:
+    return {number: estimate for (name, number), estimate in found.items() if name == system}

@@ -147,14 +147,11 @@ def log_loss(trial: Trial, weights: Weights) -> PerColumn:
     said = np.clip(trial.correctness, _EDGE, 1 - _EDGE)
     label = np.where(known, trial.correct, 0)
     loss = np.where(known, -label * np.log(said) - (1 - label) * np.log1p(-said), 0)
-    total, cells = (weights @ _with_all(table) for table in (loss, known.astype(np.float64)))
+    total, cells = (
+        weights @ np.concatenate([table, table.sum(axis=1, keepdims=True)], axis=1)
+        for table in (loss, known.astype(np.float64))
+    )
     return divide(total, cells)
-
-
-def _with_all(
-    table: Float[NDArray[np.float64], "query target"],
-) -> Float[NDArray[np.float64], "query column"]:
-    return np.concatenate([table, table.sum(axis=1, keepdims=True)], axis=1)
 
 
 def _over_bins(sums: BinSums, values: PerBin) -> PerColumn:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -9,7 +10,15 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.binning import BINS, BinKind, Bins, BinSums
-from prefill_router.evaluation.bootstrap import LEVEL, Estimate, PerResample, Weights, chunks, ones
+from prefill_router.evaluation.bootstrap import (
+    LEVEL,
+    Bootstrap,
+    Estimate,
+    PerResample,
+    Weights,
+    estimates,
+    ones,
+)
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.metrics import macro_mean
 from prefill_router.evaluation.reliability import (
@@ -20,7 +29,7 @@ from prefill_router.evaluation.reliability import (
     log_loss,
     with_chance,
 )
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.progress import Progress
 
 MEAN = "mean of targets"
 MEANINGS: Mapping[str, str] = {
@@ -41,7 +50,8 @@ MEANINGS: Mapping[str, str] = {
     "log_loss": "mean cross-entropy, nats",
 }
 PerCell = Float[NDArray[np.float64], "column bin"]
-_Table = dict[str, Float[NDArray[np.float64], "_resample _column"]]
+_Table = dict[str, NDArray[np.float64]]
+_OBSERVED = "observed in bins of equal "
 
 
 @final
@@ -171,36 +181,31 @@ def reliability_of(
     """
     kinds: tuple[BinKind, BinKind] = ("width", "mass")
     placed = {kind: Bins.of(trial, kind=kind, count=bins) for kind in kinds}
-    at, first = _judge(trial, placed, ones(len(trial)))
+    whole = ones(len(trial))
+    point = _judge(trial, placed, whole)
+    draws = Bootstrap(len(trial), resamples, seed, max(each.width for each in placed.values()))
+    drawn = draws.resample(partial(_judge, trial, placed), point, progress, "calibration")
     for name, bins_of in zip(("ece", "ece_equal_mass"), placed.values(), strict=True):
-        by_chance = chance_error(bins_of.sums(ones(len(trial)), noise="sampling"))
-        at[f"{name}_by_chance"] = _with_mean(by_chance)  # of the sample's size, so not resampled
-    tables: list[_Table] = []
-    observed: dict[BinKind, list[NDArray[np.float64]]] = {kind: [] for kind in kinds}
-    width = max(each.width for each in placed.values())
-    with (progress or SilentProgress()).task("calibration", total=resamples) as advance:
-        for weights in chunks(len(trial), count=resamples, seed=seed, width=width):
-            table, sums = _judge(trial, placed, weights)
-            tables.append(table)
-            for kind in kinds:
-                observed[kind].append(sums[kind].observed)
-            advance(len(weights))
+        by_chance = _with_mean(chance_error(bins_of.sums(whole, noise="sampling")))
+        # Of the sample's size, so it isn't resampled.
+        point[f"{name}_by_chance"], drawn[f"{name}_by_chance"] = by_chance, by_chance[:0]
     names = (*placed["width"].names, MEAN)
     known = (~np.isnan(trial.correct)).sum(axis=0).tolist()
     return Reliability(
         len(trial),
         dict(zip(names, [*known, sum(known), sum(known)], strict=True)),
-        _estimates(names, at, tables),
-        {kind: _diagram(placed[kind], first[kind], observed[kind]) for kind in kinds},
+        _estimates(names, point, drawn),
+        {kind: _diagram(b, b.sums(whole), drawn[_OBSERVED + kind]) for kind, b in placed.items()},
         resamples,
         seed,
     )
 
 
-def _judge(
-    trial: Trial, placed: Mapping[BinKind, Bins], weights: Weights
-) -> tuple[_Table, dict[BinKind, BinSums]]:
-    """All numbers, by name: the targets, all together, the mean over the targets."""
+def _judge(trial: Trial, placed: Mapping[BinKind, Bins], weights: Weights) -> _Table:
+    """All numbers, by name: the targets, all together, the mean over the targets.
+
+    Beside them the share of right answers in each bin of each kind.
+    """
     sums = {kind: bins.sums(weights) for kind, bins in placed.items()}
     wide, clean = sums["width"], placed["width"].sums(weights, noise="all")
     table = {
@@ -211,7 +216,8 @@ def _judge(
         "reliability_beyond_chance": decomposition(clean)["reliability"],
         "log_loss": log_loss(trial, weights),
     }
-    return {what: _with_mean(values) for what, values in table.items()}, sums
+    observed = {_OBSERVED + kind: each.observed for kind, each in sums.items()}
+    return {**{what: _with_mean(values) for what, values in table.items()}, **observed}
 
 
 def _with_mean(
@@ -222,23 +228,21 @@ def _with_mean(
 
 
 def _estimates(
-    names: tuple[str, ...], at: _Table, tables: list[_Table]
+    names: tuple[str, ...], point: _Table, drawn: _Table
 ) -> dict[str, dict[str, Estimate]]:
-    result: dict[str, dict[str, Estimate]] = {name: {} for name in names}
-    for what, values in at.items():
-        resampled = np.concatenate([values[:0], *(t[what] for t in tables if what in t)])
-        for k, name in enumerate(names):
-            result[name][what] = Estimate.of(
-                float(values[0, k]), resampled[:, k], reason="it has no labels"
-            )
-    for what in ("ece", "ece_equal_mass"):
-        result = {k: with_chance(row, what, f"{what}_by_chance") for k, row in result.items()}
+    numbers = [what for what in point if not what.startswith(_OBSERVED)]
+    result = {}
+    for k, name in enumerate(names):
+        here, there = ({what: table[what][:, k] for what in numbers} for table in (point, drawn))
+        row = estimates(here, there, "it has no labels")
+        for what in ("ece", "ece_equal_mass"):
+            row = with_chance(row, what, f"{what}_by_chance")
+        result[name] = row
     return result
 
 
-def _diagram(bins: Bins, at: BinSums, observed: list[NDArray[np.float64]]) -> Diagram:
+def _diagram(bins: Bins, at: BinSums, drawn: NDArray[np.float64]) -> Diagram:
     lower, upper = np.full((2, len(bins.names), bins.count), np.nan)
-    drawn = np.concatenate([at.observed[:0], *observed])
     tail = 50 * (1 - LEVEL)
     for k, b in np.argwhere(at.weight[0] > 0).tolist():
         met = drawn[~np.isnan(drawn[:, k, b]), k, b]

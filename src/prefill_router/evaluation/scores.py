@@ -5,197 +5,94 @@ holds router, single targets, mixes and oracle against each other is measured on
 the outcomes of all sides are known (`Trial.compared`): a missing label helps none of them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, final, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import final
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation import strong_weak
-from prefill_router.evaluation.accuracy_cost_plane import (
-    Anchors,
-    Axis,
-    frontier,
-    oracle_distance,
-    padded_area,
-)
-from prefill_router.evaluation.binning import Bins
-from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, known_mean, mean_over
-from prefill_router.evaluation.curve import LambdaSweep, Points
-from prefill_router.evaluation.external_metrics import (
-    ComparedSystems,
-    CurveReading,
-    ExternalInputs,
-    external_metrics,
-)
+from prefill_router.evaluation import metrics
+from prefill_router.evaluation.accuracy_cost_plane import Anchors, Axis, PerPoint, frontier
+from prefill_router.evaluation.binning import Bins, BinSums, PerColumn
+from prefill_router.evaluation.bootstrap import SAME, PerResample, Weights, known_mean, mean_over
+from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET, MetricTable
+from prefill_router.evaluation.curve import ComparedSystems, CurveReading, LambdaSweep, Points
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.metrics import (
-    PairRankings,
-    Ranking,
-    auc_by_target,
-    brier_by_target,
-    by_regime,
-    macro_mean,
-    rankings,
-    routing_by_target,
-    selection,
-)
-from prefill_router.evaluation.operating_points import OperatingPoints, chosen_numbers
-from prefill_router.evaluation.reliability import calibration_error, chance_error, decomposition
-from prefill_router.evaluation.strong_weak import StrongWeak
-
-Headline = Literal[
-    "auc_mean",
-    "choice_auc",
-    "choice_auc_best",
-    "brier_mean",
-    "ece_mean",
-    "ece_by_chance",
-    "brier_reliability",
-    "brier_resolution",
-    "argmax_accuracy",
-    "argmax_cost",
-    "chosen_accuracy",
-    "chosen_cost",
-    "chosen_gain",
-    "chosen_headroom",
-    "savings",
-    "savings_gain",
-    "max_lam_accuracy",
-    "max_lam_cost",
-    "best_single_accuracy",
-    "oracle_accuracy",
-    "oracle_held_out",
-    "accuracy_gain",
-    "headroom_captured",
-    "cost_savings",
-    "p_auccc",
-    "mdp_auccc",
-    "model_only_p_auccc",
-    "oracle_distance",
-    "oracle_distance_reduction",
-    "model_only_oracle_distance",
-    "solvable_share",
-    "solvable_accuracy",
-    "optimal_selection",
-    "random_accuracy",
-    "random_cost",
-    "mix_gain",
-    "aiq",
-    "apgr",
-    "cpt_20",
-    "cpt_50",
-    "cpt_80",
-    "gain_random",
-    "gain_best",
-    "gap_oracle",
-    "perf_gain",
-    "cost_save",
-    "pareto_dist",
-    "router_arena",
-    "blueprint_area",
-]
-"""The names of the numbers that sum up a system."""
-_SAME = 1e-12
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """All statistics, one row per resample.
-
-    Attributes:
-        headline: By name.
-        targets: By name, for each target.
-        regimes: By name, for each of `metrics.REGIMES`.
-        anchors: What 0 and 1 mean in the normalised plane.
-        points: The curve's retained operating points.
-        singles: Each single target, as a point.
-    """
-
-    headline: dict[str, PerResample]
-    targets: dict[str, Float[NDArray[np.float64], "resample target"]]
-    regimes: dict[str, Float[NDArray[np.float64], "resample regime"]]
-    anchors: Anchors
-    points: Points
-    singles: Points
-
-    def tables(self) -> dict[tuple[str, str], Float[NDArray[np.float64], "resample _column"]]:
-        """All numbers by group (`headline`, `targets`, `regimes`) and name."""
-        headline = {("headline", name): row[:, None] for name, row in self.headline.items()}
-        targets = {("targets", name): table for name, table in self.targets.items()}
-        return headline | targets | {("regimes", n): table for n, table in self.regimes.items()}
+from prefill_router.evaluation.operating_points import OperatingPoints
+from prefill_router.evaluation.reliability import decomposition
+from prefill_router.evaluation.strong_weak import CPT, StrongWeak
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """A trial with everything sorted that needs sorting.
+    """A trial with everything sorted that needs sorting, each when it is first asked for.
 
     Attributes:
         trial: What is scored.
-        sweep: Its changes of winner.
-        ranking: Each target's scores.
-        pairs: The scores of each pair of targets.
-        retained: The operating points that P-AUCCC, oracle distance and max-lam accuracy see.
+        step: A grid of lam with this step; every operating point if not given.
         axis: How cost is normalised.
-        bins: Its predictions, in bins of equal width.
         max_cost: Where AIQ ends, US dollars per query; None for the largest cost compared.
-        pair: The changes between a strong and a weak target; None where there aren't two.
         chosen: The settings that were chosen on train rows; None if there are none.
+
+    Raises:
+        ConfigError: The cost isn't positive.
     """
 
     trial: Trial
-    sweep: LambdaSweep
-    ranking: tuple[Ranking, ...]
-    pairs: PairRankings
-    retained: Int[NDArray[np.int64], " point"]
-    axis: Axis
-    bins: Bins
+    step: float | None = None
+    axis: Axis = "inverse"
     max_cost: float | None = None
-    pair: StrongWeak | None = None
     chosen: OperatingPoints | None = None
 
-    @classmethod
-    def of(
-        cls,
-        trial: Trial,
-        *,
-        step: float | None = None,
-        axis: Axis = "inverse",
-        max_cost: float | None = None,
-        chosen: OperatingPoints | None = None,
-    ) -> "Scorer":
-        """Sort a trial.
+    def __post_init__(self) -> None:
+        if self.max_cost is not None and not 0 < self.max_cost < np.inf:
+            raise ConfigError(
+                f"max_cost is {self.max_cost}; it must be US dollars per query, above 0"
+            )
 
-        Args:
-            trial: What is scored.
-            step: A grid of lam with this step; every operating point if not given.
-            axis: How cost is normalised.
-            max_cost: Where AIQ ends, US dollars per query; the largest cost compared if not given.
-            chosen: The settings that were chosen on train rows, if any were.
+    @cached_property
+    def sweep(self) -> LambdaSweep:
+        """Its changes of winner."""
+        return LambdaSweep.of(self.trial)
+
+    @cached_property
+    def retained(self) -> Int[NDArray[np.int64], " point"]:
+        """The operating points that P-AUCCC, oracle distance and max-lam accuracy see.
 
         Raises:
-            ConfigError: The step isn't one over a whole number, or the cost isn't positive.
+            ConfigError: The step isn't one over a whole number.
         """
-        if max_cost is not None and not 0 < max_cost < np.inf:
-            raise ConfigError(f"max_cost is {max_cost}; it must be US dollars per query, above 0")
-        sweep = LambdaSweep.of(trial)
-        return cls(
-            trial,
-            sweep,
-            rankings(trial),
-            PairRankings.of(trial.correctness, trial.correct),
-            sweep.retained(step),
-            axis,
-            Bins.of(trial),
-            max_cost,
-            StrongWeak.of(trial),
-            chosen,
-        )
+        return self.sweep.retained(self.step)
+
+    @cached_property
+    def ranking(self) -> tuple[metrics.Ranking, ...]:
+        """Each target's scores."""
+        return metrics.rankings(self.trial)
+
+    @cached_property
+    def pairs(self) -> metrics.PairRankings:
+        """The scores of each pair of targets."""
+        return metrics.PairRankings.of(self.trial.correctness, self.trial.correct)
+
+    @cached_property
+    def bins(self) -> Bins:
+        """Its predictions, in bins of equal width."""
+        return Bins.of(self.trial)
+
+    @cached_property
+    def pair(self) -> StrongWeak | None:
+        """The changes between a strong and a weak target; None where there aren't two."""
+        return StrongWeak.of(self.trial)
+
+    @property
+    def width(self) -> int:
+        """Numbers per resample in the largest table that scoring makes."""
+        return len(self.trial) + len(self.sweep.sums.query) + self.bins.width
 
     def read(self, weights: Weights) -> CurveReading:
         """The retained operating points in each resample."""
@@ -207,8 +104,8 @@ class Scorer:
         *,
         reading: CurveReading | None = None,
         among: Sequence[CurveReading] = (),
-    ) -> Scores:
-        """All statistics in each resample.
+    ) -> "Scores":
+        """All statistics in each resample, each computed when it is first asked for.
 
         Args:
             weights: How often each query counts.
@@ -216,100 +113,220 @@ class Scorer:
             among: `read` of everything that the system is compared with, itself included; alone
                 if not given.
         """
-        trial = self.trial
-        own = self.read(weights) if reading is None else reading
-        same = weights * trial.compared
-        targets = {
-            "auc": auc_by_target(self.ranking, weights),
-            "brier": brier_by_target(trial, weights),
-            "accuracy": known_mean(same, trial.single_label),
-            "mean_cost": known_mean(same, trial.single_cost),
-            **routing_by_target(trial, same),
-        }
-        singles = single_points(targets["accuracy"], targets["mean_cost"])
-        anchors = Anchors.of(singles.cost, singles.accuracy, mean_over(same, trial.best_label))
-        targets["normalised_cost"] = anchors.cheapness(singles.cost, axis=self.axis)
-        targets["normalised_accuracy"] = anchors.height(singles.accuracy)
-        end = _argmax(trial, same)
-        compared = ComparedSystems.of(singles, among or (own,), max_cost=self.max_cost)
-        headline: dict[str, PerResample] = {
-            "auc_mean": macro_mean(targets["auc"]),
-            **self.pairs.scores(weights),
-            "brier_mean": macro_mean(targets["brier"]),
-            **_reliability(self.bins, weights),
-            **end,
-            **chosen_numbers(trial, self.chosen, same, anchors.ceiling),
-            "oracle_held_out": mean_over(same, trial.held_out_label),
-            **_best_point(own.points, targets["accuracy"], anchors),
-            **plane(own.rising, singles, anchors, axis=self.axis),
-            **selection(trial, same),
-            **external_metrics(ExternalInputs(own, singles, anchors, compared, *end.values())),
-            **self._strong_weak(same),
-        }
-        ordered = {name: headline[name] for name in get_args(Headline)}
-        return Scores(ordered, targets, by_regime(trial, same), anchors, own.points, singles)
+        return Scores(self, weights, reading, tuple(among))
 
-    def _strong_weak(self, weights: Weights) -> dict[str, PerResample]:
-        if self.pair is None:
-            return {name: np.full(len(weights), np.nan) for name in strong_weak.NAMES}
-        return self.pair.scores(weights)
+
+@final
+@dataclass(frozen=True, eq=False)
+class MetricValues(Mapping[str, NDArray[np.float64]]):
+    """The metrics of one table by name, computed when they are first asked for.
+
+    Attributes:
+        table: The metrics.
+        scores: What they are computed from.
+    """
+
+    table: MetricTable
+    scores: "Scores"
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        known, entry = self.scores.known, self.table[name]
+        if entry.compute not in known:
+            known[entry.compute] = entry.compute(self.scores)
+        value: NDArray[np.float64] = known[entry.compute]
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """A system's statistics in each resample, one row per resample, and what they are made of.
+
+    Attributes:
+        scorer: The system.
+        weights: How often each query counts.
+        reading: Its operating points, where they are known already.
+        systems: Those of everything that it is compared with; none for itself alone.
+        known: What was computed already.
+    """
+
+    scorer: Scorer
+    weights: Weights
+    reading: CurveReading | None = None
+    systems: tuple[CurveReading, ...] = ()
+    known: dict[object, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
-    def width(self) -> int:
-        """Numbers per resample in the largest table that scoring makes."""
-        return len(self.trial) + len(self.sweep.query) + self.bins.width
+    def headline(self) -> MetricValues:
+        """The numbers that sum up the system, by name."""
+        return MetricValues(HEADLINE, self)
 
+    @property
+    def targets(self) -> MetricValues:
+        """By name, a column for each target."""
+        return MetricValues(TARGET, self)
 
-def _reliability(bins: Bins, weights: Weights) -> dict[str, PerResample]:
-    """Means over the targets; the last column is of all of them together."""
-    sums = bins.sums(weights)
-    parts = decomposition(sums)
-    return {
-        "ece_mean": macro_mean(calibration_error(sums)[:, :-1]),
-        "ece_by_chance": macro_mean(chance_error(sums)[:, :-1]),
-        "brier_reliability": macro_mean(parts["reliability"][:, :-1]),
-        "brier_resolution": macro_mean(parts["resolution"][:, :-1]),
-    }
+    @property
+    def regimes(self) -> MetricValues:
+        """By name, a column for each of `metrics.REGIMES`."""
+        return MetricValues(REGIME, self)
 
+    def tables(self) -> dict[tuple[str, str, str], PerResample]:
+        """All numbers by group (`headline`, `targets`, `regimes`), name, and target or regime."""
+        groups = (
+            ("headline", self.headline, ("",)),
+            ("targets", self.targets, self.trial.targets),
+            ("regimes", self.regimes, tuple(map(str, metrics.REGIMES))),
+        )
+        return {
+            (group, name, column): table.reshape(len(table), -1)[:, k]
+            for group, values, columns in groups
+            for name, table in values.items()
+            for k, column in enumerate(columns)
+        }
 
-def plane(
-    points: Points,
-    singles: Points,
-    anchors: Anchors,
-    *,
-    axis: Axis,
-) -> dict[str, PerResample]:
-    """Areas and oracle distances in the normalised plane, against the single targets' frontier.
+    def why_undefined(self, key: tuple[str, str, str]) -> str:
+        """The reason that a number of `tables` can't be computed, if it can't be."""
+        group, name, _ = key
+        entry = {"headline": HEADLINE, "targets": TARGET, "regimes": REGIME}[group][name]
+        if group == "headline" and entry.compares and np.isnan(self.singles.accuracy).all():
+            return "no query has the outcomes of all targets, so nothing can be compared"
+        return entry.undefined if isinstance(entry.undefined, str) else entry.undefined(self)
 
-    Args:
-        points: The router's operating points.
-        singles: Each single target, as a point.
-        anchors: What 0 and 1 mean.
-        axis: How cost is normalised.
-    """
-    x, y = anchors.cheapness(points.cost, axis=axis), anchors.height(points.accuracy)
-    on = frontier(singles.cost, singles.accuracy)
-    single_x = np.where(on, anchors.cheapness(singles.cost, axis=axis), np.nan)
-    single_y = anchors.height(singles.accuracy)
-    area, single_area = padded_area(x, y), padded_area(single_x, single_y)
-    distance = oracle_distance(x, y, counted=points.distinct)
-    single_distance = oracle_distance(single_x, single_y, counted=on)
-    return {
-        "p_auccc": area,
-        "mdp_auccc": area - single_area,
-        "model_only_p_auccc": single_area,
-        "oracle_distance": distance,
-        "oracle_distance_reduction": single_distance - distance,
-        "model_only_oracle_distance": single_distance,
-    }
+    @property
+    def trial(self) -> Trial:
+        """What is scored."""
+        return self.scorer.trial
 
+    @cached_property
+    def same(self) -> Weights:
+        """How often each query counts, of those on which the outcomes of all sides are known."""
+        return self.weights * self.trial.compared
 
-def _argmax(trial: Trial, weights: Weights) -> dict[str, PerResample]:
-    choice = trial.most_probable
-    return {
-        "argmax_accuracy": mean_over(weights, trial.of_choice(trial.correct, choice)),
-        "argmax_cost": mean_over(weights, trial.of_choice(trial.paid, choice)),
-    }
+    @cached_property
+    def singles(self) -> Points:
+        """Each single target, as a point."""
+        accuracy, cost = (
+            known_mean(self.same, table)
+            for table in (self.trial.single_label, self.trial.single_cost)
+        )
+        return single_points(accuracy, cost)
+
+    @cached_property
+    def anchors(self) -> Anchors:
+        """What 0 and 1 mean in the normalised plane."""
+        oracle = mean_over(self.same, self.trial.best_label)
+        return Anchors.of(self.singles.cost, self.singles.accuracy, oracle)
+
+    @cached_property
+    def own(self) -> CurveReading:
+        """The retained operating points."""
+        return self.scorer.read(self.weights) if self.reading is None else self.reading
+
+    @property
+    def points(self) -> Points:
+        """The retained operating points, by rising lam."""
+        return self.own.points
+
+    @cached_property
+    def among(self) -> ComparedSystems:
+        """What the system is compared with."""
+        systems = self.systems or (self.own,)
+        return ComparedSystems.of(self.singles, systems, max_cost=self.scorer.max_cost)
+
+    @cached_property
+    def best(self) -> tuple[PerResample, PerResample]:
+        """The highest accuracy along the path, and the lowest cost at which it is reached."""
+        return best_point(self.own.points)
+
+    @cached_property
+    def curve(self) -> tuple[PerPoint, PerPoint]:
+        """The points by rising cost, in the normalised plane."""
+        points = self.own.rising
+        return self.anchors.place(points.cost, points.accuracy, axis=self.scorer.axis)
+
+    @cached_property
+    def frontier(self) -> Bool[NDArray[np.bool_], "resample target"]:
+        """Which single targets are on their Pareto frontier."""
+        return frontier(self.singles.cost, self.singles.accuracy)
+
+    @cached_property
+    def frontier_points(self) -> tuple[PerPoint, PerPoint]:
+        """These in the normalised plane; NaN for the others."""
+        x, y = self.anchors.place(self.singles.cost, self.singles.accuracy, axis=self.scorer.axis)
+        return np.where(self.frontier, x, np.nan), y
+
+    def at(self, lam: float | None) -> tuple[PerResample, PerResample]:
+        """Accuracy and mean cost at a lam, US dollars per query; NaN for none."""
+        if lam is None:
+            return (np.full(len(self.weights), np.nan),) * 2
+        if lam not in self.known:
+            choice = self.trial.path.at(lam)
+            tables = (self.trial.correct, self.trial.paid)
+            self.known[lam] = np.stack(
+                [mean_over(self.same, self.trial.of_choice(table, choice)) for table in tables]
+            )
+        accuracy, cost = self.known[lam]
+        return accuracy, cost
+
+    @property
+    def chosen(self) -> OperatingPoints | None:
+        """The settings that were chosen on train rows; None if their target isn't judged."""
+        chosen = self.scorer.chosen
+        return chosen if chosen is not None and chosen.best in self.trial.targets else None
+
+    @cached_property
+    def chosen_single(self) -> tuple[PerResample, PerResample]:
+        """Accuracy and mean cost of the best single target of the train rows; NaN for none."""
+        if self.chosen is None:
+            return self.at(None)
+        column = self.trial.targets.index(self.chosen.best)
+        tables = self.trial.single_label, self.trial.single_cost
+        accuracy, cost = (mean_over(self.same, table[:, column]) for table in tables)
+        return accuracy, cost
+
+    @cached_property
+    def choice(self) -> dict[str, PerResample]:
+        """Choice AUC, over all pairs of targets and over the best."""
+        return self.scorer.pairs.scores(self.weights)
+
+    @cached_property
+    def sums(self) -> BinSums:
+        """What the weights make of the bins."""
+        return self.scorer.bins.sums(self.weights)
+
+    @cached_property
+    def brier_parts(self) -> dict[str, PerColumn]:
+        """The Brier score taken apart; the last column is of all targets together."""
+        return decomposition(self.sums)
+
+    @cached_property
+    def routing(self) -> dict[str, metrics.PerTarget]:
+        """Each target on the queries routed to it at lam = 1, and on all the others."""
+        return metrics.routing_by_target(self.trial, self.same)
+
+    @cached_property
+    def by_regime(self) -> dict[str, metrics.PerRegime]:
+        """The consensus regimes at lam = 1."""
+        return metrics.by_regime(self.trial, self.same)
+
+    @cached_property
+    def selection(self) -> dict[str, PerResample]:
+        """How often a right target is found at lam = 1."""
+        return metrics.selection(self.trial, self.same)
+
+    @cached_property
+    def strong_weak(self) -> dict[str, PerResample]:
+        """APGR and CPT; NaN where there aren't two targets."""
+        if self.scorer.pair is None:
+            return dict.fromkeys(("apgr", *CPT), np.full(len(self.weights), np.nan))
+        return self.scorer.pair.scores(self.same)
 
 
 def single_points(
@@ -323,22 +340,5 @@ def single_points(
 def best_point(points: Points) -> tuple[PerResample, PerResample]:
     """The highest accuracy along the path, and the lowest cost at which it is reached."""
     top = np.fmax.reduce(points.accuracy, axis=1)
-    reached = points.accuracy >= (top - _SAME)[:, None]
+    reached = points.accuracy >= (top - SAME)[:, None]
     return top, np.fmin.reduce(np.where(reached, points.cost, np.nan), axis=1)
-
-
-def _best_point(
-    points: Points, accuracy: Float[NDArray[np.float64], "resample target"], anchors: Anchors
-) -> dict[str, PerResample]:
-    top, cost = best_point(points)
-    single = np.fmax.reduce(accuracy, axis=1)
-    room = anchors.ceiling - single
-    return {
-        "max_lam_accuracy": top,
-        "max_lam_cost": cost,
-        "best_single_accuracy": single,
-        "oracle_accuracy": anchors.ceiling,
-        "accuracy_gain": top - single,
-        "headroom_captured": divide(top - single, np.where(room > _SAME, room, 0)),
-        "cost_savings": 1 - divide(cost, anchors.cost_high),
-    }

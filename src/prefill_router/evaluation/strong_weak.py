@@ -5,19 +5,19 @@ that share, CPT(x) the share that closes the part x.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, mean_over
+from prefill_router.evaluation.bootstrap import SAME, PerResample, Weights, divide, mean_over
+from prefill_router.evaluation.curve import PathSums
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.policy import Threshold
 
 CPT = {"cpt_20": 0.2, "cpt_50": 0.5, "cpt_80": 0.8}
-NAMES = ("apgr", *CPT)
-_SAME = 1e-12
 
 
 @final
@@ -29,19 +29,13 @@ class StrongWeak:
         strong: The labels of the strong target, NaN where missing.
         weak: Those of the weak one.
         judged: Whether either is known; shares are of these queries.
-        query: The query of each change of winner, by rising setting.
-        last: The place of each setting's last change.
-        start: At 0, for each query: strong or not, label, measured (missing as 0).
-        change: What each change adds to these.
+        sums: Of strong or not, label, measured (missing as 0), along the path.
     """
 
     strong: Float[NDArray[np.float64], " query"]
     weak: Float[NDArray[np.float64], " query"]
     judged: Float[NDArray[np.float64], " query"]
-    query: Int[NDArray[np.int64], " change"]
-    last: Int[NDArray[np.int64], " setting"]
-    start: Float[NDArray[np.float64], "query 3"]
-    change: Float[NDArray[np.float64], "3 change"]
+    sums: PathSums
 
     @classmethod
     def of(cls, trial: Trial) -> "StrongWeak | None":
@@ -50,28 +44,19 @@ class StrongWeak:
         if pair is None:
             return None
         strong, weak = pair
-        path = trial.path
-        later = np.flatnonzero(path.lam > 0)
-        later = later[np.argsort(path.lam[later], kind="stable")]
-        query = path.query[later]
-        change = _three(trial, query, path.target[later], strong, weak)
-        change -= _three(trial, query, path.target[later - 1], strong, weak)
-        _, first = np.unique(path.lam[later], return_index=True)
-        last = np.append(first[1:], len(later)) - 1 if len(later) else first
+        unknown = np.isnan(trial.correct)
+        judged = ~(unknown[:, strong] & unknown[:, weak])
         return cls(
             trial.correct[:, strong],
             trial.correct[:, weak],
-            _judged(trial, strong, weak).astype(np.float64),
-            query,
-            last.astype(np.int64),
-            _three(trial, np.arange(len(trial)), path.at(0), strong, weak),
-            np.ascontiguousarray(change.T),
+            judged.astype(np.float64),
+            PathSums.of(trial, partial(_three, trial, judged, strong)),
         )
 
     def scores(self, weights: Weights) -> dict[str, PerResample]:
         """APGR and CPT; NaN where the strong target isn't the better one."""
         weak, strong = mean_over(weights, self.weak), mean_over(weights, self.strong)
-        gap = np.where(strong - weak > _SAME, strong - weak, 0)
+        gap = np.where(strong - weak > SAME, strong - weak, 0)
         share, accuracy = self._curve(weights, weak, strong)
         closed = divide(accuracy - weak[:, None], gap[:, None])
         slices = np.diff(share, axis=1) * (closed[:, 1:] + closed[:, :-1]) / 2
@@ -82,11 +67,7 @@ class StrongWeak:
         self, weights: Weights, weak: PerResample, strong: PerResample
     ) -> tuple[Float[NDArray[np.float64], "resample point"], ...]:
         """Share of strong calls, rising, and accuracy; from the weak target to the strong one."""
-        begin = weights @ self.start
-        weight = weights[:, self.query]
-        total, label, measured = (
-            self._running(weight * change, begin[:, i]) for i, change in enumerate(self.change)
-        )
+        total, label, measured = self.sums.totals(weights)
         share = divide(total, (weights @ self.judged)[:, None])
         accuracy = divide(label, measured)
         # Where nothing was measured there is no point; it is put upon the weak target's.
@@ -102,13 +83,6 @@ class StrongWeak:
             np.concatenate([weak[:, None], accuracy, strong[:, None]], axis=1),
         )
 
-    def _running(
-        self, added: Float[NDArray[np.float64], "resample change"], begin: PerResample
-    ) -> Float[NDArray[np.float64], "resample point"]:
-        total = np.concatenate([begin[:, None], added], axis=1)
-        np.cumsum(total, axis=1, out=total)
-        return total[:, np.append(0, self.last + 1)]
-
 
 def _pair(trial: Trial) -> tuple[int, int] | None:
     """The columns of the strong and the weak target."""
@@ -123,19 +97,15 @@ def _pair(trial: Trial) -> tuple[int, int] | None:
     return (0, 1) if both[:, 0].mean() > both[:, 1].mean() else (1, 0)
 
 
-def _judged(trial: Trial, strong: int, weak: int) -> Bool[NDArray[np.bool_], " query"]:
-    """Whether the label of either is known."""
-    unknown = np.isnan(trial.correct)
-    judged: NDArray[np.bool_] = ~(unknown[:, strong] & unknown[:, weak])
-    return judged
-
-
 def _three(
-    trial: Trial, query: NDArray[np.int64], target: NDArray[np.int64], strong: int, weak: int
+    trial: Trial,
+    judged: Bool[NDArray[np.bool_], " query"],
+    strong: int,
+    query: NDArray[np.int64],
+    target: NDArray[np.int64],
 ) -> Float[NDArray[np.float64], "row 3"]:
     label = trial.correct[query, target]
-    judged = _judged(trial, strong, weak)[query]
-    columns = [(target == strong) & judged, np.nan_to_num(label), ~np.isnan(label)]
+    columns = [(target == strong) & judged[query], np.nan_to_num(label), ~np.isnan(label)]
     return np.stack(columns, axis=1).astype(np.float64)
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation.bootstrap import (
+    Bootstrap,
     Estimate,
     PerResample,
     Weights,
-    chunks,
     mean_over,
     ones,
     plain,
@@ -26,7 +26,7 @@ from prefill_router.evaluation.bootstrap import (
 from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
 from prefill_router.evaluation.formatting import interval, worded
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.metrics import PairRankings
+from prefill_router.evaluation.metrics import NO_PAIR, PairRankings
 from prefill_router.short_repr import short_repr
 
 Word = Literal["worth it", "can't tell", "not worth it"]
@@ -148,7 +148,12 @@ def judge(
     needed = _needed(mix) if word == "can't tell" else 0
     known = choice_auc or _choice_auc(trial, resamples, seed)
     told = domains if domains is not None and domains.queries >= HALF * labelled else None
-    parts = (because, _domains_told(told), _choice_told(known), _needed_told(needed))
+    parts = (
+        because,
+        _domains_told(told),
+        _choice_told(known),
+        f"about {needed:,} judged queries would tell" if needed else "",
+    )
     return Verdict(
         word, "; ".join(filter(None, parts)), lam, len(trial), mix, domains, known, needed
     )
@@ -156,15 +161,8 @@ def judge(
 
 def _choice_auc(trial: Trial, resamples: int, seed: int) -> Estimate:
     pairs, size = PairRankings.of(trial.correctness, trial.correct), len(trial)
-    width = max(size, pairs.width)
-    drawn = chunks(size, count=resamples, seed=seed, width=width)
-    resampled = [pairs.scores(weights)["choice_auc"] for weights in drawn]
-    value = float(pairs.scores(ones(size))["choice_auc"][0])
-    return Estimate.of(
-        value,
-        np.concatenate([np.zeros(0), *resampled]),
-        reason="no query was answered correctly by exactly one of two targets",
-    )
+    drawn = Bootstrap(size, resamples, seed, max(size, pairs.width))
+    return drawn.estimate(lambda weights: pairs.scores(weights)["choice_auc"], NO_PAIR)
 
 
 def _against(
@@ -183,14 +181,11 @@ def _against(
         return mean_over(same, label) - outcome.at(same, mean_over(same, cost))
 
     size = len(trial)
-    drawn = [gain(w) for w in chunks(size, count=resamples, seed=seed, width=size)]
     one = ones(size) * known
     at = mean_over(one, cost)
     return MixReference(
-        Estimate.of(
-            float(gain(ones(size))[0]),
-            np.concatenate([np.zeros(0), *drawn]),
-            reason="no query has the outcomes of both sides",
+        Bootstrap(size, resamples, seed, size).estimate(
+            gain, "no query has the outcomes of both sides"
         ),
         float(outcome.at(one, at)[0]),
         float(mean_over(one, label)[0]),
@@ -231,10 +226,6 @@ def _needed(mix: MixReference) -> int:
     return int(round(needed, 1 - len(str(int(needed))))) if needed > mix.queries else 0
 
 
-def _needed_told(needed: int) -> str:
-    return f"about {needed:,} judged queries would tell" if needed else ""
-
-
 def _choice_told(choice_auc: Estimate) -> str:
     if math.isnan(choice_auc.value):
         return ""
@@ -252,7 +243,7 @@ def _domains_told(domains: MixReference | None) -> str:
     return f"{said}: who knows the domain of a query may do as well with a table of targets"
 
 
-def points(estimate: Estimate) -> str:
+def points(difference: Estimate) -> str:
     """A difference in percentage points, with its interval."""
-    spread = interval(estimate, "points")
-    return worded(estimate.value, "points") + (f" [{spread}]" if spread else "")
+    spread = interval(difference, "points")
+    return worded(difference.value, "points") + (f" [{spread}]" if spread else "")

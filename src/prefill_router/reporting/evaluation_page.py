@@ -7,9 +7,9 @@ from importlib.resources import files
 from string import Template
 
 from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
+from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET, MetricEntry
 from prefill_router.evaluation.evaluation import Evaluation
-from prefill_router.evaluation.formatting import NOTHING, PER, MetricEntry, interval, worded
+from prefill_router.evaluation.formatting import NOTHING, PER, interval, worded
 from prefill_router.reporting.pages import pairs, style, table
 
 _CARDS = (

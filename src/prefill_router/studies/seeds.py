@@ -238,7 +238,7 @@ class _Fits:
         if self.first is None:
             self.first = predicted.correctness
         self.same = self.same and np.array_equal(self.first, predicted.correctness)
-        scorer = Scorer.of(Trial.join(predicted, self.test, policy=router.policy))
+        scorer = Scorer(Trial.join(predicted, self.test, policy=router.policy))
         headline = scorer.score(ones(len(self.test))).headline
         for number, values in self.values.items():
             values.append(float(headline[number][0]))

@@ -17,7 +17,7 @@ from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Estimate, paired
-from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.evaluation.bootstrap import Estimates
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import Router

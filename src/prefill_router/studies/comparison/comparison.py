@@ -17,7 +17,7 @@ from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.data.splits import FRACTIONS
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import Evaluation, Predictions, evaluate, paired
-from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.evaluation.bootstrap import Estimates
 from prefill_router.fitting import FitConfig, Recipe, read_recipes
 from prefill_router.policy import Lambda
 from prefill_router.predictors import Examples

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from prefill_router.evaluation import Estimate
-from prefill_router.evaluation.catalogue import HEADLINE, TARGET
-from prefill_router.evaluation.evaluation import Estimates
-from prefill_router.evaluation.formatting import PER, MetricEntry, worded
+from prefill_router.evaluation.bootstrap import Estimates
+from prefill_router.evaluation.catalogue import HEADLINE, TARGET, MetricEntry
+from prefill_router.evaluation.formatting import PER, worded
 from prefill_router.predictors import registry
 from prefill_router.reporting import pages
 from prefill_router.reporting.pages import (

@@ -16,8 +16,7 @@ from typing import Any
 import polars as pl
 
 from prefill_router import files
-from prefill_router.evaluation.bootstrap import plain
-from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.evaluation.bootstrap import Estimates, plain
 from prefill_router.studies.comparison.comparison import ComparedRouter, ComparisonResult
 
 STUDY = "comparison"

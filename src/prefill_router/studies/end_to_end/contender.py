@@ -246,7 +246,7 @@ class ChargedPlane:
     @classmethod
     def of(cls, contender: Contender) -> "ChargedPlane":
         """Sort a contender's trial."""
-        return cls(contender, Scorer.of(contender.trial))
+        return cls(contender, Scorer(contender.trial))
 
     def areas(self, weights: Weights) -> dict[str, PerResample]:
         """P-AUCCC in each resample, by reading and axis: `p_auccc`, `charged`, `translated`."""

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from prefill_router.evaluation.bootstrap import LEVEL, Estimate
-from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.evaluation.bootstrap import LEVEL, Estimate, Estimates
 from prefill_router.evaluation.formatting import NOTHING, UNKNOWN, dollars, worded
 from prefill_router.studies.end_to_end.latency import Latency
 

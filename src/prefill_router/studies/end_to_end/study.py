@@ -8,8 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.bootstrap import Estimate, PerResample, Weights, chunks, divide, ones
-from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.evaluation.bootstrap import (
+    Estimate,
+    Estimates,
+    PerResample,
+    Weights,
+    chunks,
+    divide,
+    ones,
+)
 from prefill_router.policy import check_lam
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.studies.end_to_end.contender import ChargedPlane, Contender, ContenderUse

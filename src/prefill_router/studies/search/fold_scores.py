@@ -212,7 +212,7 @@ class FoldScorer:
         if self.objective == "headroom":
             found = self._predictions(rows, correctness, recipe, fit, judged)
             trial = Trial.join(found, rows.judged)
-            headroom = float(Scorer.of(trial).score(once).headline["headroom_captured"][0])
+            headroom = float(Scorer(trial).score(once).headline["headroom_captured"][0])
         choice = PairRankings.of(correctness, correct).scores(once)["choice_auc"]
         return FoldScore(
             float(macro_mean(aucs)[0]),

@@ -1,0 +1,103 @@
+"""The metrics of the predicted probabilities alone; they count every label."""
+
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.evaluation.bootstrap import PerResample
+from prefill_router.evaluation.catalogue import metric, target_metric
+from prefill_router.evaluation.metrics import NO_PAIR, auc_by_target, brier_by_target, macro_mean
+from prefill_router.evaluation.reliability import calibration_error, chance_error
+from prefill_router.evaluation.scores import Scores
+
+PerTarget: TypeAlias = Float[NDArray[np.float64], "resample target"]
+_ONE_CLASS = "only one class of answers was measured, all correct or all wrong"
+_ONE_CLASS_EACH = "every target has only one class of answers, all correct or all wrong"
+
+
+@target_metric("AUC", "number", "higher", undefined=_ONE_CLASS)
+def _auc(scores: Scores) -> PerTarget:
+    """How well its probabilities rank the queries.
+
+    Reading: labels cut at 0.5; targets with one class left out of the mean
+    """
+    return auc_by_target(scores.scorer.ranking, scores.weights)
+
+
+@target_metric("Brier", "number", "lower")
+def _brier(scores: Scores) -> PerTarget:
+    """Mean squared error of its probabilities.
+
+    Reading: against the labels as they are, soft ones included
+    """
+    return brier_by_target(scores.trial, scores.weights)
+
+
+@metric("Mean AUC", "number", "higher", compares=False, undefined=_ONE_CLASS_EACH)
+def _auc_mean(scores: Scores) -> PerResample:
+    """How often a question that a target answers correctly is given a higher probability than one
+    it answers wrongly (ties count half), averaged over the targets; 0.5 is chance.
+    """
+    return macro_mean(scores.targets["auc"])
+
+
+@metric("Choice AUC", "number", "higher", compares=False, undefined=NO_PAIR)
+def _choice_auc(scores: Scores) -> PerResample:
+    """Of the questions that exactly one of two targets answers correctly, how often the
+    probabilities favour it more than on those that only the other one does, averaged over all pairs
+    of targets; 0.5 is chance. Mean AUC is mostly the difficulty of the question, which all targets
+    share; this is what chooses.
+
+    Reading: AUC of the difference of two targets' predicted log-odds, over the queries that exactly
+    one of them answers correctly; mean over the pairs where it is defined
+    """
+    return scores.choice["choice_auc"]
+
+
+@metric("Choice AUC, best six", "number", "higher", compares=False, undefined=NO_PAIR)
+def _choice_auc_best(scores: Scores) -> PerResample:
+    """The same over the pairs of the six most accurate targets, among which a choice matters."""
+    return scores.choice["choice_auc_best"]
+
+
+@metric("Mean Brier score", "number", "lower", compares=False)
+def _brier_mean(scores: Scores) -> PerResample:
+    """The mean squared difference between predicted probability and outcome, averaged over the
+    targets; always saying 0.5 gives 0.25.
+    """
+    return macro_mean(scores.targets["brier"])
+
+
+@metric("Calibration error (ECE)", "number", "lower", compares=False)
+def _ece_mean(scores: Scores) -> PerResample:
+    """How far the predicted probabilities are from how often a target is right, in 15 bins of
+    equal width, averaged over the targets. Part of it is chance, see the next number; the interval
+    is that of what endless queries would say.
+    """
+    return macro_mean(calibration_error(scores.sums)[:, :-1])
+
+
+@metric("ECE by chance", "number", "neither", compares=False)
+def _ece_by_chance(scores: Scores) -> PerResample:
+    """What the calibration error would be on average, on as many queries, if every probability
+    held.
+    """
+    return macro_mean(chance_error(scores.sums)[:, :-1])
+
+
+@metric("Brier score, reliability", "number", "lower", compares=False)
+def _brier_reliability(scores: Scores) -> PerResample:
+    """The part of the Brier score that comes from probabilities that don't hold; 0 for those that
+    do.
+    """
+    return macro_mean(scores.brier_parts["reliability"][:, :-1])
+
+
+@metric("Brier score, resolution", "number", "higher", compares=False)
+def _brier_resolution(scores: Scores) -> PerResample:
+    """How much the Brier score is lower for telling questions apart; 0 for a predictor that says
+    the same of all.
+    """
+    return macro_mean(scores.brier_parts["resolution"][:, :-1])

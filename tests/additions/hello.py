@@ -1,0 +1,9 @@
+"""`prefill-router hello`."""
+
+from prefill_router.cli.app import app, out
+
+
+@app.command()
+def hello() -> None:
+    """Greet whoever asks."""
+    out.print("Good morning.")
