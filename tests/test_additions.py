@@ -113,9 +113,8 @@ ADDITIONS = (
         "",
         {
             'Dialect = Literal[\n    "openai", ': '"whispered", ',
-            "SERVED: dict[Dialect, tuple[Endpoint, ...]] = {\n": '    "whispered": ("chat",),\n',
-            "_TABLE: dict[Dialect, _DialectTraits] = {\n": (
-                '    "whispered": _DialectTraits(always={"volume": 0}),\n'
+            "TRAITS: dict[Dialect, DialectTraits] = {\n": (
+                '    "whispered": DialectTraits(serves=("chat",), always={"volume": 0}),\n'
             ),
         },
         {"request": '"volume": 0', "serve": "all is well"},
@@ -150,7 +149,7 @@ ADDITIONS = (
     ),
 )
 BY_ROW = {one.row: one for one in ADDITIONS}
-SPREAD = {"an importer", "a provider's dialect", "a table of a report"}
+SPREAD = {"an importer", "a table of a report"}
 """What needs more than one file to be registered in."""
 
 
