@@ -43,9 +43,10 @@ from prefill_router.evaluation.metrics import (
     routing_by_target,
     selection,
 )
-from prefill_router.evaluation.operating_points import OperatingPoints, chosen_numbers
+from prefill_router.evaluation.operating_points import chosen_numbers
 from prefill_router.evaluation.reliability import calibration_error, chance_error, decomposition
 from prefill_router.evaluation.strong_weak import StrongWeak
+from prefill_router.policy import OperatingPoints
 
 Headline = Literal[
     "auc_mean",
