@@ -59,4 +59,4 @@ def test_the_server_never_loads(loaded: set[str], name: str) -> None:
 
 def test_what_the_server_loads_would_be_seen(loaded: set[str]) -> None:
     assert {"prefill_router.gateway.page.views", "fastapi", "numpy"} <= loaded
-    assert "prefill_router.gateway.receipts.sqlite" in loaded
+    assert "prefill_router.gateway.receipts.store" in loaded
