@@ -340,7 +340,7 @@ def test_a_gauge_is_added_by_registering_it(monkeypatch: pytest.MonkeyPatch) -> 
         ("kind",),
     )
     monkeypatch.setitem(GAUGES, kinds.name, kinds)
-    hidden = Gauge("hidden", "Nothing is told of it.", lambda read: None)
+    hidden = Gauge("hidden", "Nothing is told of it.", lambda read: read.lam())
     monkeypatch.setitem(GAUGES, hidden.name, hidden)
     found = samples(Metrics(["small"], readings=GaugeReadings(gateway="abc")))
     assert value(found, "open_files", kind="log") == 3
