@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, final
 from prefill_router import __version__
 from prefill_router.errors import StoreError
 from prefill_router.gateway.page import views
+from prefill_router.gateway.page.decision_shapes import DecisionDetail, Decisions
 from prefill_router.gateway.page.shapes import (
     BudgetView,
     CurveView,
-    DecisionDetail,
-    Decisions,
     DriftView,
     FeatureDrift,
     LamSet,

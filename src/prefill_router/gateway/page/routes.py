@@ -1,6 +1,6 @@
 """The page's routes: its files, read once and served from memory, and the JSON that they read.
 
-The JSON is described in `shapes`; where its numbers come from is a `PageSource`.
+The JSON is described in `shapes` and `decision_shapes`; its numbers come from a `PageSource`.
 """
 
 import hashlib
@@ -16,10 +16,9 @@ from starlette.routing import Route
 
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.page.decision_shapes import DecisionDetail, Decisions
 from prefill_router.gateway.page.shapes import (
     CurveView,
-    DecisionDetail,
-    Decisions,
     DriftView,
     LamSet,
     Overview,

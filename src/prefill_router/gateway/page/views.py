@@ -7,24 +7,26 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from prefill_router.client import Usage
-from prefill_router.gateway.page.shapes import (
+from prefill_router.gateway.page.decision_shapes import (
     AttemptView,
-    CurvePoint,
-    CurveView,
     DecisionDetail,
     DecisionRow,
+    Stretch,
+    SwitchPoint,
+    TargetView,
+    Timings,
+    Tokens,
+)
+from prefill_router.gateway.page.shapes import (
+    CurvePoint,
+    CurveView,
     KeySpend,
     Move,
     Single,
     SingleTargetView,
     SpendWindow,
-    Stretch,
-    SwitchPoint,
     TargetHealth,
     TargetSpend,
-    TargetView,
-    Timings,
-    Tokens,
     WhatIf,
 )
 from prefill_router.gateway.proxy import Breakers

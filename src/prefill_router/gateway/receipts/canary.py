@@ -119,7 +119,7 @@ def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
 
 
 class _One(NamedTuple):
-    """What is compared of one request, as far as known; the rest of its receipt isn't held on to."""
+    """What is compared of one request, as far as known; no more of it is held on to."""
 
     conversation: str
     reason: str
