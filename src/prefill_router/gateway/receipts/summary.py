@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from prefill_router.gateway.receipts.reader import pages
+from prefill_router.gateway.receipts.reader import Conditions, pages
 from prefill_router.gateway.receipts.rows import named_values
 from prefill_router.gateway.receipts.store import RECEIPTS, Store, open_store
 
@@ -186,7 +186,7 @@ def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
 
 def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
     columns = ("at", "id", "answered_by", "cost", "correctness", "estimated_costs")
-    given: list[tuple[str, list[Any]]] = [
+    given: Conditions = [
         ("at >= ?", [since]),
         ("answered_by IS NOT NULL", []),
         ("estimated_costs <> '{}'", []),
