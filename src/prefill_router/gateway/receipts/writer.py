@@ -196,11 +196,11 @@ class ReceiptWriter:
 
     def _write(self, batch: Sequence[_QueuedRow]) -> None:
         """Write a batch, however long the database is down."""
-        rows = [_row(item.kept, self.redaction) for item in batch]
+        rows = [(item.kept, _row(item.kept, self.redaction)) for item in batch]
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             try:
-                written = self._insert(batch, rows)
+                written = self._insert(rows)
             except StoreError as error:
                 self._failed(error)
                 self._tell(away=self._down, batch=batch)  # the second time: it is no hiccup
@@ -229,28 +229,18 @@ class ReceiptWriter:
         elif before and not away:
             _log.info("receipts are kept again")
 
-    def _insert(self, batch: Sequence[_QueuedRow], rows: Sequence[Row | None]) -> list[bool]:
+    def _insert(self, rows: Sequence[tuple[Kept, Row | None]]) -> list[bool]:
         """Write all at once, or, if the database refuses one of them, one by one."""
-        pairs = [(item.kept, row) for item, row in zip(batch, rows, strict=True)]
-        good = [(kept, row) for kept, row in pairs if row is not None]
+        good = [(kept, row) for kept, row in rows if row is not None]
         try:
-            self._insert_all(good)
+            if good:
+                self._store.insert(
+                    [row for kept, row in good if isinstance(kept, Receipt)],
+                    [row for kept, row in good if isinstance(kept, Feedback)],
+                )
         except RowError:
-            return [row is not None and self._takes(kept, row) for kept, row in pairs]
-        return [row is not None for row in rows]
-
-    def _takes(self, kept: Kept, row: Row) -> bool:
-        try:
-            self._insert_all([(kept, row)])
-        except RowError:
-            return False
-        return True
-
-    def _insert_all(self, rows: Sequence[tuple[Kept, Row]]) -> None:
-        self._store.insert(
-            [row for kept, row in rows if isinstance(kept, Receipt)],
-            [row for kept, row in rows if isinstance(kept, Feedback)],
-        )
+            return [len(rows) > 1 and self._insert([one])[0] for one in rows]
+        return [row is not None for _, row in rows]
 
 
 def _row(kept: Kept, redaction: Redaction) -> Row | None:
