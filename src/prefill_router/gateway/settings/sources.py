@@ -93,12 +93,12 @@ def _variable(name: str, text: str, model: type[BaseModel]) -> Variable:
     path = tuple(name[len(PREFIX) :].lower().split(_JOINT))
     parent = model_at(path[:-1], model)
     kind = _kind(parent, path[-1])
-    if not _holds_several(kind):
+    if get_origin(kind) not in (tuple, dict) and next(_models(kind), None) is None:
         return Variable(name, path, text)
     try:
         return Variable(name, path, json.loads(text))
     except (ValueError, RecursionError):
-        shape = "{...}" if _models(kind) and get_origin(kind) is None else "[...] or {...}"
+        shape = "{...}" if get_origin(kind) is None else "[...] or {...}"
         return Variable(name, path, wrong=f"isn't JSON; it holds several values: {shape}")
 
 
@@ -112,10 +112,6 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
     for each in (kind, *get_args(kind)):
         if isinstance(each, type) and issubclass(each, BaseModel):
             yield each
-
-
-def _holds_several(kind: Any) -> bool:
-    return get_origin(kind) in (tuple, dict) or any(True for _ in _models(kind))
 
 
 class GatewaySettings(SettingsSection):
