@@ -9,7 +9,14 @@ import pytest
 from trials import random_system, system
 
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import LambdaSweep, OperatingPoints, Trial, evaluate, judge
+from prefill_router.evaluation import (
+    LambdaSweep,
+    OperatingPoints,
+    Trial,
+    choose_operating_points,
+    evaluate,
+    judge,
+)
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
 from prefill_router.targets import Pool, Target
@@ -170,7 +177,7 @@ def test_where_most_queries_cannot_be_compared_nothing_is_claimed() -> None:
 
 def test_operating_points_are_the_best_of_the_rows_they_are_chosen_on() -> None:
     trial, _ = planted(signal=2.0)
-    found = OperatingPoints.choose(trial)
+    found = choose_operating_points(trial)
     assert found is not None
     points = LambdaSweep.of(trial).points(ones(len(trial)))
     singles = trial.correct.mean(axis=0), trial.observed_cost.mean(axis=0)
@@ -193,7 +200,7 @@ def test_operating_points_are_the_best_of_the_rows_they_are_chosen_on() -> None:
 def test_a_router_that_never_keeps_the_accuracy_saves_nothing() -> None:
     predictions, data = random_system(queries=100)
     wrong = replace(predictions, correctness=1 - data.correct)
-    found = OperatingPoints.choose(Trial.join(wrong, data))
+    found = choose_operating_points(Trial.join(wrong, data))
     assert found is not None
     assert found.thrifty is None
     judged = evaluate(wrong, data, resamples=5, chosen=found).headline
@@ -229,7 +236,7 @@ def test_a_gain_where_little_is_right_does_not_stand_for_the_router() -> None:
     cost = np.tile([1.0, 1.1, 9.0], (800, 1))
     seen = np.hstack([0.7 * ~hard, 0.7 * hard, np.full((800, 1), 0.9)])
     trial = Trial.join(*system(seen, cost / 9, correct, cost))
-    found = OperatingPoints.choose(trial)
+    found = choose_operating_points(trial)
     assert found is not None
     assert found.best == trial.targets[2]
     at = trial.path.at(found.worth)

@@ -9,11 +9,9 @@ import numpy as np
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import StoreError
+from prefill_router.gateway.page.decision_shapes import DecisionDetail, DecisionRow, Decisions
 from prefill_router.gateway.page.shapes import (
     CurveView,
-    DecisionDetail,
-    DecisionRow,
-    Decisions,
     DriftView,
     LamSet,
     Overview,

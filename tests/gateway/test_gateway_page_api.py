@@ -4,17 +4,23 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any, get_args, get_type_hints, is_typeddict
 
 import httpx2
 import pytest
 from page_source import FakeSource
+from receipts_made import TARGETS, made_receipt, write
 from starlette.applications import Starlette
 
 from prefill_router.gateway import records, types as words
 from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.page import PageSource, page_routes, shapes
+from prefill_router.gateway.page import PageSource, decision_shapes, page_routes, shapes, views
 from prefill_router.gateway.page.routes import HEADERS, read_page_files
+from prefill_router.gateway.proxy import Breakers
+from prefill_router.gateway.receipts import summary
+from prefill_router.gateway.runtime.activity import MinuteCounts
+from prefill_router.targets import Pool, Target
 
 
 def ask(source: PageSource, path: str, *, method: str = "GET", **more: Any) -> httpx2.Response:
@@ -109,8 +115,8 @@ def test_the_check_of_shapes_finds_what_is_wrong() -> None:
     [
         ("overview", shapes.Overview),
         ("timeline", shapes.Timeline),
-        ("decisions", shapes.Decisions),
-        ("decisions?outcome=cut&id=00", shapes.Decisions),
+        ("decisions", decision_shapes.Decisions),
+        ("decisions?outcome=cut&id=00", decision_shapes.Decisions),
         ("spend", shapes.Spend),
         ("curve", shapes.CurveView),
         ("whatif?lam=0.9", shapes.WhatIf),
@@ -139,7 +145,7 @@ def test_decisions_go_on_from_a_cursor() -> None:
 def test_one_decision(source: FakeSource) -> None:
     known = source.kept[-1].detail
     reply = ask(source, f"/page/api/decisions/{known['decision']['id']}")
-    conform(reply.json(), shapes.DecisionDetail, "detail")
+    conform(reply.json(), decision_shapes.DecisionDetail, "detail")
     assert reply.json() == json.loads(json.dumps(known))
     missing = ask(source, "/page/api/decisions/pr_0")
     assert missing.status_code == 404
@@ -273,3 +279,28 @@ def test_every_word_of_the_gateway_is_known_to_the_page() -> None:
         "STATES": set(get_args(shapes.State)),
         "BREAKERS": set(get_args(shapes.Breaker)),
     }
+
+
+def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
+    file = tmp_path / "receipts.sqlite"
+    unpriced = made_receipt(3, cost=None, choice={"estimated_cost": {}}, outcome={"usage": None})
+    receipts = [made_receipt(1), made_receipt(2, prompt="hidden", key="ann"), unpriced]
+    write(file, receipts)
+    for receipt in receipts:
+        found = views.detail(receipt)
+        conform(found, decision_shapes.DecisionDetail, "detail")
+        assert "hidden" not in json.dumps(found)
+    conform(views.spend(summary(str(file), 0.0), 0.0), shapes.SpendWindow, "spend")
+    pool = Pool(tuple(Target(name=name, base_url="http://127.0.0.1:9/v1") for name in TARGETS))
+    breakers = Breakers(failures=5, seconds=10)
+    conform(views.health(pool, "small", breakers, receipts), shapes.TargetHealth, "health")
+    conform(views.pick(shapes.MinuteView, MinuteCounts(7), at=420.0), shapes.MinuteView, "minute")
+
+
+def test_a_view_has_the_fields_of_its_shape_alone() -> None:
+    assert views.pick(decision_shapes.SwitchPoint, made_receipt(1).choice, target="a", key="b") == {
+        "lam": 0.9,
+        "target": "a",
+    }
+    with pytest.raises(AttributeError, match="before"):
+        views.pick(shapes.LamSet, made_receipt(1).choice)

@@ -7,7 +7,12 @@ import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.runtime.configuration import GatewayPaths
-from prefill_router.gateway.settings import GatewaySettings, read_settings
+from prefill_router.gateway.settings import (
+    SECTIONS,
+    GatewaySettings,
+    SettingsSection,
+    read_settings,
+)
 
 
 @pytest.fixture
@@ -97,3 +102,23 @@ def test_a_name_within_a_part_that_isnt_known_is_told_with_those_that_are(
     file.write_text(text)
     with pytest.raises(ConfigError, match=told):
         read_settings(file)
+
+
+def test_a_section_is_added_by_registering_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ColourSettings(SettingsSection):
+        name: str = "red"
+        depth: int = 8
+
+    with pytest.raises(ConfigError, match="no section of the kind ColourSettings"):
+        read_settings(environment={}).section(ColourSettings)
+    monkeypatch.setitem(SECTIONS, "colour", ColourSettings)
+    path = tmp_path / "gateway.yaml"
+    path.write_text("colour: {name: green}\nrouting: {lam: 0.7}\n")
+    found = read_settings(path, environment={"PREFILL_ROUTER_COLOUR__DEPTH": "16"})
+    assert found.section(ColourSettings) == ColourSettings(name="green", depth=16)
+    assert found.routing.lam == 0.7
+    path.write_text("colour: {nam: green}\n")
+    with pytest.raises(ConfigError, match="no such setting; there are name, depth; did you mean"):
+        read_settings(path, environment={})

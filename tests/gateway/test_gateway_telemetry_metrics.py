@@ -14,10 +14,12 @@ from telemetry_receipts import RECEIPT, attempt, receipt
 
 from prefill_router.client import Usage
 from prefill_router.gateway.telemetry import (
+    GAUGES,
     BudgetLeft,
     Drift,
     DriftWatch,
     EventLoopLag,
+    Gauge,
     GaugeReadings,
     Health,
     HealthFinding,
@@ -328,3 +330,19 @@ def test_the_pulse_beats_by_itself() -> None:
         return found
 
     assert asyncio.run(run()) == HealthFinding("ok")
+
+
+def test_a_gauge_is_added_by_registering_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = Gauge(
+        "open_files",
+        "Files that are open.",
+        lambda read: {"log": len(read.gateway), "socket": 2.0},
+        ("kind",),
+    )
+    monkeypatch.setitem(GAUGES, kinds.name, kinds)
+    hidden = Gauge("hidden", "Nothing is told of it.", lambda read: read.lam())
+    monkeypatch.setitem(GAUGES, hidden.name, hidden)
+    found = samples(Metrics(["small"], readings=GaugeReadings(gateway="abc")))
+    assert value(found, "open_files", kind="log") == 3
+    assert value(found, "open_files", kind="socket") == 2
+    assert "hidden" not in {name for name, _ in found}

@@ -14,7 +14,12 @@ from receipts_made import START, made_receipt, write
 
 from commands import refused, succeeded
 from prefill_router.gateway.page import views
-from prefill_router.gateway.page.shapes import CurveView, Spend, SpendWindow, WhatIf
+from prefill_router.gateway.page.shapes import (
+    CurveView,
+    Spend,
+    SpendWindow,
+    WhatIf,
+)
 from prefill_router.gateway.receipts import Receipt, Recorded, explain, summary
 
 

@@ -13,15 +13,11 @@ from prefill_router.evaluation.curve_tables import Curve, Step
 from prefill_router.evaluation.evaluation import Comparison, Evaluation, evaluate
 from prefill_router.evaluation.fixed_mix import MixPoint
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.operating_points import OperatingPoints
+from prefill_router.evaluation.operating_points import choose_operating_points
 from prefill_router.evaluation.paired_comparison import Paired, compare, paired
-from prefill_router.evaluation.predictions import (
-    Predictions,
-    QualityCheck,
-    RecordedCheck,
-    SimulatedCheck,
-)
+from prefill_router.evaluation.quality_checks import QualityCheck, RecordedCheck, SimulatedCheck
 from prefill_router.evaluation.verdict import Verdict, judge
+from prefill_router.policy import OperatingPoints, Predictions
 
 __all__ = [
     "Anchors",
@@ -41,6 +37,7 @@ __all__ = [
     "Step",
     "Trial",
     "Verdict",
+    "choose_operating_points",
     "compare",
     "evaluate",
     "frontier",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import Weights, divide
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.predictions import PerCell
+from prefill_router.evaluation.quality_checks import PerCell
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

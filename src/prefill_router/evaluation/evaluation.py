@@ -33,12 +33,11 @@ from prefill_router.evaluation.curve_tables import Curve, Step, curve_of, max_la
 from prefill_router.evaluation.fixed_mix import MixPoint, mix_of
 from prefill_router.evaluation.judged_predictions import Coverage, Trial
 from prefill_router.evaluation.metrics import REGIMES
-from prefill_router.evaluation.operating_points import OperatingPoints
-from prefill_router.evaluation.predictions import Predictions, QualityCheck
+from prefill_router.evaluation.quality_checks import QualityCheck
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.evaluation.verdict import Verdict, judge
-from prefill_router.policy import Policy
+from prefill_router.policy import OperatingPoints, Policy, Predictions
 from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
 

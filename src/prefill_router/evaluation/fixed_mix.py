@@ -26,7 +26,7 @@ from prefill_router.evaluation.accuracy_cost_plane import envelope_targets
 from prefill_router.evaluation.bootstrap import PerResample, Weights, known_mean, ones, plain
 from prefill_router.evaluation.curve import Points
 from prefill_router.evaluation.judged_predictions import PerQuery, domains_of
-from prefill_router.evaluation.predictions import PerCell
+from prefill_router.evaluation.quality_checks import PerCell
 
 
 @final

@@ -23,8 +23,8 @@ from prefill_router.data import RoutingDataset, binary
 from prefill_router.data.summary import LEAST_SHARE, well_measured
 from prefill_router.errors import DataError
 from prefill_router.evaluation.bootstrap import plain
-from prefill_router.evaluation.predictions import PerCell, Predictions, QualityCheck
-from prefill_router.policy import Lambda, LambdaPath, Policy
+from prefill_router.evaluation.quality_checks import PerCell, QualityCheck
+from prefill_router.policy import Lambda, LambdaPath, Policy, Predictions
 from prefill_router.short_repr import short_repr
 
 PerQuery = Float[NDArray[np.float64], " query"]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from prefill_router.data import Regime, binary, regimes
 from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, known_mean, mean_over
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.predictions import PerCell
+from prefill_router.evaluation.quality_checks import PerCell
 
 
 @final

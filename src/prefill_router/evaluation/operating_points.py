@@ -5,9 +5,6 @@ values are picked on predictions for train rows by fits that did not see them, a
 the test part.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, final
-
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
@@ -20,62 +17,36 @@ from prefill_router.evaluation.bootstrap import (
 )
 from prefill_router.evaluation.curve import LambdaSweep
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.short_repr import short_repr
+from prefill_router.policy import OperatingPoints
 
 PerPoint = Float[NDArray[np.float64], " point"]
 
 
-@short_repr
-@final
-@dataclass(frozen=True)
-class OperatingPoints:
-    """The settings that were best on train rows, out of fold.
+def choose_operating_points(trial: Trial) -> OperatingPoints | None:
+    """The settings that are best on train rows.
 
-    Attributes:
-        accurate: The lam of the highest accuracy, the cheapest of several.
-        thrifty: The lam of the lowest cost at no less accuracy than the best single target; None
-            where no setting is both as accurate and cheaper, or no cost is known.
-        worth: The lam at which the most is gained over the best fixed mix at equal cost, among
-            those that are as accurate as the best single target; among all where none is. So a gain
-            where little is right, which nobody would choose, doesn't stand for the router.
-        best: The best single target.
+    Args:
+        trial: Predictions for train rows by fits that did not see these rows.
+
+    Returns:
+        None where no row has the outcomes of all targets.
     """
-
-    accurate: float
-    thrifty: float | None
-    worth: float
-    best: str
-
-    @classmethod
-    def choose(cls, trial: Trial) -> "OperatingPoints | None":
-        """Choose them on train rows.
-
-        Args:
-            trial: Predictions for train rows by fits that did not see these rows.
-
-        Returns:
-            None where no row has the outcomes of all targets.
-        """
-        if not trial.compared.any():
-            return None
-        sweep, same = LambdaSweep.of(trial), ones(len(trial)) * trial.compared
-        points = sweep.points(ones(len(trial)))
-        accuracy, cost = points.accuracy[0], points.cost[0]
-        label, price = known_mean(same, trial.single_label), known_mean(same, trial.single_cost)
-        best = int(np.nan_to_num(label[0], nan=-1.0).argmax())
-        lam = (sweep.lam + np.append(sweep.lam[1:], 1.0)) / 2
-        lam[-1] = 1.0
-        gain, good = accuracy - _mix(price, label, cost), accuracy >= label[0, best] - SAME
-        return cls(
-            _lam(lam, accuracy, cost),
-            _thrifty(lam, accuracy, cost, float(label[0, best]), float(price[0, best])),
-            _lam(lam, np.where(good, gain, -np.inf) if good.any() else gain, cost),
-            trial.targets[best],
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+    if not trial.compared.any():
+        return None
+    sweep, same = LambdaSweep.of(trial), ones(len(trial)) * trial.compared
+    points = sweep.points(ones(len(trial)))
+    accuracy, cost = points.accuracy[0], points.cost[0]
+    label, price = known_mean(same, trial.single_label), known_mean(same, trial.single_cost)
+    best = int(np.nan_to_num(label[0], nan=-1.0).argmax())
+    lam = (sweep.lam + np.append(sweep.lam[1:], 1.0)) / 2
+    lam[-1] = 1.0
+    gain, good = accuracy - _mix(price, label, cost), accuracy >= label[0, best] - SAME
+    return OperatingPoints(
+        _lam(lam, accuracy, cost),
+        _thrifty(lam, accuracy, cost, float(label[0, best]), float(price[0, best])),
+        _lam(lam, np.where(good, gain, -np.inf) if good.any() else gain, cost),
+        trial.targets[best],
+    )
 
 
 def _lam(lam: PerPoint, height: PerPoint, cost: PerPoint) -> float:

@@ -22,11 +22,10 @@ from prefill_router.evaluation.bootstrap import (
 )
 from prefill_router.evaluation.evaluation import Comparison
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.operating_points import OperatingPoints
-from prefill_router.evaluation.predictions import Predictions, QualityCheck
+from prefill_router.evaluation.quality_checks import QualityCheck
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
-from prefill_router.policy import Lambda, Policy
+from prefill_router.policy import Lambda, OperatingPoints, Policy, Predictions
 from prefill_router.progress import Progress
 from prefill_router.short_repr import short_repr
 

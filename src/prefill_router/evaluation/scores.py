@@ -22,9 +22,9 @@ from prefill_router.evaluation.bootstrap import SAME, PerResample, Weights, know
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET, MetricTable
 from prefill_router.evaluation.curve import ComparedSystems, CurveReading, LambdaSweep, Points
 from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.operating_points import OperatingPoints
 from prefill_router.evaluation.reliability import decomposition
 from prefill_router.evaluation.strong_weak import CPT, StrongWeak
+from prefill_router.policy import OperatingPoints
 
 
 @final

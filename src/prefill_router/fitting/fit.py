@@ -22,7 +22,13 @@ from prefill_router.cost import CostEstimator, OutputFit, fit_output
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.data.splits import FRACTIONS
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, Trial, evaluate
+from prefill_router.evaluation import (
+    Evaluation,
+    Predictions,
+    Trial,
+    choose_operating_points,
+    evaluate,
+)
 from prefill_router.evaluation.judged_predictions import domains_of
 from prefill_router.features import FeatureExtractor, PromptStates
 from prefill_router.features.feature_set import FeatureSet
@@ -35,7 +41,7 @@ from prefill_router.fitting.out_of_fold import (
     out_of_fold,
 )
 from prefill_router.fitting.recipe import FitConfig, Recipe
-from prefill_router.policy import FrugalCascade, Lambda
+from prefill_router.policy import FrugalCascade, Lambda, OperatingPoints
 from prefill_router.predictors import Examples, PredictorFit
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources, Interval, Router, RouterRecord, TrainedOn
@@ -265,7 +271,7 @@ def _operating_points(
         estimated_cost=cost[kept],
         scale=router.costs.scale,
     )
-    return OperatingPoints.choose(Trial.join(predictions, train, policy=router.policy))
+    return choose_operating_points(Trial.join(predictions, train, policy=router.policy))
 
 
 def _check_routable(dataset: RoutingDataset) -> None:

@@ -17,6 +17,7 @@ from prefill_router.policy.cascade import Cascade, CascadeAttempt, CascadeRun
 from prefill_router.policy.frugal import FrugalCascade, FrugalFit
 from prefill_router.policy.path import LambdaPath, check_lam, choose, lambda_path, rank, score
 from prefill_router.policy.policies import Argmax, Lambda, Threshold, Tiered, Tolerance, WinScore
+from prefill_router.policy.predictions import OperatingPoints, Predictions
 from prefill_router.policy.registry import KINDS, from_dict
 from prefill_router.policy.scorer import AnswerScorer
 
@@ -31,7 +32,9 @@ __all__ = [
     "FrugalFit",
     "Lambda",
     "LambdaPath",
+    "OperatingPoints",
     "Policy",
+    "Predictions",
     "Threshold",
     "Tiered",
     "Tolerance",

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prefill_router.evaluation import OperatingPoints
+from prefill_router.policy import OperatingPoints
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation.bootstrap import Band, Estimate, chunks, ones
-from prefill_router.evaluation.predictions import Predictions
+from prefill_router.policy import Predictions
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.studies.ratio_order import BAND, RATIOS, RatioOrder, RatioReading, known_only
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.bootstrap import PerResample, Weights, divide
-from prefill_router.evaluation.predictions import Predictions
+from prefill_router.policy import Predictions
 
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 """The shares that tables show."""

@@ -4,8 +4,10 @@ Followed are https://docs.litellm.ai/docs/proxy/configs and .../proxy/config_set
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, final
 
@@ -20,9 +22,9 @@ from prefill_router.gateway.litellm.deployments import (
 from prefill_router.targets import Pool, Provider, Target
 from prefill_router.yaml_files import read_yaml
 
-_NOTHING_ALIKE = "has no counterpart"
+_NO_COUNTERPART = "has no counterpart"
 _ROUTES = "the router chooses, and its order says who is next"
-_WHY_GENERAL = {
+_WHY = {
     "routing_strategy": _ROUTES,
     "routing_strategy_args": _ROUTES,
     "fallbacks": _ROUTES,
@@ -38,7 +40,13 @@ _WHY_GENERAL = {
     "cache": "answers aren't kept",
     "environment_variables": "set them where the gateway runs",
     "include": "other files aren't read; import each",
+    "litellm_params.weight": "the router chooses",
+    "litellm_params.order": "the router chooses",
+    "litellm_params.num_retries": "num_retries of router_settings holds for all",
+    "litellm_params.max_retries": "num_retries of router_settings holds for all",
 }
+_WHOLE = ("num_retries", "max_fallbacks", "allowed_fails")
+_TIMES = ("cooldown_time", "timeout", "stream_timeout")
 _PARTS = ("router_settings", "litellm_settings", "general_settings")
 _MOST_RETRIES, _MOST_TARGETS, _MOST_SECONDS, _MOST_COUNT = 10, 100, 86_400.0, 10_000_000
 
@@ -50,14 +58,12 @@ class GeneralSettings:
 
     Attributes:
         settings: The gateway's, by part.
-        answer: Seconds for a whole answer, where a deployment doesn't say; None where nothing is.
-        first_token: Seconds until the first piece of a stream; None likewise.
+        times: The time limits of deployments that say nothing of them.
         left_out: Places in the file without a counterpart, and why.
     """
 
     settings: Mapping[str, Mapping[str, Any]]
-    answer: float | None = None
-    first_token: float | None = None
+    times: TimeLimits = field(default_factory=TimeLimits)
     left_out: tuple[tuple[str, str], ...] = ()
 
 
@@ -69,81 +75,68 @@ def read_general(value: Mapping[str, Any], environment: Mapping[str, str]) -> Ge
     """
     parts = [ConfigFields(value.get(part), part, environment) for part in _PARTS]
     router, module, server = parts
+    known: dict[str, Any] = {}
     wrong: list[str] = []
-
-    def either(name: str, *, whole: bool, older: str | None = None) -> Any:
-        found = None
-        for fields, field in ((router, name), (module, older or name)):
-            try:
-                own = fields.whole(field, least=0) if whole else fields.number(field)
-            except ConfigError as error:
-                wrong.append(str(error))
-            else:
-                found = own if found is None else found
-        return found
-
-    failures = _failures(
-        retries=either("num_retries", whole=True),
-        fallbacks=either("max_fallbacks", whole=True),
-        fails=either("allowed_fails", whole=True),
-        cooldown=either("cooldown_time", whole=False),
-    )
-    answer = either("timeout", whole=False, older="request_timeout")
-    first_token = either("stream_timeout", whole=False)
-    try:
-        most = server.whole("global_max_parallel_requests")
-    except ConfigError as error:
-        wrong.append(str(error))
-        most = None
+    places = {
+        name: [(router, name), (module, "request_timeout" if name == "timeout" else name)]
+        for name in (*_WHOLE, *_TIMES)
+    }
+    reads: list[tuple[str, Callable[[], float | None]]] = [
+        *((name, partial(at.whole, own, least=0)) for name in _WHOLE for at, own in places[name]),
+        *((name, partial(at.number, own)) for name in _TIMES for at, own in places[name]),
+        ("requests", partial(server.whole, "global_max_parallel_requests")),
+    ]
+    for name, read in reads:
+        try:
+            found = read()
+        except ConfigError as error:
+            wrong.append(str(error))
+        else:
+            if found is not None:
+                known.setdefault(name, found)
     if wrong:
         raise ConfigError("; ".join(wrong))
-    limits = {} if most is None else {"requests": min(most, _MOST_COUNT)}
-    found = {"failures": failures, "limits": limits}
     return GeneralSettings(
-        settings={part: values for part, values in found.items() if values},
-        answer=answer,
-        first_token=first_token,
-        left_out=(*_unread(parts), *_others(value)),
+        settings=_settings(known),
+        times=TimeLimits(answer=known.get("timeout"), first_token=known.get("stream_timeout")),
+        left_out=(
+            *(
+                (f"{part}.{name}", _WHY.get(name, _NO_COUNTERPART))
+                for part, fields in zip(_PARTS, parts, strict=True)
+                for name in fields.unread
+            ),
+            *(
+                (str(name), _WHY.get(str(name), _NO_COUNTERPART))
+                for name in value
+                if name not in ("model_list", *_PARTS)
+            ),
+        ),
     )
 
 
-def _failures(
-    *, retries: int | None, fallbacks: int | None, fails: int | None, cooldown: float | None
-) -> dict[str, Any]:
-    """LiteLLM counts what is allowed, the gateway what is too much; each in its own range."""
-    found = {
-        "retries": None if retries is None else min(retries, _MOST_RETRIES),
-        "targets": None if fallbacks is None else min(fallbacks + 1, _MOST_TARGETS),
-        "breaker_failures": None if fails is None else min(fails + 1, _MOST_COUNT),
-        "breaker_seconds": None if cooldown is None else min(cooldown, _MOST_SECONDS),
+def _settings(known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The gateway's settings, each in its range.
+
+    LiteLLM counts what is allowed, the gateway what is too much: that is one more.
+    """
+    parts: dict[str, dict[str, tuple[str, int, float]]] = {
+        "failures": {
+            "retries": ("num_retries", 0, _MOST_RETRIES),
+            "targets": ("max_fallbacks", 1, _MOST_TARGETS),
+            "breaker_failures": ("allowed_fails", 1, _MOST_COUNT),
+            "breaker_seconds": ("cooldown_time", 0, _MOST_SECONDS),
+        },
+        "limits": {"requests": ("requests", 0, _MOST_COUNT)},
     }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _unread(parts: list[ConfigFields]) -> list[tuple[str, str]]:
-    return [
-        (f"{name}.{field}", _WHY_GENERAL.get(field, _NOTHING_ALIKE))
-        for name, part in zip(_PARTS, parts, strict=True)
-        for field in part.unread
-    ]
-
-
-def _others(value: Mapping[str, Any]) -> list[tuple[str, str]]:
-    known = ("model_list", *_PARTS)
-    return [
-        (str(name), _WHY_GENERAL.get(str(name), _NOTHING_ALIKE))
-        for name in value
-        if name not in known
-    ]
-
-
-_NO_COUNTERPART = "has no counterpart"
-_WHY = {
-    "litellm_params.weight": "the router chooses",
-    "litellm_params.order": "the router chooses",
-    "litellm_params.num_retries": "num_retries of router_settings holds for all",
-    "litellm_params.max_retries": "num_retries of router_settings holds for all",
-}
+    found = {
+        part: {
+            own: min(known[theirs] + more, most)
+            for own, (theirs, more, most) in settings.items()
+            if theirs in known
+        }
+        for part, settings in parts.items()
+    }
+    return {part: settings for part, settings in found.items() if settings}
 
 
 @final
@@ -229,7 +222,7 @@ class _ModelGroups:
     def __init__(
         self, general: GeneralSettings, environment: Mapping[str, str], wrong: list[str]
     ) -> None:
-        self._times = TimeLimits(answer=general.answer, first_token=general.first_token)
+        self._times = general.times
         self._environment = environment
         self._taken: dict[str, Deployment] = {}
         self._failed: dict[str, list[str]] = {}
@@ -252,7 +245,13 @@ class _ModelGroups:
             self._leave(name, "model_list", "answers no call that is routed")
             return
         try:
-            self._check_key(name, row)
+            # A key in the file is refused even where its deployment isn't taken.
+            ConfigFields(row.get("litellm_params"), f"model {name!r}", {}).key_variable("api_key")
+        except ConfigError as error:
+            self._wrong.append(str(error))
+            self._failed.setdefault(name, []).append(str(error))
+            return
+        try:
             read = read_deployment(name, row, times=self._times, environment=self._environment)
         except ConfigError as error:
             self._failed.setdefault(name, []).append(str(error))
@@ -264,14 +263,6 @@ class _ModelGroups:
         self.notes[name] = read.notes
         for what in read.unread:
             self._leave(name, what, _WHY.get(what, _NO_COUNTERPART))
-
-    def _check_key(self, name: str, row: dict[str, Any]) -> None:
-        """A key in the file is refused even where its deployment isn't taken."""
-        try:
-            ConfigFields(row.get("litellm_params"), f"model {name!r}", {}).key_variable("api_key")
-        except ConfigError as error:
-            self._wrong.append(str(error))
-            raise
 
     def _leave(self, name: str, what: str, why: str) -> None:
         names = self._left.setdefault((what, why), [])
@@ -317,17 +308,11 @@ def _pool(deployments: list[Deployment]) -> Pool:
     for deployment in deployments:
         name = shared.get(deployment.provider) if deployment.shared else None
         if name is None:
-            name = _free(deployment.provider.name, providers)
+            own = deployment.provider.name
+            names = chain([own], (f"{own}-{number}" for number in count(2)))
+            name = next(one for one in names if one not in providers)
             providers[name] = replace(deployment.provider, name=name)
             if deployment.shared:
                 shared[deployment.provider] = name
         targets.append(replace(deployment.target, provider=name))
     return Pool(tuple(targets), None, tuple(providers.values()))
-
-
-def _free(name: str, taken: Mapping[str, object]) -> str:
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name}-{number}"
-    return free

@@ -176,15 +176,11 @@ class GatewayClient:
             NoDecisionError: The gateway can't be reached, or gives no decision.
             SpentError: It refuses.
         """
-        if self._client is None:
-            self._client = httpx2.Client(**self._options)
+        self._client = self._client or httpx2.Client(**self._options)
         try:
-            reply = self._client.post(
-                self._url, content=asked.body, headers=self._sent(asked.session)
-            )
+            return _order(self._client.post(self._url, **self._sent(asked)))
         except httpx2.HTTPError as error:
             raise NoDecisionError(_unreached(error)) from None
-        return _order(reply)
 
     async def order_async(self, asked: LiteLLMRequest) -> tuple[str, ...]:
         """The same, awaited.
@@ -198,12 +194,9 @@ class GatewayClient:
         if client is None:  # connections belong to the loop that they were opened in
             client = self._clients[loop] = httpx2.AsyncClient(**self._options)
         try:
-            reply = await client.post(
-                self._url, content=asked.body, headers=self._sent(asked.session)
-            )
+            return _order(await client.post(self._url, **self._sent(asked)))
         except httpx2.HTTPError as error:
             raise NoDecisionError(_unreached(error)) from None
-        return _order(reply)
 
     async def aclose(self) -> None:
         """Close the connections of this loop, and those of `order`."""
@@ -218,8 +211,9 @@ class GatewayClient:
             self._client.close()
             self._client = None
 
-    def _sent(self, session: str | None) -> dict[str, str]:
-        return self._headers if session is None else {**self._headers, SESSION_HEADER: session}
+    def _sent(self, asked: LiteLLMRequest) -> dict[str, Any]:
+        named = {} if asked.session is None else {SESSION_HEADER: asked.session}
+        return {"content": asked.body, "headers": {**self._headers, **named}}
 
 
 def _unreached(error: httpx2.HTTPError) -> str:
@@ -230,17 +224,14 @@ def _order(reply: httpx2.Response) -> tuple[str, ...]:
     if reply.status_code == _TOO_MANY:
         raise SpentError("the gateway refuses: a budget is spent, or its key asks too often")
     if reply.status_code != httpx2.codes.OK:
-        raise NoDecisionError(f"the gateway replied {reply.status_code}{_code(reply)}")
+        error = _json(reply).get("error")
+        code = error.get("code") if isinstance(error, dict) else None
+        named = f" ({code})" if isinstance(code, str) else ""
+        raise NoDecisionError(f"the gateway replied {reply.status_code}{named}")
     order = _json(reply).get("order")
     if not isinstance(order, list) or not order or not all(isinstance(n, str) for n in order):
         raise NoDecisionError("the gateway's reply has no order of targets")
     return tuple(order)
-
-
-def _code(reply: httpx2.Response) -> str:
-    error = _json(reply).get("error")
-    code = error.get("code") if isinstance(error, dict) else None
-    return f" ({code})" if isinstance(code, str) else ""
 
 
 def _json(reply: httpx2.Response) -> dict[str, Any]:

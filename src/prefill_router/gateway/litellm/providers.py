@@ -14,7 +14,7 @@ from prefill_router.targets import Dialect, Endpoint
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class KnownProvider:
     """What is known of a provider by its name alone.
 
@@ -33,113 +33,66 @@ class KnownProvider:
     path: str = ""
 
 
-_OLLAMA = KnownProvider(
-    base_url="http://127.0.0.1:11434/v1", serves=("chat", "completions", "embeddings"), path="/v1"
-)
-_VLLM = KnownProvider(dialect="vllm")
-_CHATS = {
-    "ai21_chat": ("https://api.ai21.com/studio/v1", "AI21_API_KEY"),
-    "aiml": ("https://api.aimlapi.com/v1", "AIML_API_KEY"),
-    "baseten": ("https://inference.baseten.co/v1", "BASETEN_API_KEY"),
-    "featherless_ai": ("https://api.featherless.ai/v1", "FEATHERLESS_AI_API_KEY"),
-    "friendliai": ("https://api.friendli.ai/serverless/v1", "FRIENDLIAI_API_KEY"),
-    "github": ("https://models.inference.ai.azure.com", "GITHUB_API_KEY"),
-    "hyperbolic": ("https://api.hyperbolic.xyz/v1", "HYPERBOLIC_API_KEY"),
-    "inception": ("https://api.inceptionlabs.ai/v1", "INCEPTION_API_KEY"),
-    "lambda_ai": ("https://api.lambda.ai/v1", "LAMBDA_API_KEY"),
-    "meta_llama": ("https://api.llama.com/compat/v1", "LLAMA_API_KEY"),
-    "moonshot": ("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
-    "nebius": ("https://api.studio.nebius.ai/v1", "NEBIUS_API_KEY"),
-    "novita": ("https://api.novita.ai/v3/openai", "NOVITA_API_KEY"),
-    "nscale": ("https://inference.api.nscale.com/v1", "NSCALE_API_KEY"),
-    "perplexity": ("https://api.perplexity.ai", "PERPLEXITYAI_API_KEY"),
-    "sambanova": ("https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
-    "scaleway": ("https://api.scaleway.ai/v1", "SCW_SECRET_KEY"),
-    "v0": ("https://api.v0.dev/v1", "V0_API_KEY"),
-    "vercel_ai_gateway": ("https://ai-gateway.vercel.sh/v1", "VERCEL_AI_GATEWAY_API_KEY"),
-    "volcengine": ("https://ark.cn-beijing.volces.com/api/v3", "VOLCENGINE_API_KEY"),
-    "wandb": ("https://api.inference.wandb.ai/v1", "WANDB_API_KEY"),
-    "zai": ("https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
+_CHAT: tuple[Endpoint, ...] = ("chat",)
+_EMBEDS: tuple[Endpoint, ...] = ("chat", "embeddings")
+_THREE: tuple[Endpoint, ...] = ("chat", "completions", "embeddings")
+_OPENAI = "https://api.openai.com/v1"
+_ROWS: Mapping[str, tuple[str, str, tuple[Endpoint, ...] | None]] = {
+    "ai21_chat": ("https://api.ai21.com/studio/v1", "AI21_API_KEY", _CHAT),
+    "aiml": ("https://api.aimlapi.com/v1", "AIML_API_KEY", _CHAT),
+    "baseten": ("https://inference.baseten.co/v1", "BASETEN_API_KEY", _CHAT),
+    "cerebras": ("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", ("chat", "completions")),
+    "deepinfra": ("https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", _THREE),
+    "featherless_ai": ("https://api.featherless.ai/v1", "FEATHERLESS_AI_API_KEY", _CHAT),
+    "fireworks_ai": ("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", _THREE),
+    "friendliai": ("https://api.friendli.ai/serverless/v1", "FRIENDLIAI_API_KEY", _CHAT),
+    "gemini": (
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "GEMINI_API_KEY",
+        _EMBEDS,
+    ),
+    "github": ("https://models.inference.ai.azure.com", "GITHUB_API_KEY", _CHAT),
+    "groq": ("https://api.groq.com/openai/v1", "GROQ_API_KEY", ("chat", "responses")),
+    "hyperbolic": ("https://api.hyperbolic.xyz/v1", "HYPERBOLIC_API_KEY", _CHAT),
+    "inception": ("https://api.inceptionlabs.ai/v1", "INCEPTION_API_KEY", _CHAT),
+    "lambda_ai": ("https://api.lambda.ai/v1", "LAMBDA_API_KEY", _CHAT),
+    "meta_llama": ("https://api.llama.com/compat/v1", "LLAMA_API_KEY", _CHAT),
+    "mistral": ("https://api.mistral.ai/v1", "MISTRAL_API_KEY", _EMBEDS),
+    "moonshot": ("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", _CHAT),
+    "nebius": ("https://api.studio.nebius.ai/v1", "NEBIUS_API_KEY", _CHAT),
+    "novita": ("https://api.novita.ai/v3/openai", "NOVITA_API_KEY", _CHAT),
+    "nscale": ("https://inference.api.nscale.com/v1", "NSCALE_API_KEY", _CHAT),
+    "nvidia_nim": ("https://integrate.api.nvidia.com/v1", "NVIDIA_NIM_API_KEY", _THREE),
+    "openai": (_OPENAI, "OPENAI_API_KEY", None),
+    "perplexity": ("https://api.perplexity.ai", "PERPLEXITYAI_API_KEY", _CHAT),
+    "sambanova": ("https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY", _CHAT),
+    "scaleway": ("https://api.scaleway.ai/v1", "SCW_SECRET_KEY", _CHAT),
+    "text-completion-openai": (_OPENAI, "OPENAI_API_KEY", ("completions",)),
+    "together_ai": ("https://api.together.ai/v1", "TOGETHERAI_API_KEY", _THREE),
+    "v0": ("https://api.v0.dev/v1", "V0_API_KEY", _CHAT),
+    "vercel_ai_gateway": ("https://ai-gateway.vercel.sh/v1", "VERCEL_AI_GATEWAY_API_KEY", _CHAT),
+    "volcengine": ("https://ark.cn-beijing.volces.com/api/v3", "VOLCENGINE_API_KEY", _CHAT),
+    "wandb": ("https://api.inference.wandb.ai/v1", "WANDB_API_KEY", _CHAT),
+    "xai": ("https://api.x.ai/v1", "XAI_API_KEY", ("chat", "responses")),
+    "zai": ("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", _CHAT),
 }
-"""Providers of which no more is relied on than that they serve chats: address and key variable."""
+"""Of those that do all as OpenAI does: address, key variable, and the calls that are relied on."""
+_OLLAMA = KnownProvider("http://127.0.0.1:11434/v1", serves=_THREE, path="/v1")
+_ANTHROPIC = "https://api.anthropic.com/v1"
+_QWEN = "https://dashscope.aliyuncs.com/compatible-mode/v1"
 KNOWN: Mapping[str, KnownProvider] = {
-    "openai": KnownProvider(base_url="https://api.openai.com/v1", key_env="OPENAI_API_KEY"),
-    "text-completion-openai": KnownProvider(
-        base_url="https://api.openai.com/v1", key_env="OPENAI_API_KEY", serves=("completions",)
-    ),
-    "anthropic": KnownProvider(
-        base_url="https://api.anthropic.com/v1",
-        key_env="ANTHROPIC_API_KEY",
-        dialect="anthropic",
-        path="/v1",
-    ),
-    "openrouter": KnownProvider(
-        base_url="https://openrouter.ai/api/v1", key_env="OPENROUTER_API_KEY", dialect="openrouter"
-    ),
-    "deepseek": KnownProvider(
-        base_url="https://api.deepseek.com/v1", key_env="DEEPSEEK_API_KEY", dialect="deepseek"
-    ),
-    "dashscope": KnownProvider(
-        base_url="https://dashscope.aliyuncs.com/compatible-mode/v1",
-        key_env="DASHSCOPE_API_KEY",
-        dialect="qwen",
-    ),
-    "groq": KnownProvider(
-        base_url="https://api.groq.com/openai/v1",
-        key_env="GROQ_API_KEY",
-        serves=("chat", "responses"),
-    ),
-    "together_ai": KnownProvider(
-        base_url="https://api.together.ai/v1",
-        key_env="TOGETHERAI_API_KEY",
-        serves=("chat", "completions", "embeddings"),
-    ),
-    "mistral": KnownProvider(
-        base_url="https://api.mistral.ai/v1",
-        key_env="MISTRAL_API_KEY",
-        serves=("chat", "embeddings"),
-    ),
-    "fireworks_ai": KnownProvider(
-        base_url="https://api.fireworks.ai/inference/v1",
-        key_env="FIREWORKS_API_KEY",
-        serves=("chat", "completions", "embeddings"),
-    ),
-    "xai": KnownProvider(
-        base_url="https://api.x.ai/v1", key_env="XAI_API_KEY", serves=("chat", "responses")
-    ),
-    "gemini": KnownProvider(
-        base_url="https://generativelanguage.googleapis.com/v1beta/openai",
-        key_env="GEMINI_API_KEY",
-        serves=("chat", "embeddings"),
-    ),
-    "nvidia_nim": KnownProvider(
-        base_url="https://integrate.api.nvidia.com/v1",
-        key_env="NVIDIA_NIM_API_KEY",
-        serves=("chat", "completions", "embeddings"),
-    ),
-    "deepinfra": KnownProvider(
-        base_url="https://api.deepinfra.com/v1/openai",
-        key_env="DEEPINFRA_API_KEY",
-        serves=("chat", "completions", "embeddings"),
-    ),
-    "cerebras": KnownProvider(
-        base_url="https://api.cerebras.ai/v1",
-        key_env="CEREBRAS_API_KEY",
-        serves=("chat", "completions"),
-    ),
+    **{name: KnownProvider(url, key, serves=calls) for name, (url, key, calls) in _ROWS.items()},
+    "anthropic": KnownProvider(_ANTHROPIC, "ANTHROPIC_API_KEY", "anthropic", path="/v1"),
+    "dashscope": KnownProvider(_QWEN, "DASHSCOPE_API_KEY", "qwen"),
+    "deepseek": KnownProvider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek"),
+    "openrouter": KnownProvider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openrouter"),
     "ollama": _OLLAMA,
     "ollama_chat": _OLLAMA,
-    "hosted_vllm": _VLLM,
-    "vllm": _VLLM,
-    "custom_openai": KnownProvider(),
-    "openai_like": KnownProvider(),
-    "litellm_proxy": KnownProvider(),
-    "lm_studio": KnownProvider(),
-    "llamafile": KnownProvider(base_url="http://127.0.0.1:8080/v1"),
-    **{
-        name: KnownProvider(base_url=url, key_env=variable, serves=("chat",))
-        for name, (url, variable) in _CHATS.items()
-    },
+    "llamafile": KnownProvider("http://127.0.0.1:8080/v1"),
+    **dict.fromkeys(("hosted_vllm", "vllm"), KnownProvider(dialect="vllm")),
+    **dict.fromkeys(
+        ("custom_openai", "openai_like", "litellm_proxy", "lm_studio"), KnownProvider()
+    ),
 }
 """Providers that speak OpenAI's protocol (https://docs.litellm.ai/docs/providers)."""
 

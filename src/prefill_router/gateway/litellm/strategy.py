@@ -82,22 +82,17 @@ class PrefillRouterStrategy:
         # taken now: they will be hidden behind those of this object
         self._pick = _own(litellm_router, _PICK)
         self._pick_async = _own(litellm_router, _PICK_ASYNC)
-        self._decides = self._decider(gateway, router, lam, api_key_env, timeout)
         self._without = False
-
-    @staticmethod
-    def _decider(
-        gateway: str | None,
-        router: Path | str | None,
-        lam: float | None,
-        api_key_env: str | None,
-        timeout: float,
-    ) -> Any:
+        self._decides: Any
         if gateway is not None:
-            return GatewayClient(gateway, lam=lam, api_key_env=api_key_env, seconds=timeout)
-        from prefill_router.gateway.litellm.local_router import LocalRouter
+            self._decides = GatewayClient(
+                gateway, lam=lam, api_key_env=api_key_env, seconds=timeout
+            )
+        else:
+            from prefill_router.gateway.litellm.local_router import LocalRouter
 
-        return LocalRouter(Path(router or ""), lam=0.5 if lam is None else lam, seconds=timeout)
+            own = 0.5 if lam is None else lam
+            self._decides = LocalRouter(Path(router or ""), lam=own, seconds=timeout)
 
     async def async_get_available_deployment(
         self,
@@ -150,8 +145,10 @@ class PrefillRouterStrategy:
     ) -> Any:
         """The deployment; waits only where `decide` and `pick` are awaited."""
         order = await self._order(model, given, decide)
+        registry = getattr(self._router, "registry", None)
         names = group_names(
-            _model_list(self._router),
+            # since 1.109 the old name warns, and will be dropped
+            self._router.model_list if registry is None else registry().all(),
             order=order,
             model=model,
             routed=model == self._group,
@@ -243,13 +240,6 @@ def _own(litellm_router: Any, names: Sequence[str]) -> Callable[..., Any]:
         raise ConfigError("this is no litellm.Router; give the one whose requests are to be routed")
     own: Callable[..., Any] = method
     return own
-
-
-def _model_list(litellm_router: Any) -> Sequence[Any]:
-    """The Router's deployments; since 1.109 the old name warns, and will be dropped."""
-    registry = getattr(litellm_router, "registry", None)
-    rows: Sequence[Any] = litellm_router.model_list if registry is None else registry().all()
-    return rows
 
 
 def _theirs() -> tuple[type[Exception], ...]:

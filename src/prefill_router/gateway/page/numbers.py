@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, final
 from prefill_router import __version__
 from prefill_router.errors import StoreError
 from prefill_router.gateway.page import views
+from prefill_router.gateway.page.decision_shapes import DecisionDetail, Decisions
 from prefill_router.gateway.page.shapes import (
     BudgetView,
     CurveView,
-    DecisionDetail,
-    Decisions,
     DriftView,
     FeatureDrift,
     LamSet,
+    MinuteView,
     Overview,
     Spend,
-    SpendWindow,
     Targets,
     Timeline,
     WhatIf,
 )
-from prefill_router.gateway.receipts import ReceiptsSummary, Recorded, read_receipts, summary
+from prefill_router.gateway.receipts import Recorded, read_receipts, summary
 from prefill_router.gateway.runtime.gateway import health_checks
 
 if TYPE_CHECKING:
@@ -93,7 +92,10 @@ class PageNumbers:
 
     async def timeline(self) -> Timeline:
         """The last hour, minute by minute."""
-        minutes = [views.minute(minute) for minute in self._gateway.recent.minutes()]
+        minutes = [
+            views.pick(MinuteView, minute, at=60.0 * minute.number)
+            for minute in self._gateway.recent.minutes()
+        ]
         return Timeline(until=60.0 * (time.time() // 60 + 1), minutes=minutes)
 
     async def decisions(
@@ -115,11 +117,9 @@ class PageNumbers:
         receipt = self._gateway.recent.find(id)
         if receipt is None:
             url = self._receipts_url()
-            found = await asyncio.to_thread(lambda: list(read_receipts(url, ids=[id])))
-            if not found:
-                return None
-            receipt = found[0]
-        return views.detail(receipt)
+            found = await asyncio.to_thread(lambda: [*read_receipts(url, ids=[id])])
+            receipt = found[0] if found else None
+        return None if receipt is None else views.detail(receipt)
 
     async def spend(self) -> Spend:
         """What was spent, and what is left of the budgets."""
@@ -133,18 +133,10 @@ class PageNumbers:
         url = self._receipts_url()
         hour, day = now - _HOUR, now - now % _DAY
         return Spend(
-            hour=_window(hour, await asyncio.to_thread(summary, url, hour)),
-            day=_window(day, await asyncio.to_thread(summary, url, day)),
+            hour=views.spend(await asyncio.to_thread(summary, url, hour), hour),
+            day=views.spend(await asyncio.to_thread(summary, url, day), day),
             budgets=[
-                BudgetView(
-                    key=state.budget.key,
-                    per=state.budget.per,
-                    dollars=state.budget.dollars,
-                    spent=state.spent,
-                    soften_from=state.budget.soften_from,
-                    stop=state.budget.stop,
-                    resets_at=now + state.seconds_left,
-                )
+                views.pick(BudgetView, state, state.budget, resets_at=now + state.seconds_left)
                 for state in self._gateway.budgets.states(now)
             ],
         )
@@ -203,18 +195,3 @@ class PageNumbers:
         self._gateway.lam_set = lam
         _log.warning("lam is %g from now on; it was %g", lam, before)
         return LamSet(lam=lam, before=before)
-
-
-def _window(since: float, found: ReceiptsSummary) -> SpendWindow:
-    return SpendWindow(
-        since=since,
-        requests=found.requests,
-        cost=found.cost,
-        unknown=found.unknown,
-        by_target=views.spends(found),
-        by_key=views.keys(found),
-        compared=found.instead.requests,
-        compared_cost=found.instead.spent,
-        at_best=views.instead(found, found.instead.best),
-        at_dearest=views.instead(found, found.instead.dearest),
-    )

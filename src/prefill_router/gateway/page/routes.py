@@ -1,6 +1,6 @@
 """The page's routes: its files, read once and served from memory, and the JSON that they read.
 
-The JSON is described in `shapes`; where its numbers come from is a `PageSource`.
+The JSON is described in `shapes` and `decision_shapes`; its numbers come from a `PageSource`.
 """
 
 import hashlib
@@ -16,10 +16,9 @@ from starlette.routing import Route
 
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.page.decision_shapes import DecisionDetail, Decisions
 from prefill_router.gateway.page.shapes import (
     CurveView,
-    DecisionDetail,
-    Decisions,
     DriftView,
     LamSet,
     Overview,
@@ -243,8 +242,9 @@ class PageFile:
         }
         self._type = _TYPES[name.rpartition(".")[2]]
 
-    def reply(self, if_none_match: str | None) -> Response:
+    async def serve(self, request: Request) -> Response:
         """The file, or 304 for a client that has it."""
+        if_none_match = request.headers.get("if-none-match")
         known = [tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")]
         if self.etag in known or "*" in known:
             return Response(status_code=304, headers=self._headers)
@@ -263,13 +263,6 @@ def read_page_files() -> tuple[PageFile, ...]:
 def file_routes() -> list[Route]:
     """The page at `/`, and what it loads at `/page/NAME`."""
     return [
-        Route("/" if file.name == _HOME else f"/page/{file.name}", _serve(file))
+        Route("/" if file.name == _HOME else f"/page/{file.name}", file.serve)
         for file in read_page_files()
     ]
-
-
-def _serve(file: PageFile) -> Callable[[Request], Awaitable[Response]]:
-    async def serve(request: Request) -> Response:
-        return file.reply(request.headers.get("if-none-match"))
-
-    return serve

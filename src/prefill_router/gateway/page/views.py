@@ -2,133 +2,99 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from prefill_router.gateway.page.shapes import (
+from prefill_router.client import Usage
+from prefill_router.gateway.page.decision_shapes import (
     AttemptView,
-    CurvePoint,
-    CurveView,
     DecisionDetail,
     DecisionRow,
-    KeySpend,
-    MinuteView,
-    Move,
-    Single,
-    SingleTargetView,
     Stretch,
     SwitchPoint,
-    TargetHealth,
-    TargetSpend,
     TargetView,
     Timings,
     Tokens,
+)
+from prefill_router.gateway.page.shapes import (
+    CurvePoint,
+    CurveView,
+    KeySpend,
+    Move,
+    Single,
+    SingleTargetView,
+    SpendWindow,
+    TargetHealth,
+    TargetSpend,
     WhatIf,
 )
 from prefill_router.gateway.proxy import Breakers
-from prefill_router.gateway.receipts import Explanation, Receipt, ReceiptsSummary, Recorded, explain
-from prefill_router.gateway.telemetry.recent import MinuteCounts
-from prefill_router.router import Segment
+from prefill_router.gateway.receipts import Receipt, ReceiptsSummary, Recorded, explain
 from prefill_router.targets import Pool
 
+Shape = TypeVar("Shape")
 _MANY, _OFTEN = 20, 0.1
 """Calls of a target from which on its failures are told, and the share that is."""
 _GOOD = ("answered", "refused", "disconnected")
+
+
+def pick(shape: type[Shape], *sources: object, **known: Any) -> Shape:
+    """A shape's fields, and no others: as they are given, else of the first source that has them.
+
+    Raises:
+        AttributeError: No source has a field.
+    """
+    found = {}
+    for name in shape.__annotations__:
+        source = next((one for one in sources if hasattr(one, name)), None)
+        found[name] = known[name] if name in known else getattr(source, name)
+    return cast("Shape", found)
 
 
 def row(receipt: Receipt) -> DecisionRow:
     """A row of the live decisions."""
     choice, outcome = receipt.choice, receipt.outcome
     target = outcome.target or choice.target
-    return DecisionRow(
-        id=choice.id,
-        at=receipt.at,
-        requested=receipt.requested,
+    return pick(
+        DecisionRow,
+        *(choice, receipt, outcome),
         target=target,
-        reason=choice.reason,
-        fallback=choice.fallback,
-        lam=choice.lam,
         probability=choice.correctness.get(target),
         estimated_cost=choice.estimated_cost.get(target),
-        cost=receipt.cost,
-        cost_is_estimated=receipt.cost_is_estimated,
-        decision_seconds=receipt.decision_seconds,
-        total_seconds=outcome.total_seconds,
         outcome=outcome.kind,
-        status=outcome.status,
-        endpoint=receipt.endpoint,
-        stream=receipt.stream,
     )
 
 
 def detail(receipt: Receipt) -> DecisionDetail:
     """All that is known of one decision."""
-    choice, outcome = receipt.choice, receipt.outcome
+    choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage or Usage()
     explanation = explain(receipt)
-    below, above = _turns(explanation)
     again = explanation.decision
-    return DecisionDetail(
+    below, above = (None, None) if again is None else (again.changes_below, again.changes_above)
+    return pick(
+        DecisionDetail,
+        *(receipt, choice),
         decision=row(receipt),
-        targets=[
-            TargetView(
-                target=line.target,
-                probability=line.probability,
-                estimated_cost=line.estimated_cost,
-                score=line.score,
-                place=line.place,
-                excluded=line.excluded,
-            )
-            for line in explanation.targets
-        ],
-        attempts=[
-            AttemptView(target=a.target, end=a.end, status=a.status, seconds=a.seconds)
-            for a in outcome.attempts
-        ],
-        path=[] if again is None else [_stretch(segment) for segment in again.path],
-        below=below,
-        above=above,
-        tokens=_tokens(receipt),
+        targets=[pick(TargetView, line) for line in explanation.targets],
+        attempts=[pick(AttemptView, attempt) for attempt in outcome.attempts],
+        path=[] if again is None else [pick(Stretch, segment) for segment in again.path],
+        below=None if below is None else SwitchPoint(lam=below.lam_to, target=below.target),
+        above=None if above is None else SwitchPoint(lam=above.lam_from, target=above.target),
+        tokens=Tokens(
+            input=usage.input_tokens,
+            cached=usage.cached_tokens,
+            output=usage.output_tokens,
+            reasoning=usage.reasoning_tokens,
+            estimated=outcome.usage_is_estimated,
+        ),
         timings=Timings(
             decision=receipt.decision_seconds,
             forecast=receipt.forecast_seconds,
             first_byte=outcome.first_byte_seconds,
             total=outcome.total_seconds,
         ),
-        router=receipt.router,
-        policy=receipt.policy,
-        policy_target=choice.policy_target,
-        lam_asked=choice.lam_asked,
-        novelty=choice.novelty,
-        scored=receipt.scored,
-        input_tokens=choice.input_tokens,
         in_session=choice.session is not None,
-        key=receipt.key,
-    )
-
-
-def _turns(explanation: Explanation) -> tuple[SwitchPoint | None, SwitchPoint | None]:
-    """Who would win at the next lower and the next higher lam."""
-    if explanation.decision is None:
-        return None, None
-    below, above = explanation.decision.changes_below, explanation.decision.changes_above
-    return (
-        None if below is None else SwitchPoint(lam=below.lam_to, target=below.target),
-        None if above is None else SwitchPoint(lam=above.lam_from, target=above.target),
-    )
-
-
-def _stretch(segment: Segment) -> Stretch:
-    return Stretch(lam_from=segment.lam_from, lam_to=segment.lam_to, target=segment.target)
-
-
-def _tokens(receipt: Receipt) -> Tokens:
-    usage = receipt.outcome.usage
-    return Tokens(
-        input=None if usage is None else usage.input_tokens,
-        cached=None if usage is None else usage.cached_tokens,
-        output=None if usage is None else usage.output_tokens,
-        reasoning=None if usage is None else usage.reasoning_tokens,
-        estimated=receipt.outcome.usage_is_estimated,
     )
 
 
@@ -143,7 +109,9 @@ def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) 
         if r.outcome.target == name and r.outcome.first_byte_seconds is not None
     ]
     middle, most = np.quantile(first, [0.5, 0.95]).tolist() if first else (None, None)
-    return TargetHealth(
+    return pick(
+        TargetHealth,
+        target,
         target=name,
         provider=pool.provider_of(name).name,
         breaker=breakers.state(name),
@@ -152,10 +120,6 @@ def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) 
         failures=sum(call.end not in _GOOD for call in calls),
         first_byte_p50=middle,
         first_byte_p95=most,
-        input_price=target.input_price,
-        cached_input_price=target.cached_input_price,
-        output_price=target.output_price,
-        context_tokens=target.context_tokens,
         accepts=list(target.accepts),
         serves=list(pool.serves(name)),
     )
@@ -171,38 +135,26 @@ def failing(rows: Sequence[TargetHealth]) -> list[str]:
     ]
 
 
-def spends(found: ReceiptsSummary) -> list[TargetSpend]:
-    """What each target took."""
-    return [
-        TargetSpend(target=name, requests=total.requests, cost=total.cost)
-        for name, total in found.by_target.items()
-    ]
-
-
-def keys(found: ReceiptsSummary) -> list[KeySpend]:
-    """What each client's key asked for."""
-    return [
-        KeySpend(key=key, requests=total.requests, cost=total.cost)
-        for key, total in found.by_key.items()
-    ]
-
-
-def minute(held: MinuteCounts) -> MinuteView:
-    """One minute of the last hour."""
-    return MinuteView(
-        at=60.0 * held.number,
-        requests=held.requests,
-        failed=held.failed,
-        fallbacks=held.fallbacks,
-        cost=held.cost,
+def spend(found: ReceiptsSummary, since: float) -> SpendWindow:
+    """What was spent since one moment."""
+    alone = found.instead
+    best, dearest = (
+        SingleTargetView(target=name, cost=alone.at[name])
+        if name is not None and name in alone.at
+        else None
+        for name in (alone.best, alone.dearest)
     )
-
-
-def instead(found: ReceiptsSummary, target: str | None) -> SingleTargetView | None:
-    """What one target alone would have cost; None where that isn't known."""
-    if target is None or target not in found.instead.at:
-        return None
-    return SingleTargetView(target=target, cost=found.instead.at[target])
+    return pick(
+        SpendWindow,
+        found,
+        since=since,
+        by_target=[pick(TargetSpend, total, target=n) for n, total in found.by_target.items()],
+        by_key=[pick(KeySpend, total, key=key) for key, total in found.by_key.items()],
+        compared=alone.requests,
+        compared_cost=alone.spent,
+        at_best=best,
+        at_dearest=dearest,
+    )
 
 
 _THOUSAND = 1000

@@ -82,17 +82,11 @@ class Arm:
 
     def means(self) -> Mapping[str, Mean]:
         """All that can be compared, by name."""
-        return {
-            "cost": self.cost,
-            "failed": self.failed,
-            "seconds": self.seconds,
-            "score": self.score,
-        }
+        return {name: value for name, value in vars(self).items() if isinstance(value, Mean)}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        counts = {"conversations": self.conversations, "requests": self.requests}
-        return {**counts, **{name: mean.to_dict() for name, mean in self.means().items()}}
+        return vars(self) | {name: mean.to_dict() for name, mean in self.means().items()}
 
 
 def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
@@ -125,14 +119,14 @@ def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
 
 
 class _One(NamedTuple):
-    """What is compared of one request; the rest of its receipt isn't held on to."""
+    """What is compared of one request, as far as known; no more of it is held on to."""
 
     conversation: str
     reason: str
-    cost: float | None
-    failed: float
-    seconds: float | None
-    scores: tuple[float, ...]
+    cost: tuple[float, ...]
+    failed: tuple[float, ...]
+    seconds: tuple[float, ...]
+    score: tuple[float, ...]
 
     @classmethod
     def of(cls, receipt: Receipt, said: Sequence[Feedback]) -> "_One":
@@ -140,10 +134,10 @@ class _One(NamedTuple):
         return cls(
             conversation=choice.session or choice.id,
             reason=choice.reason,
-            cost=receipt.cost,
-            failed=float(outcome.kind in _FAILED),
-            seconds=outcome.total_seconds if outcome.kind == "answered" else None,
-            scores=tuple(feedback.score for feedback in said),
+            cost=() if receipt.cost is None else (receipt.cost,),
+            failed=(float(outcome.kind in _FAILED),),
+            seconds=(outcome.total_seconds,) if outcome.kind == "answered" else (),
+            score=tuple(feedback.score for feedback in said),
         )
 
 
@@ -152,23 +146,15 @@ def _has(group: Sequence[_One], reasons: Sequence[str]) -> bool:
 
 
 def _arm(groups: Sequence[Sequence[_One]]) -> Arm:
+    def mean(name: str, *, summed: bool = False) -> Mean:
+        found = ([value for one in group for value in getattr(one, name)] for group in groups)
+        return Mean.of(sum(known) / (1 if summed else len(known)) for known in found if known)
+
     return Arm(
         conversations=len(groups),
         requests=sum(map(len, groups)),
-        cost=Mean.of(_sum(one.cost for one in group) for group in groups),
-        failed=Mean.of(_mean(one.failed for one in group) for group in groups),
-        seconds=Mean.of(
-            _mean(one.seconds for one in group if one.seconds is not None) for group in groups
-        ),
-        score=Mean.of(_mean(score for one in group for score in one.scores) for group in groups),
+        cost=mean("cost", summed=True),
+        failed=mean("failed"),
+        seconds=mean("seconds"),
+        score=mean("score"),
     )
-
-
-def _sum(values: Iterable[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else math.nan
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = list(values)
-    return sum(known) / len(known) if known else math.nan

@@ -122,15 +122,14 @@ def _add(cell: _Cell, receipt: Receipt, scores: Sequence[Feedback]) -> None:
     cell.scores.append(sum(score.score for score in scores) / len(scores))
     usage = receipt.outcome.usage
     if usage is not None and not receipt.outcome.usage_is_estimated:
-        cell.given += _counts(usage.input_tokens)
-        cell.written += _counts(usage.output_tokens)
+        for counts, count in (
+            (cell.given, usage.input_tokens),
+            (cell.written, usage.output_tokens),
+        ):
+            if count is not None and count >= 0:  # a provider may report what can't be true
+                counts.append(count)
     if receipt.cost is not None and not receipt.cost_is_estimated:
         cell.costs.append(receipt.cost)
-
-
-def _counts(count: int | None) -> list[int]:
-    """What a provider reported, unless it can't be true."""
-    return [] if count is None or count < 0 else [count]
 
 
 def _is_text(prompt: Prompt) -> bool:
@@ -162,18 +161,6 @@ def _dataset(
     )
 
 
-def _unknown_costs(pool: Pool, names: Sequence[str]) -> Iterable[str]:
-    unpriced = [name for name in names if not pool[name].has_price]
-    unheard = [name for name in names if pool[name].has_price]
-    if unpriced:
-        yield f"no cost of {', '.join(unpriced)} is known; give a pool with prices"
-    if unheard:
-        yield (
-            f"how long answers of {', '.join(unheard)} are isn't known, nor so what they cost; say "
-            "it to fit, by --assume-output-tokens"
-        )
-
-
 def _notes(dataset: RoutingDataset) -> Iterable[str]:
     labels = (~np.isnan(dataset.correct)).sum(axis=0)
     lacking = [name for name, n in zip(dataset.pool.names, labels.tolist(), strict=True) if not n]
@@ -188,7 +175,15 @@ def _notes(dataset: RoutingDataset) -> Iterable[str]:
         if np.isnan(costs).all()
     ]
     if len(unknown) < len(dataset.pool):
-        yield from _unknown_costs(dataset.pool, unknown)
+        unpriced = [name for name in unknown if not dataset.pool[name].has_price]
+        unheard = [name for name in unknown if name not in unpriced]
+        if unpriced:
+            yield f"no cost of {', '.join(unpriced)} is known; give a pool with prices"
+        if unheard:
+            yield (
+                f"how long answers of {', '.join(unheard)} are isn't known, nor so what they cost; "
+                "say it to fit, by --assume-output-tokens"
+            )
     yield (
         "each prompt was answered by the target that was chosen for it, so the labels are those of "
         "prompts that looked right for their target; a share of traffic that isn't routed makes "

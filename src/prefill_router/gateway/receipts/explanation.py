@@ -102,7 +102,10 @@ class Explanation:
         choice, told = self.receipt.choice, []
         if choice.lam is not None:
             by = "" if self.receipt.policy == "lambda" else f" by the policy {self.receipt.policy}"
-            told.append(f"lam = {choice.lam:g}{by}{_lowered(choice.lam, choice.lam_asked)}")
+            asked = choice.lam_asked
+            lowered = asked is not None and asked != choice.lam
+            less = f", lowered from {asked:g} by a budget" if lowered else ""
+            told.append(f"lam = {choice.lam:g}{by}{less}")
         if choice.policy_target not in (None, choice.target):
             told.append(f"the policy alone would have chosen {choice.policy_target}")
         if self.decision is not None:
@@ -116,15 +119,17 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the prompt isn't among them."""
-        receipt = {
-            name: value
-            for name, value in vars(self.receipt).items()
-            if name not in ("choice", "outcome", "prompt", "details")
-        }
-        choice = {name: _plain(value) for name, value in vars(self.receipt.choice).items()}
+        hidden = {"choice", "outcome", "prompt", "details"}
         return {
-            **receipt,
-            "choice": choice,
+            **{name: value for name, value in vars(self.receipt).items() if name not in hidden},
+            "choice": {
+                name: dict(value)
+                if isinstance(value, Mapping)
+                else list(value)
+                if isinstance(value, tuple)
+                else value
+                for name, value in vars(self.receipt.choice).items()
+            },
             "outcome": asdict(self.receipt.outcome),
             "details": dict(self.receipt.details),
             "prompt_kept": self.receipt.prompt is not None,
@@ -182,16 +187,6 @@ def decide_again(receipt: Receipt) -> Decision | None:
         return None
 
 
-def _lowered(lam: float, asked: float | None) -> str:
-    return "" if asked is None or asked == lam else f", lowered from {asked:g} by a budget"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
 _SCALE, _POLICY, _SESSIONS, _CACHE = "scale", "policy", "sessions", "cache"
 
 
@@ -246,13 +241,10 @@ def affinity_rule_of(receipt: Receipt) -> AffinityRule | None:
 
 def scale_of(receipt: Receipt) -> CostScale | None:
     """The scale of costs that was decided by; None where the receipt doesn't hold it."""
-    scale = receipt.details.get(_SCALE)
-    if not isinstance(scale, list | tuple) or len(scale) != 2:
-        return None
-    low, high = scale
-    if not isinstance(low, int | float) or not isinstance(high, int | float):
-        return None
-    return CostScale(float(low), float(high))
+    match receipt.details.get(_SCALE):
+        case [int() | float() as low, int() | float() as high]:
+            return CostScale(float(low), float(high))
+    return None
 
 
 def policy_of(receipt: Receipt) -> Policy | None:

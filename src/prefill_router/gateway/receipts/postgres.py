@@ -4,27 +4,18 @@ Nothing that libpq says goes into an error or a log, since it may quote the pass
 told in words of our own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from prefill_router.errors import ConfigError, MissingExtraError, StoreError
-from prefill_router.gateway.receipts.rows import Kind, Row
-from prefill_router.gateway.receipts.store import (
-    FEEDBACK,
-    RECEIPTS,
-    SCHEMA,
-    DownError,
-    RowError,
-    Store,
-    create_statements,
-    insert_statement,
-    prepare,
-)
+from prefill_router.gateway.receipts.rows import Kind
+from prefill_router.gateway.receipts.store import DownError, RowError, Statement, Store, T
 
 if TYPE_CHECKING:
     import psycopg
 
 _TYPES: Mapping[Kind, str] = {"text": "TEXT", "real": "DOUBLE PRECISION", "integer": "BIGINT"}
+_TABLES = "SELECT name FROM unnest(ARRAY[{}]) AS name WHERE to_regclass(name) IS NOT NULL"
 _CONNECT_SECONDS, _STATEMENT_SECONDS = 5, 15
 _LOCK = 7_346_512
 """Held while the tables are made, so that two gateways that start at once don't both make them."""
@@ -59,51 +50,11 @@ class PostgresStore(Store):
             ) from None
         self._psycopg, self._create = psycopg, create
         self._options = _options(url)
-        self._place = _place(self._options)
+        host, port = self._options.get("host", "the default host"), self._options.get("port")
+        self.place = f"PostgreSQL at {host}{f':{port}' if port else ''}"
         self._connection: psycopg.Connection | None = None
         self._prepared = False
         self._connected()
-
-    @property
-    def place(self) -> str:
-        """Host, port and name of the database."""
-        return self._place
-
-    def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
-        """Write rows, all or none; see `Store.insert`."""
-        connection = self._connected()
-        try:
-            with connection.cursor() as cursor:
-                for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback)):
-                    if rows:
-                        cursor.executemany(insert_statement(table, "%s"), rows)
-            connection.commit()
-        except self._psycopg.Error as error:
-            raise self._failure(error) from None
-
-    def change(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[int]:
-        """Do several things, all or none; see `Store.change`."""
-        connection = self._connected()
-        try:
-            counts = [
-                connection.execute(query.replace("?", "%s").encode(), tuple(values)).rowcount
-                for query, values in statements
-            ]
-            connection.commit()
-        except self._psycopg.Error as error:
-            raise self._failure(error) from None
-        return counts
-
-    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query; see `Store.select`."""
-        connection = self._connected()
-        try:
-            asked = query.replace("?", "%s").encode()
-            found = connection.execute(asked, tuple(values)).fetchall()
-            connection.commit()
-        except self._psycopg.Error as error:
-            raise self._failure(error) from None
-        return found
 
     def close(self) -> None:
         """Close the connection."""
@@ -119,7 +70,14 @@ class PostgresStore(Store):
             self._connection = self._psycopg.connect(**self._options, prepare_threshold=None)
             self._connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'".encode())
             if not self._prepared:
-                self._prepare(self._connection)
+                self._connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})".encode())
+                run = self._connection.execute
+                self._prepare(
+                    lambda statement: run(statement.encode()),
+                    tables=_TABLES,
+                    types=_TYPES,
+                    create=self._create,
+                )
             self._connection.commit()
         except self._psycopg.Error as error:
             self.close()  # else it would be used next time as if all had gone well
@@ -130,27 +88,17 @@ class PostgresStore(Store):
         self._prepared = True
         return self._connection
 
-    def _prepare(self, connection: "psycopg.Connection") -> None:
-        def one(query: str) -> Any:
-            found = connection.execute(query.encode()).fetchone()
-            return None if found is None else found[0]
-
-        def make() -> None:
-            for statement in create_statements(_TYPES):
-                connection.execute(statement.encode())
-
-        one(f"SELECT pg_advisory_xact_lock({_LOCK})")
-        found = connection.execute(
-            "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NOT NULL",
-            ([RECEIPTS, FEEDBACK, SCHEMA],),
-        )
-        prepare(
-            {name for (name,) in found.fetchall()},
-            create=self._create,
-            make=make,
-            version=lambda: one(f"SELECT max(version) FROM {SCHEMA}"),
-            at=self._place,
-        )
+    def _run(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
+        connection = self._connected()
+        try:
+            found = [
+                read(connection.execute(query.replace("?", "%s").encode(), tuple(values)))
+                for query, values in statements
+            ]
+            connection.commit()
+        except self._psycopg.Error as error:
+            raise self._failure(error) from None
+        return found
 
     def _failure(self, error: "psycopg.Error") -> StoreError:
         """What an error is told as; the transaction is undone, or the connection given up."""
@@ -160,11 +108,11 @@ class PostgresStore(Store):
         except self._psycopg.Error:
             self.close()
         if isinstance(error, self._psycopg.DataError | self._psycopg.IntegrityError):
-            return RowError(f"{self._place} doesn't take a row ({type(error).__name__})")
+            return RowError(f"{self.place} doesn't take a row ({type(error).__name__})")
         told = str(error)
         known = (words for part, words in _REASONS.items() if part in told)
         kind = next(known, error.sqlstate or type(error).__name__)
-        return DownError(f"{self._place} can't be used now: {kind}", kind=kind)
+        return DownError(f"{self.place} can't be used now: {kind}", kind=kind)
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -185,8 +133,3 @@ def _options(url: str) -> dict[str, Any]:
         ) from None
     limits = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": _STATEMENT_SECONDS * 1000}
     return {**limits, "application_name": "prefill-router", **given}
-
-
-def _place(options: Mapping[str, Any]) -> str:
-    host, port = options.get("host", "the default host"), options.get("port")
-    return f"PostgreSQL at {host}{f':{port}' if port else ''}"

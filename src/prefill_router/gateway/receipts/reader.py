@@ -1,5 +1,6 @@
 """Reads receipts back: whole, and what the gateway needs of them at its start."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, Store, ope
 from prefill_router.gateway.records import Receipt
 from prefill_router.gateway.types import OutcomeKind
 
+Conditions = list[tuple[str, list[Any]]]
+"""Conditions that all must hold, each with the values that its `?` stand for."""
 _PAGE = 500
 """Rows that are read at once, so that no transaction stays open for long."""
 
@@ -82,13 +85,8 @@ def read_receipts(
         StoreError: The database can't be read, or isn't one of receipts.
         CorruptError: A row isn't what was written.
     """
-    wanted: list[tuple[str, list[Any]]] = [
-        ("at >= ?", [since]),
-        ("at < ?", [until]),
-        ("outcome = ?", [outcome]),
-        ("target = ?", [target]),
-    ]
-    given = [(clause, values) for clause, values in wanted if values != [None]]
+    wanted = {"at >= ?": since, "at < ?": until, "outcome = ?": outcome, "target = ?": target}
+    given: Conditions = [(clause, [v]) for clause, v in wanted.items() if v is not None]
     if ids is not None:
         texts = [name for name in ids if name.isprintable()]  # others no database takes
         given.append((f"id IN ({', '.join('?' * len(texts)) or 'NULL'})", texts))
@@ -109,7 +107,7 @@ def scored_receipts(
     Raises:
         StoreError: As `read_receipts`; so `CorruptError`.
     """
-    given: list[tuple[str, list[Any]]] = [] if since is None else [("at >= ?", [since])]
+    given: Conditions = [] if since is None else [("at >= ?", [since])]
     with closing(open_store(url, create=False)) as store:
         rows = pages(store, NAMES, given)
         while some := [from_row(row) for row in islice(rows, _PAGE)]:
@@ -141,7 +139,7 @@ def recent(url: str, count: int) -> list[Receipt]:
 
 def spend_since(url: str, since: float) -> Iterator[RequestSpend]:
     """What requests since then cost, by their time; errors as `read_receipts`."""
-    given: list[tuple[str, list[Any]]] = [("at >= ?", [since]), ("cost > ?", [0.0])]
+    given: Conditions = [("at >= ?", [since]), ("cost > ?", [0.0])]
     with closing(open_store(url, create=False)) as store:
         for at, _, key, cost in pages(store, ("at", "id", "client_key", "cost"), given):
             yield RequestSpend(key, at, cost)
@@ -158,19 +156,11 @@ def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
         StoreError: As `read_receipts`.
     """
     counts = ("COALESCE(input_tokens, estimated_input_tokens)", "output_tokens")
-    target = "COALESCE(answered_by, target)"
     columns = (
-        "at",
-        "id",
-        "session",
-        target,
-        *counts,
-        "answer",
-        "endpoint",
-        "client_key",
-        "outcome",
+        *("at", "id", "session", "COALESCE(answered_by, target)", *counts),
+        *("answer", "endpoint", "client_key", "outcome"),
     )
-    given: list[tuple[str, list[Any]]] = [
+    given: Conditions = [
         ("at >= ?", [since]),
         ("(answered_by IS NOT NULL OR outcome = 'routed')", []),
         (
@@ -222,7 +212,7 @@ def _latest(store: Store, ids: Sequence[str] | None) -> dict[str, list[Feedback]
 def pages(
     store: Store,
     columns: Sequence[str],
-    given: Sequence[tuple[str, list[Any]]],
+    given: Conditions,
     *,
     limit: int | None = None,
     newest_first: bool = False,
@@ -230,9 +220,9 @@ def pages(
     """Rows by (time, id), page after page; `columns` hold both."""
     time, identity = columns.index("at"), columns.index("id")
     sign, direction, begin = ("<", "DESC", "at < ?") if newest_first else (">", "ASC", "at >= ?")
-    clauses, left = list(given), limit
-    while left is None or left > 0:
-        size = _PAGE if left is None else min(_PAGE, left)
+    clauses, left = list(given), math.inf if limit is None else limit
+    while left > 0:
+        size = int(min(_PAGE, left))
         where = " AND ".join(clause for clause, _ in clauses) or "1 = 1"
         rows = store.select(
             f"SELECT {', '.join(columns)} FROM {RECEIPTS} WHERE {where} "
@@ -242,7 +232,7 @@ def pages(
         yield from rows
         if len(rows) < size:
             return
-        left = None if left is None else left - size
+        left -= size
         # Instead of the first bound, not beside it: SQLite would go on from there on every page.
         clauses = [clause for clause in given if clause[0] != begin]
         clauses.append((f"(at, id) {sign} (?, ?)", [rows[-1][time], rows[-1][identity]]))

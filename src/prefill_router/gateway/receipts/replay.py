@@ -18,7 +18,7 @@ from prefill_router.progress import Progress
 from prefill_router.targets import Pool
 
 if TYPE_CHECKING:
-    from prefill_router.router import Router
+    from prefill_router.router import Forecast, Router
 
 
 _MILLION = 1e6
@@ -208,10 +208,18 @@ def by_router(
             f"the router chooses among {list(router.pool.names)}; the receipts have "
             f"{list(part.targets)}"
         )
-    correctness, cost = _forecasts(part, [prompts[i] for i in part.ids], router, progress)
+    forecasts = _forecasts(part, [prompts[i] for i in part.ids], router, progress)
+    named = {name: k for k, name in enumerate(router.pool.names)}
+    columns = [named.get(name, -1) for name in part.targets]
+
+    def of_receipts(table: PerCell) -> PerCell:
+        """A table of the router's targets in the columns of the receipts; NaN where unknown."""
+        unknown = np.full((len(table), 1), np.nan)
+        return np.concatenate([table, unknown], axis=1)[:, columns]
+
     again = part.again(
-        correctness=correctness,
-        estimated_cost=cost,
+        correctness=of_receipts(np.stack([forecast.correctness for forecast in forecasts])),
+        estimated_cost=of_receipts(router.estimated_cost(forecasts)),
         priced=not router.costs.is_free,
         scale=router.costs.scale,
         policy=router.policy,
@@ -221,27 +229,17 @@ def by_router(
 
 def _forecasts(
     part: Recorded, prompts: Sequence[Prompt], router: "Router", progress: Progress | None
-) -> tuple[PerCell, PerCell]:
-    """Probabilities and estimated costs in the columns of the receipts; NaN where unknown."""
+) -> "list[Forecast]":
+    """What the router expects of each request; a prompt that came often is read once."""
     keys = [prompt_key(prompt) for prompt in prompts]
     distinct = dict(zip(keys, prompts, strict=True))
     found = router.forecast_many(list(distinct.values()), progress=progress)
     each = dict(zip(distinct, found, strict=True))
     # What was asked is more than what the encoder reads, so its own count of tokens is used.
-    forecasts = [
+    return [
         replace(each[key], tokens=int(tokens) or each[key].tokens)
         for key, tokens in zip(keys, part.input_tokens, strict=True)
     ]
-    correctness = np.stack([forecast.correctness for forecast in forecasts])
-    cost = router.estimated_cost(forecasts)
-    return _columns(correctness, router, part), _columns(cost, router, part)
-
-
-def _columns(table: NDArray[np.float64], router: "Router", part: Recorded) -> PerCell:
-    """A table of the router's targets in the columns of the receipts."""
-    named = {name: k for k, name in enumerate(router.pool.names)}
-    missing = np.full(len(part), np.nan)
-    return np.stack([table[:, named[n]] if n in named else missing for n in part.targets], axis=1)
 
 
 def _habits(

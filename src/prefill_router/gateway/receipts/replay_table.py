@@ -107,30 +107,10 @@ class Recorded:
     @classmethod
     def of(cls, receipts: Iterable[Receipt]) -> "Recorded":
         """Take what can be decided again out of receipts, read one after another."""
-        found = ReplayRows()
+        found = _Rows()
         for receipt in receipts:
             found.add(receipt)
-        correctness, cost, may = found.tables()
-        low_high, (lam, observed, tokens, priced) = found.numbers()[:, :2], found.numbers()[:, 2:].T
-        chosen, alone = found.who().T
-        table = cls(
-            ids=tuple(found.ids),
-            targets=tuple(found.targets),
-            correctness=correctness,
-            estimated_cost=cost,
-            priced=priced == 1,
-            may_answer=may == 1,
-            policies=tuple(found.policies),
-            scales=low_high,
-            lam=lam,
-            chosen=chosen,
-            alone=alone,
-            observed=observed,
-            input_tokens=tokens,
-            path=LambdaPath(*(np.zeros(n, t) for n, t in ((1, "i8"), (0, "f8"), (0, "i8")))),
-            left_out=found.left_out,
-        )
-        return table._decided()
+        return found.table()._decided()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -273,60 +253,67 @@ _WITHOUT: Mapping[str, str] = {
 }
 
 
-@final
-class ReplayRows:
-    """Requests that can be decided again, a few hundred bytes each.
-
-    Attributes:
-        ids: Of the decisions.
-        policies: Who chose; the same object for all that it decided.
-        targets: The names of the columns.
-        left_out: How many receipts can't be decided again, by the reason.
-    """
+class _Rows:
+    """Requests that can be decided again, a few hundred bytes each."""
 
     def __init__(self) -> None:
-        self.ids: list[str] = []
-        self.policies: list[Policy] = []
-        self.targets: dict[str, int] = {}
-        self.left_out: Counter[str] = Counter()
+        self._ids: list[str] = []
+        self._each: list[Policy] = []
+        self._columns: dict[str, int] = {}
+        self._left_out: Counter[str] = Counter()
         self._policies: dict[str, Policy] = {}
-        self._numbers, self._who, self._cells = array("d"), array("q"), array("d")
+        self._numbers, self._cells = array("d"), array("d")
 
     def add(self, receipt: Receipt) -> None:
         """Take one, or count why not."""
         policy, scale, why = policy_of(receipt), scale_of(receipt), _why_not(receipt)
         if why or policy is None or scale is None:
-            self.left_out[why or "doesn't hold the policy or the scale of costs"] += 1
+            self._left_out[why or "doesn't hold the policy or the scale of costs"] += 1
             return
-        choice, costs = receipt.choice, _costs(receipt)
+        choice, outcome, costs = receipt.choice, receipt.outcome, _costs(receipt)
         for name, probability in choice.correctness.items():
-            column = self.targets.setdefault(name, len(self.targets))
+            column = self._columns.setdefault(name, len(self._columns))
             may = name in choice.order
-            self._cells.extend((len(self.ids), column, probability, costs[name], may))
-        alone = choice.policy_target or choice.target
-        self._who.extend((self.targets[choice.target], self.targets[alone]))
-        lam = float("nan") if choice.lam is None else choice.lam
-        observed = _observed(receipt)
-        priced = bool(choice.estimated_cost)
-        self._numbers.extend((scale.low, scale.high, lam, observed, choice.input_tokens, priced))
-        self.ids.append(choice.id)
-        self.policies.append(self._policies.setdefault(repr(policy), policy))
+            self._cells.extend((len(self._ids), column, probability, costs[name], may))
+        observed = receipt.cost if outcome.target == choice.target else None
+        self._numbers.extend(
+            (
+                *(scale.low, scale.high),
+                np.nan if choice.lam is None else choice.lam,
+                np.nan if observed is None else observed,
+                *(choice.input_tokens, bool(choice.estimated_cost)),
+                self._columns[choice.target],
+                self._columns[choice.policy_target or choice.target],
+            )
+        )
+        self._ids.append(choice.id)
+        self._each.append(self._policies.setdefault(repr(policy), policy))
 
-    def numbers(self) -> Float[NDArray[np.float64], "request 6"]:
-        """Of each: its scale's low and high end, lam, observed cost, input tokens; 1 if priced."""
-        return np.array(self._numbers, dtype=np.float64).reshape(-1, 6)
-
-    def who(self) -> Int[NDArray[np.int64], "request 2"]:
-        """The columns of who was asked first, and of whom the policy alone chose."""
-        return np.array(self._who, dtype=np.int64).reshape(-1, 2)
-
-    def tables(self) -> Float[NDArray[np.float64], "3 request target"]:
-        """Probabilities, estimated costs, and 1 for who might answer; NaN for who isn't known."""
-        cells = np.array(self._cells, dtype=np.float64).reshape(-1, 5)
-        tables = np.full((3, len(self.ids), len(self.targets)), np.nan)
+    def table(self) -> Recorded:
+        """What was taken, as yet without its path."""
+        numbers = np.array(self._numbers).reshape(-1, 8)
+        lam, observed, tokens, priced, chosen, alone = numbers[:, 2:].T
+        cells = np.array(self._cells).reshape(-1, 5)
+        tables = np.full((3, len(self._ids), len(self._columns)), np.nan)
         rows, columns = cells[:, :2].astype(np.int64).T
         tables[:, rows, columns] = cells[:, 2:].T
-        return tables
+        return Recorded(
+            ids=tuple(self._ids),
+            targets=tuple(self._columns),
+            correctness=tables[0],
+            estimated_cost=tables[1],
+            priced=priced == 1,
+            may_answer=tables[2] == 1,
+            policies=tuple(self._each),
+            scales=numbers[:, :2],
+            lam=lam,
+            chosen=chosen.astype(np.int64),
+            alone=alone.astype(np.int64),
+            observed=observed,
+            input_tokens=tokens,
+            path=LambdaPath(np.zeros(1, np.int64), np.zeros(0), np.zeros(0, np.int64)),
+            left_out=self._left_out,
+        )
 
 
 def _why_not(receipt: Receipt) -> str:
@@ -349,8 +336,3 @@ def _costs(receipt: Receipt) -> Mapping[str, float]:
     return {
         name: cost + choice.cached.get(name, 0.0) for name, cost in choice.estimated_cost.items()
     }
-
-
-def _observed(receipt: Receipt) -> float:
-    first = receipt.outcome.target == receipt.choice.target
-    return receipt.cost if first and receipt.cost is not None else float("nan")

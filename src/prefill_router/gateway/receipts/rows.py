@@ -7,8 +7,10 @@ answer.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, final
 
 from prefill_router.client import Usage
@@ -21,64 +23,125 @@ Value = str | int | float | None
 Row = tuple[Value, ...]
 _MOST_INTEGER = 2**63 - 1
 _MOST_TEXT = 1000
+_COUNTS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 class Column(NamedTuple):
-    """A column: its name, what it holds, and whether it may be null."""
+    """A column of a table.
+
+    Attributes:
+        name: Its name.
+        kind: What it holds.
+        field: What it is of a receipt; empty where it is worked out, see `_WORKED_OUT`.
+        form: How it is written: as it is, true as 1, or as JSON.
+        optional: Whether it may be null.
+    """
 
     name: str
     kind: Kind
+    field: str = ""
+    form: Literal["plain", "flag", "json"] = "plain"
     optional: bool = False
+
+    def written(self, value: Any) -> Value:
+        """A value as the database has it; numbers that none holds become null, or 0."""
+        if value is None:
+            return None
+        if self.form == "json":
+            return _encode(dict(value) if isinstance(value, Mapping) else value)
+        if self.kind == "text":
+            return _text(value)
+        if self.kind == "real":
+            return float(value) if math.isfinite(value) else None
+        known = int(value) if abs(value) <= _MOST_INTEGER else None  # providers may be absurd
+        return known if self.optional else known or 0
+
+    def read(self, value: Any) -> Any:
+        """The value that was written."""
+        if self.form == "flag":
+            return bool(value)
+        return json.loads(value) if self.form == "json" and value is not None else value
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("id", "text"),
-    Column("at", "real"),
-    Column("router", "text"),
-    Column("policy", "text"),
-    Column("endpoint", "text"),
-    Column("requested", "text"),
+    Column("id", "text", "choice.id"),
+    Column("at", "real", "at"),
+    Column("router", "text", "router"),
+    Column("policy", "text", "policy"),
+    Column("endpoint", "text", "endpoint"),
+    Column("requested", "text", "requested"),
     Column("target", "text"),
-    Column("answered_by", "text", optional=True),
-    Column("outcome", "text"),
-    Column("status", "integer"),
-    Column("reason", "text"),
-    Column("fallback", "text", optional=True),
-    Column("session", "text", optional=True),
-    Column("client_key", "text", optional=True),
-    Column("lam", "real", optional=True),
-    Column("lam_asked", "real", optional=True),
-    Column("policy_target", "text", optional=True),
+    Column("answered_by", "text", "outcome.target", optional=True),
+    Column("outcome", "text", "outcome.kind"),
+    Column("status", "integer", "outcome.status"),
+    Column("reason", "text", "choice.reason"),
+    Column("fallback", "text", "choice.fallback", optional=True),
+    Column("session", "text", "choice.session", optional=True),
+    Column("client_key", "text", "key", optional=True),
+    Column("lam", "real", "choice.lam", optional=True),
+    Column("lam_asked", "real", "choice.lam_asked", optional=True),
+    Column("policy_target", "text", "choice.policy_target", optional=True),
     Column("probability", "real", optional=True),
     Column("estimated_cost", "real", optional=True),
-    Column("cost", "real", optional=True),
-    Column("cost_is_estimated", "integer"),
+    Column("cost", "real", "cost", optional=True),
+    Column("cost_is_estimated", "integer", "cost_is_estimated", form="flag"),
     Column("input_tokens", "integer", optional=True),
     Column("cached_tokens", "integer", optional=True),
     Column("output_tokens", "integer", optional=True),
     Column("reasoning_tokens", "integer", optional=True),
-    Column("estimated_input_tokens", "integer"),
-    Column("decision_seconds", "real"),
-    Column("forecast_seconds", "real", optional=True),
-    Column("first_byte_seconds", "real", optional=True),
-    Column("total_seconds", "real"),
-    Column("stream", "integer"),
-    Column("tool_loop", "integer"),
-    Column("scored", "text"),
-    Column("novelty", "real", optional=True),
-    Column("ranking", "text"),
-    Column("correctness", "text"),
-    Column("estimated_costs", "text"),
-    Column("excluded", "text"),
-    Column("attempts", "text"),
-    Column("answer", "text"),
-    Column("details", "text"),
-    Column("prompt", "text", optional=True),
+    Column("estimated_input_tokens", "integer", "choice.input_tokens"),
+    Column("decision_seconds", "real", "decision_seconds"),
+    Column("forecast_seconds", "real", "forecast_seconds", optional=True),
+    Column("first_byte_seconds", "real", "outcome.first_byte_seconds", optional=True),
+    Column("total_seconds", "real", "outcome.total_seconds"),
+    Column("stream", "integer", "stream", form="flag"),
+    Column("tool_loop", "integer", "choice.tool_loop", form="flag"),
+    Column("scored", "text", "scored"),
+    Column("novelty", "real", "choice.novelty", optional=True),
+    Column("ranking", "text", "choice.order", form="json"),
+    Column("correctness", "text", "choice.correctness", form="json"),
+    Column("estimated_costs", "text", "choice.estimated_cost", form="json"),
+    Column("excluded", "text", "choice.excluded", form="json"),
+    Column("attempts", "text", form="json"),
+    Column("answer", "text", form="json"),
+    Column("details", "text", form="json"),
+    Column("prompt", "text", "prompt", form="json", optional=True),
 )
-"""Of the table of receipts, in order; `ranking` to `prompt` are JSON."""
+"""Of the table of receipts, in order."""
 NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
-_PLACE = {name: place for place, name in enumerate(NAMES)}
+
+
+def _target(receipt: Receipt) -> str:
+    return receipt.outcome.target or receipt.choice.target
+
+
+def _count(name: str, receipt: Receipt) -> int | None:
+    count: int | None = getattr(receipt.outcome.usage, name, None)
+    return count
+
+
+_WORKED_OUT: Mapping[str, Callable[[Receipt], Any]] = {
+    "target": _target,
+    "probability": lambda receipt: receipt.choice.correctness.get(_target(receipt)),
+    "estimated_cost": lambda receipt: receipt.choice.estimated_cost.get(_target(receipt)),
+    "attempts": lambda receipt: [
+        [a.target, a.end, a.status, a.seconds] for a in receipt.outcome.attempts
+    ],
+    "answer": lambda receipt: {  # `usage` is null where nothing is known, else as reported
+        "usage": None if receipt.outcome.usage is None else dict(receipt.outcome.usage.reported),
+        "estimated": receipt.outcome.usage_is_estimated,
+        "response_id": receipt.outcome.response_id,
+        "tool_calls": receipt.outcome.tool_calls,
+    },
+    "details": lambda receipt: {
+        **receipt.details,
+        **({"cached": dict(receipt.choice.cached)} if receipt.choice.cached else {}),
+        **({"opening": True} if receipt.choice.opening else {}),
+    },
+    **{name: partial(_count, name) for name in _COUNTS},
+}
+_VALUES = tuple((c, attrgetter(c.field) if c.field else _WORKED_OUT[c.name]) for c in COLUMNS)
 
 
 def to_row(receipt: Receipt) -> Row:
@@ -86,53 +149,7 @@ def to_row(receipt: Receipt) -> Row:
 
     Numbers that no database holds become null, and long texts of a client's are cut.
     """
-    choice, outcome = receipt.choice, receipt.outcome
-    usage = outcome.usage or Usage()
-    target = outcome.target or choice.target
-    return (
-        _text(choice.id),
-        float(receipt.at),
-        _text(receipt.router),
-        _text(receipt.policy),
-        receipt.endpoint,
-        _text(receipt.requested),
-        _text(target),
-        None if outcome.target is None else _text(outcome.target),
-        outcome.kind,
-        outcome.status,
-        choice.reason,
-        choice.fallback,
-        None if choice.session is None else _text(choice.session),
-        None if receipt.key is None else _text(receipt.key),
-        _real(choice.lam),
-        _real(choice.lam_asked),
-        None if choice.policy_target is None else _text(choice.policy_target),
-        _real(choice.correctness.get(target)),
-        _real(choice.estimated_cost.get(target)),
-        _real(receipt.cost),
-        int(receipt.cost_is_estimated),
-        _whole(usage.input_tokens),
-        _whole(usage.cached_tokens),
-        _whole(usage.output_tokens),
-        _whole(usage.reasoning_tokens),
-        _whole(choice.input_tokens) or 0,
-        float(receipt.decision_seconds),
-        _real(receipt.forecast_seconds),
-        _real(outcome.first_byte_seconds),
-        float(outcome.total_seconds),
-        int(receipt.stream),
-        int(choice.tool_loop),
-        receipt.scored,
-        _real(choice.novelty),
-        _encode(choice.order),
-        _encode(dict(choice.correctness)),
-        _encode(dict(choice.estimated_cost)),
-        _encode(dict(choice.excluded)),
-        _encode([[a.target, a.end, a.status, a.seconds] for a in outcome.attempts]),
-        _encode(_answer(outcome)),
-        _encode({**receipt.details, **_of_session(choice)}),
-        None if receipt.prompt is None else _encode(receipt.prompt),
-    )
+    return tuple(column.written(value(receipt)) for column, value in _VALUES)
 
 
 def from_row(row: Sequence[Any]) -> Receipt:
@@ -141,31 +158,33 @@ def from_row(row: Sequence[Any]) -> Receipt:
     Raises:
         CorruptError: The row isn't what was written.
     """
-    value = dict(zip(NAMES, row, strict=True))
+    fields: dict[str, dict[str, Any]] = {"": {}, "choice": {}, "outcome": {}}
     try:
-        answer, details = json.loads(value["answer"]), json.loads(value["details"])
-        return Receipt(
-            choice=_choice(
-                value, opening=details.pop("opening", False), cached=details.pop("cached", {})
+        value = {c.name: c.read(v) for c, v in zip(COLUMNS, row, strict=True)}
+        for column in COLUMNS:
+            part, _, name = column.field.rpartition(".")
+            if name:
+                fields[part][name] = value[column.name]
+        answer, details, choice = value["answer"], value["details"], fields["choice"]
+        choice["order"] = tuple(choice["order"])
+        choice |= {name: details.pop(name) for name in ("opening", "cached") if name in details}
+        counts, reported = {name: value[name] for name in _COUNTS}, answer["usage"]
+        outcome = RequestOutcome(
+            **fields["outcome"],
+            attempts=tuple(
+                TargetAttempt(target=target, end=end, status=status, seconds=seconds)
+                for target, end, status, seconds in value["attempts"]
             ),
-            outcome=_outcome(value, answer),
-            at=value["at"],
-            router=value["router"],
-            policy=value["policy"],
-            endpoint=value["endpoint"],
-            requested=value["requested"],
-            stream=bool(value["stream"]),
-            key=value["client_key"],
-            scored=value["scored"],
-            cost=value["cost"],
-            cost_is_estimated=bool(value["cost_is_estimated"]),
-            decision_seconds=value["decision_seconds"],
-            forecast_seconds=value["forecast_seconds"],
-            prompt=None if value["prompt"] is None else json.loads(value["prompt"]),
-            details=details,
+            usage=None if reported is None else Usage(**counts, reported=reported),
+            usage_is_estimated=answer["estimated"],
+            response_id=answer["response_id"],
+            tool_calls=tuple(answer["tool_calls"]),
+        )
+        return Receipt(
+            choice=RoutingDecision(**choice), outcome=outcome, details=details, **fields[""]
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise _corrupt(value["id"]) from None
+        raise _corrupt(row[0]) from None
 
 
 def named_values(text: str, identity: str) -> dict[str, Any]:
@@ -194,80 +213,12 @@ def _corrupt(identity: str) -> CorruptError:
     )
 
 
-def _answer(outcome: RequestOutcome) -> dict[str, Any]:
-    """What else is known of an answer; `usage` is null where nothing is, else as reported."""
-    return {
-        "usage": None if outcome.usage is None else dict(outcome.usage.reported),
-        "estimated": outcome.usage_is_estimated,
-        "response_id": outcome.response_id,
-        "tool_calls": outcome.tool_calls,
-    }
-
-
-def _of_session(choice: RoutingDecision) -> dict[str, Any]:
-    """What else is known of a request's conversation; it stands among the details."""
-    cached = {"cached": dict(choice.cached)} if choice.cached else {}
-    return {**cached, "opening": True} if choice.opening else cached
-
-
-def _choice(value: dict[str, Any], *, opening: bool, cached: dict[str, float]) -> RoutingDecision:
-    return RoutingDecision(
-        id=value["id"],
-        order=tuple(json.loads(value["ranking"])),
-        reason=value["reason"],
-        fallback=value["fallback"],
-        lam=value["lam"],
-        lam_asked=value["lam_asked"],
-        correctness=json.loads(value["correctness"]),
-        estimated_cost=json.loads(value["estimated_costs"]),
-        excluded=json.loads(value["excluded"]),
-        policy_target=value["policy_target"],
-        novelty=value["novelty"],
-        input_tokens=value["estimated_input_tokens"],
-        session=value["session"],
-        tool_loop=bool(value["tool_loop"]),
-        opening=opening,
-        cached=cached,
-    )
-
-
-def _outcome(value: dict[str, Any], answer: dict[str, Any]) -> RequestOutcome:
-    counts = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-    reported = answer["usage"]
-    return RequestOutcome(
-        kind=value["outcome"],
-        target=value["answered_by"],
-        status=value["status"],
-        attempts=tuple(
-            TargetAttempt(target=target, end=end, status=status, seconds=seconds)
-            for target, end, status, seconds in json.loads(value["attempts"])
-        ),
-        usage=None
-        if reported is None
-        else Usage(**{name: value[name] for name in counts}, reported=reported),
-        usage_is_estimated=answer["estimated"],
-        response_id=answer["response_id"],
-        tool_calls=tuple(answer["tool_calls"]),
-        first_byte_seconds=value["first_byte_seconds"],
-        total_seconds=value["total_seconds"],
-    )
-
-
 def _text(value: str) -> str:
     """A text that any database takes: without zero bytes and lone surrogates."""
     value = value[:_MOST_TEXT]
     if not value.isascii():
         value = value.encode("utf-8", "replace").decode()
     return value.replace("\0", "�")
-
-
-def _real(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
-
-
-def _whole(value: int | None) -> int | None:
-    """A count, as a provider gave it, which may be absurd."""
-    return None if value is None or abs(value) > _MOST_INTEGER else int(value)
 
 
 FEEDBACK_COLUMNS: tuple[Column, ...] = (

@@ -148,13 +148,18 @@ class _ReplayedSessions:
         Returns:
             The cost is None where nothing is cached.
         """
-        self._until(receipt.at)
-        choice = receipt.choice
-        held = None if keeping is None else self._held(receipt, keeping)
+        while self._ends and self._ends[0][0] <= receipt.at:
+            end, _, session, target, tokens = heapq.heappop(self._ends)
+            self._sessions.answered(session, target=target, tokens=tokens, at=end)
+        choice, held = receipt.choice, None
+        if keeping is not None:
+            self._sessions.use(SessionSettings(seconds=keeping.seconds, most=_MOST))
+            seat = self._sessions.seat(choice.session, receipt.at)
+            held = None if seat is None or choice.opening else seat.target
         if row is None:
             free = choice.reason not in ("tool_loop", "stored")
             stays = held is not None and (not free or held in choice.order)
-            return (held if stays and held is not None else choice.target), None
+            return (held or choice.target) if stays else choice.target, None
         if choice.reason == "share":
             return choice.target, None
         if held is None or keeping is None:
@@ -176,17 +181,6 @@ class _ReplayedSessions:
             tokens = round(tokens * keeping.ratio.get(who, 1.0) / keeping.ratio.get(was, 1.0))
         end = receipt.at + outcome.total_seconds
         heapq.heappush(self._ends, (end, len(self._ends), choice.session, who, tokens))
-
-    def _until(self, at: float) -> None:
-        while self._ends and self._ends[0][0] <= at:
-            end, _, session, target, tokens = heapq.heappop(self._ends)
-            self._sessions.answered(session, target=target, tokens=tokens, at=end)
-
-    def _held(self, receipt: Receipt, keeping: AffinityRule) -> str | None:
-        """Who holds a request's conversation; None for nobody."""
-        self._sessions.use(SessionSettings(seconds=keeping.seconds, most=_MOST))
-        seat = self._sessions.seat(receipt.choice.session, receipt.at)
-        return None if seat is None or receipt.choice.opening else seat.target
 
     def _chosen(self, receipt: Receipt, keeping: AffinityRule, row: int) -> tuple[str, float]:
         """As the gateway chooses, where somebody holds the conversation."""
@@ -223,17 +217,15 @@ class _ReplayedSessions:
                     ratio=np.array([keeping.ratio.get(name, 1.0) for name in names]),
                 ),
                 None,
-                settings=_settings(keeping),
+                settings=GatewaySettings.model_construct(  # what the environment says plays no part
+                    sessions=SessionSettings(
+                        seconds=keeping.seconds,
+                        cache_seconds=keeping.cache_seconds,
+                        margin=keeping.margin,
+                    ),
+                    routing=RoutingSettings(),
+                    traffic=TrafficSettings(),
+                ),
                 sessions=self._sessions,
             )
         return self._choosers[key]
-
-
-def _settings(keeping: AffinityRule) -> GatewaySettings:
-    """Those that matter here; what the environment says doesn't."""
-    sessions = SessionSettings(
-        seconds=keeping.seconds, cache_seconds=keeping.cache_seconds, margin=keeping.margin
-    )
-    return GatewaySettings.model_construct(
-        sessions=sessions, routing=RoutingSettings(), traffic=TrafficSettings()
-    )

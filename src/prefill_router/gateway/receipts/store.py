@@ -1,10 +1,14 @@
-"""What a database of receipts does, whichever it is, its tables, and from a URL to its store."""
+"""A database of receipts: its tables, what is done with it whichever it is, and that of SQLite."""
 
+import os
+import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Column, Kind, Row
@@ -14,6 +18,11 @@ VERSION = 1
 RECEIPTS, FEEDBACK, SCHEMA = "receipts", "receipt_feedback", "receipts_schema"
 COLUMNS_OF: Mapping[str, tuple[Column, ...]] = {RECEIPTS: COLUMNS, FEEDBACK: FEEDBACK_COLUMNS}
 _IDENTITY: Mapping[str, str] = {RECEIPTS: "id", FEEDBACK: "id, source, at"}
+_TOGETHER = 64
+"""Rows of one statement: each statement of SQLite gives up the interpreter's lock, and waits to
+have it back; the older limit of 32,766 values a statement is far."""
+Statement = tuple[str, Sequence[Any]]
+T = TypeVar("T")
 
 
 @final
@@ -35,14 +44,14 @@ class RowError(StoreError):
 
 
 class Store(ABC):
-    """A database of receipts. One thread uses it at a time."""
+    """A database of receipts. One thread uses it at a time.
 
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """Where it is, without its password."""
+    Attributes:
+        place: Where it is, without its password.
+    """
 
-    @abstractmethod
+    place: str
+
     def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
         """Write rows, all or none; those that are there already stay as they are.
 
@@ -50,9 +59,15 @@ class Store(ABC):
             DownError: It can't be written now.
             RowError: It takes one of these rows never.
         """
+        self.change(
+            [
+                (_insert(table, len(part)), [value for row in part for value in row])
+                for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
+                for part in (rows[i : i + _TOGETHER] for i in range(0, len(rows), _TOGETHER))
+            ]
+        )
 
-    @abstractmethod
-    def change(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[int]:
+    def change(self, statements: Sequence[Statement]) -> list[int]:
         """Do several things, all or none; gives how many rows each of them changed.
 
         Args:
@@ -61,82 +76,204 @@ class Store(ABC):
         Raises:
             DownError: It can't be written now.
         """
+        return self._run(statements, attrgetter("rowcount"))
 
-    @abstractmethod
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query, whose `?` stand for the values.
 
         Raises:
             DownError: It can't be read now.
         """
+        (rows,) = self._run([(query, values)], _rows)
+        return rows
 
     @abstractmethod
     def close(self) -> None:
         """Let go of it."""
 
+    def _run(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
+        """Do several things, all or none, and read something of the cursor of each."""
+        raise NotImplementedError
 
-def create_statements(types: Mapping[Kind, str]) -> list[str]:
+    def _prepare(
+        self, run: Callable[[str], Any], *, tables: str, types: Mapping[Kind, str], create: bool
+    ) -> None:
+        """Make the tables where there are none, and check those that are there.
+
+        Args:
+            run: Does a statement, and gives its cursor.
+            tables: The query for the names of those of ours that there are, of a list of all.
+            types: The database's own.
+            create: Whether they may be made.
+
+        Raises:
+            StoreError: There are none and they may not be made, or they are of another version.
+        """
+        ours = (RECEIPTS, FEEDBACK, SCHEMA)
+        found = {name for (name,) in _rows(run(tables.format(", ".join(map("'{}'".format, ours)))))}
+        if not found:
+            if not create:
+                raise StoreError(
+                    f"{self.place} holds no receipts; name the database that the gateway writes"
+                )
+            for statement in _create(types):
+                run(statement)
+        elif found != set(ours):
+            raise StoreError(
+                f"{self.place} has only {sorted(found)} of the gateway's tables; another "
+                "program's, it seems: name another database"
+            )
+        ((version,),) = _rows(run(f"SELECT max(version) FROM {SCHEMA}"))
+        if version != VERSION:
+            raise StoreError(
+                f"{self.place} holds receipts of version {version}; this package reads and writes "
+                f"{VERSION}: name another database, or use the package that wrote it"
+            )
+
+
+def _rows(cursor: Any) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = cursor.fetchall()
+    return found
+
+
+def _create(types: Mapping[Kind, str]) -> list[str]:
     """What makes the tables, in one database's own types."""
-    tables = [
-        f"CREATE TABLE {table} ({_columns(table, types)}, PRIMARY KEY ({_IDENTITY[table]}))"
+    columns = {
+        table: ", ".join(
+            f"{c.name} {types[c.kind]}{'' if c.optional else ' NOT NULL'}"
+            for c in COLUMNS_OF[table]
+        )
         for table in COLUMNS_OF
-    ]
-    version = f"CREATE TABLE {SCHEMA} (version {types['integer']} NOT NULL)"
-    indexes = [
+    }
+    return [
+        *(f"CREATE TABLE {t} ({c}, PRIMARY KEY ({_IDENTITY[t]}))" for t, c in columns.items()),
+        f"CREATE TABLE {SCHEMA} (version {types['integer']} NOT NULL)",
+        f"INSERT INTO {SCHEMA} VALUES ({VERSION})",
         f"CREATE INDEX {RECEIPTS}_at ON {RECEIPTS} (at, id)",
         f"CREATE INDEX {FEEDBACK}_at ON {FEEDBACK} (at)",
     ]
-    return [*tables, version, f"INSERT INTO {SCHEMA} VALUES ({VERSION})", *indexes]
 
 
 @cache
-def insert_statement(table: str, mark: str, *, rows: int = 1) -> str:
+def _insert(table: str, rows: int) -> str:
     """What writes rows, each once however often it is written."""
     columns = COLUMNS_OF[table]
-    names = ", ".join(column.name for column in columns)
-    marks = f"({', '.join([mark] * len(columns))})"
+    names, marks = ", ".join(c.name for c in columns), ", ".join("?" * len(columns))
     return (
-        f"INSERT INTO {table} ({names}) VALUES {', '.join([marks] * rows)} "
+        f"INSERT INTO {table} ({names}) VALUES {', '.join([f'({marks})'] * rows)} "
         f"ON CONFLICT ({_IDENTITY[table]}) DO NOTHING"
     )
 
 
-def prepare(
-    tables: set[str], *, create: bool, make: Callable[[], None], version: Callable[[], Any], at: str
-) -> None:
-    """Make the tables where there are none, and check those that are there.
+_TYPES: Mapping[Kind, str] = {"text": "TEXT", "real": "REAL", "integer": "INTEGER"}
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ({})"
+_BUSY_SECONDS = 5.0
 
-    Args:
-        tables: Those of ours that the database has.
-        create: Whether they may be made.
-        make: Makes them.
-        version: Reads what version they have.
-        at: The place, for errors.
 
-    Raises:
-        StoreError: There are none and they may not be made, or they are of another version.
+@final
+class SqliteStore(Store):
+    """A file of SQLite; other processes may read it meanwhile.
+
+    The journal is a write-ahead log that is synchronised at its checkpoints alone: a process that
+    is killed at any moment loses nothing that was committed. If the machine loses its power, the
+    last commits may be gone, but the file stays whole
+    (https://sqlite.org/pragma.html#pragma_synchronous).
     """
-    if not tables:
-        if not create:
-            raise StoreError(f"{at} holds no receipts; name the database that the gateway writes")
-        make()
-    elif tables != {RECEIPTS, FEEDBACK, SCHEMA}:
-        raise StoreError(
-            f"{at} has only {sorted(tables)} of the gateway's tables; another program's, it seems: "
-            "name another database"
-        )
-    found = version()
-    if found != VERSION:
-        raise StoreError(
-            f"{at} holds receipts of version {found}; this package reads and writes {VERSION}: "
-            "name another database, or use the package that wrote it"
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self._path, self._create = path.absolute(), create
+        self.place = str(self._path)
+        self._connection = self._open()
+        self._file = _identity(self._path)
+
+    def change(self, statements: Sequence[Statement]) -> list[int]:
+        """Do several things, all or none; see `Store.change`.
+
+        Where somebody moved the file away a new one is begun: nobody would find what comes.
+        """
+        if _identity(self._path) != self._file:
+            with suppress(sqlite3.Error):  # what is in the log alone goes with the file
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connection.close()
+            self._connection = self._open()
+            self._file = _identity(self._path)
+        return super().change(statements)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _run(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
+        run = self._connection.execute
+        try:
+            if len(statements) == 1:
+                return [read(run(*statements[0]))]
+            run("BEGIN IMMEDIATE")
+            found = [read(run(*one)) for one in statements]
+            run("COMMIT")
+        except (sqlite3.Error, OverflowError) as error:
+            if self._connection.in_transaction:
+                run("ROLLBACK")
+            raise self._failure(error) from None
+        return found
+
+    def _open(self) -> sqlite3.Connection:
+        if self._create:
+            self._make()
+        elif not self._path.is_file():
+            raise StoreError(f"{self._path} doesn't exist; name the file that the gateway writes")
+        with ExitStack() as undo:
+            try:
+                connection = sqlite3.connect(
+                    self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(connection.close)
+                self._set_up(connection)
+            except sqlite3.Error as error:
+                raise self._failure(error) from None
+            undo.pop_all()
+        return connection
+
+    def _make(self) -> None:
+        """Make the file where there is none, for its owner alone, as its journal will be."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise DownError(
+                f"{self._path} can't be opened for writing: {error.strerror}; name a file that can",
+                kind="file can't be opened",
+            ) from None
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        run = connection.execute
+        if self._create:
+            run("PRAGMA journal_mode = WAL")
+            run("PRAGMA synchronous = NORMAL")
+            run("PRAGMA secure_delete = ON")  # prompts that go are to be gone
+            run("BEGIN IMMEDIATE")
+        else:
+            run("PRAGMA query_only = ON")
+        self._prepare(run, tables=_TABLES, types=_TYPES, create=self._create)
+        if self._create:
+            run("COMMIT")
+
+    def _failure(self, error: sqlite3.Error | OverflowError) -> StoreError:
+        never = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+        if isinstance(error, never):
+            return RowError(f"{self._path} doesn't take a row ({type(error).__name__})")
+        name = str(getattr(error, "sqlite_errorname", type(error).__name__))
+        return DownError(
+            f"{self._path} can't be used as a database of receipts now: {error} ({name})", kind=name
         )
 
 
-def _columns(table: str, types: Mapping[Kind, str]) -> str:
-    return ", ".join(
-        f"{c.name} {types[c.kind]}{'' if c.optional else ' NOT NULL'}" for c in COLUMNS_OF[table]
-    )
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _SQLITE = "sqlite:///"
@@ -166,8 +303,6 @@ def open_store(url: str, *, create: bool = True) -> Store:
     file = file_of(url)
     if file is None:
         raise ConfigError("the receipts' URL names no file; write sqlite:///FILE")
-    from prefill_router.gateway.receipts.sqlite import SqliteStore
-
     return SqliteStore(file, create=create)
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from prefill_router.gateway.receipts.reader import pages
+from prefill_router.gateway.receipts.reader import Conditions, pages
 from prefill_router.gateway.receipts.rows import named_values
 from prefill_router.gateway.receipts.store import RECEIPTS, Store, open_store
 
@@ -186,7 +186,7 @@ def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
 
 def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
     columns = ("at", "id", "answered_by", "cost", "correctness", "estimated_costs")
-    given: list[tuple[str, list[Any]]] = [
+    given: Conditions = [
         ("at >= ?", [since]),
         ("answered_by IS NOT NULL", []),
         ("estimated_costs <> '{}'", []),
@@ -204,17 +204,11 @@ def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
         paid = estimated[target] if cost is None else cost
         count, spent = count + 1, spent + paid
         for name in at:
-            at[name] += _elsewhere(paid, estimated[target], estimated[name])
+            # As much more or less as the estimates differ: an answer that was shorter than those of
+            # the train rows was so for the request's sake, and would have been so there.
+            here, there = estimated[target], estimated[name]
+            at[name] += paid * there / here if here > 0 else there
         for name, probability in named_values(row[4], row[1]).items():
             right.setdefault(name, []).append(probability)
     accuracy = {name: math.fsum(p) / len(p) for name, p in right.items() if name in at}
     return SingleTargetCosts(requests=count, spent=spent, at=at if count else {}, accuracy=accuracy)
-
-
-def _elsewhere(paid: float, here: float, there: float) -> float:
-    """What a request would have cost elsewhere: as much more or less as its estimates differ.
-
-    An answer that was shorter than the train rows' was so for the request's sake: the estimates
-    alone would hold a short answer here against a long one there.
-    """
-    return paid * there / here if here > 0 else there

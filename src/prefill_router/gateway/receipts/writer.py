@@ -111,7 +111,11 @@ class ReceiptWriter:
             return False
         loop = asyncio.get_running_loop()
         told: asyncio.Future[bool] = loop.create_future()
-        kept, size = self._fitting(kept)
+        prompt = kept.prompt if isinstance(kept, Receipt) else None
+        texts = prompt if isinstance(prompt, str) else [turn["content"] for turn in prompt or ()]
+        size = len(texts) if isinstance(texts, str) else sum(map(len, texts))
+        if self._prompts_put - self._prompts_gone + size > _PROMPTS and isinstance(kept, Receipt):
+            kept, size = replace(kept, prompt=None), 0
         self._put += 1
         self._prompts_put += size
         self._queue.put(_QueuedRow(kept, size, told, loop))
@@ -124,13 +128,6 @@ class ReceiptWriter:
         finally:
             timer.cancel()
             self._awaited.discard(told)
-
-    def _fitting(self, kept: Kept) -> tuple[Kept, int]:
-        """What is kept, without its prompt if too many wait; and the prompt's characters."""
-        size = _characters(kept)
-        if self._prompts_put - self._prompts_gone + size <= _PROMPTS:
-            return kept, size
-        return (replace(kept, prompt=None) if isinstance(kept, Receipt) else kept), 0
 
     @property
     def healthy(self) -> bool:
@@ -170,7 +167,10 @@ class ReceiptWriter:
             if batch:
                 self._write(batch)
             if not ended:
-                self._tidy()
+                try:
+                    self._retention.work()
+                except StoreError as error:
+                    self._failed(error)
         self._store.close()
 
     def _gathered(self) -> tuple[list[_QueuedRow], bool]:
@@ -190,23 +190,17 @@ class ReceiptWriter:
             return batch, False
         return batch, item is None
 
-    def _tidy(self) -> None:
-        try:
-            self._retention.work()
-        except StoreError as error:
-            self._failed(error)
-
     def _failed(self, error: StoreError) -> None:
         self._failures += 1
         self._last_error_kind = error.kind if isinstance(error, DownError) else "unusable"
 
     def _write(self, batch: Sequence[_QueuedRow]) -> None:
         """Write a batch, however long the database is down."""
-        rows = [_row(item.kept, self.redaction) for item in batch]
+        rows = [(item.kept, _row(item.kept, self.redaction)) for item in batch]
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             try:
-                written = self._insert(batch, rows)
+                written = self._insert(rows)
             except StoreError as error:
                 self._failed(error)
                 self._tell(away=self._down, batch=batch)  # the second time: it is no hiccup
@@ -226,44 +220,27 @@ class ReceiptWriter:
         """Note whether the database is away; where that is new, log it, and let nobody wait."""
         before, self._away = self._away, away
         if away and not before:
-            told = "receipts can't be kept (%s); they wait in memory, and no answer waits for them"
-            _log.warning(told, self._last_error_kind)
+            _log.warning(
+                "receipts can't be kept (%s); they wait in memory, and no answer waits for them",
+                self._last_error_kind,
+            )
             for loop in {item.loop for item in batch}:
-                _soon(loop, self._let_go)
+                _soon(loop, lambda: _tell([(told, False) for told in self._awaited]))
         elif before and not away:
             _log.info("receipts are kept again")
 
-    def _let_go(self) -> None:
-        _tell([(told, False) for told in self._awaited])
-
-    def _insert(self, batch: Sequence[_QueuedRow], rows: Sequence[Row | None]) -> list[bool]:
+    def _insert(self, rows: Sequence[tuple[Kept, Row | None]]) -> list[bool]:
         """Write all at once, or, if the database refuses one of them, one by one."""
-        good = [(item.kept, row) for item, row in zip(batch, rows, strict=True) if row is not None]
+        good = [(kept, row) for kept, row in rows if row is not None]
         try:
-            self._insert_all(good)
+            if good:
+                self._store.insert(
+                    [row for kept, row in good if isinstance(kept, Receipt)],
+                    [row for kept, row in good if isinstance(kept, Feedback)],
+                )
         except RowError:
-            pairs = zip(batch, rows, strict=True)
-            return [row is not None and self._insert_one(i.kept, row) for i, row in pairs]
-        return [row is not None for row in rows]
-
-    def _insert_one(self, kept: Kept, row: Row) -> bool:
-        try:
-            self._insert_all([(kept, row)])
-        except RowError:
-            return False
-        return True
-
-    def _insert_all(self, rows: Sequence[tuple[Kept, Row]]) -> None:
-        receipts = [row for kept, row in rows if isinstance(kept, Receipt)]
-        feedback = [row for kept, row in rows if isinstance(kept, Feedback)]
-        self._store.insert(receipts, feedback)
-
-
-def _characters(kept: Kept) -> int:
-    prompt = kept.prompt if isinstance(kept, Receipt) else None
-    if prompt is None or isinstance(prompt, str):
-        return len(prompt or "")
-    return sum(len(turn["content"]) for turn in prompt)
+            return [len(rows) > 1 and self._insert([one])[0] for one in rows]
+        return [row is not None for _, row in rows]
 
 
 def _row(kept: Kept, redaction: Redaction) -> Row | None:
@@ -300,7 +277,6 @@ _AT_ONCE = 256
 """So many rows at most go in one transaction."""
 _NEXT, _PAUSE = 60.0, 0.05
 """Seconds between looks, and between transactions while there is more: others write then."""
-_retention_log = logging.getLogger(__name__)
 
 
 @final
@@ -346,7 +322,7 @@ class Retention:
             self._due = time.monotonic() + _PAUSE
         elif self.deleted > self._told:
             gone, self._told = self.deleted - self._told, self.deleted
-            _retention_log.info("%d receipts older than %d days were deleted", gone, self._days)
+            _log.info("%d receipts older than %d days were deleted", gone, self._days)
         return more
 
     def _receipts(self, before: float) -> int:

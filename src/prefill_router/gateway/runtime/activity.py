@@ -19,6 +19,7 @@ def breakers_of(gateway: "Gateway") -> dict[str, BreakerState]:
 def gauge_readings(gateway: "Gateway") -> GaugeReadings:
     """Where metrics read what isn't counted request by request; asked once it is started."""
     return GaugeReadings(
+        gateway=gateway,
         in_flight=lambda: gateway.under_way,
         streams=lambda: gateway.streams,
         held_bytes=lambda: gateway.room.held,

@@ -13,10 +13,12 @@ from prefill_router.gateway.settings.sections import (
     ReceiptSettings,
     RoutingSettings,
     SessionSettings,
+    SettingsSection,
     StreamSettings,
     TrafficSettings,
 )
 from prefill_router.gateway.settings.sources import (
+    SECTIONS,
     GatewaySettings,
     nearest,
     read_settings,
@@ -24,6 +26,7 @@ from prefill_router.gateway.settings.sources import (
 )
 
 __all__ = [
+    "SECTIONS",
     "BudgetSettings",
     "FailureSettings",
     "GatewaySettings",
@@ -33,6 +36,7 @@ __all__ = [
     "ReceiptSettings",
     "RoutingSettings",
     "SessionSettings",
+    "SettingsSection",
     "StreamSettings",
     "TrafficSettings",
     "nearest",

@@ -5,17 +5,16 @@ underscores. What holds several values is written in JSON: `PREFILL_ROUTER_BUDGE
 Errors tell where each wrong setting is set, what was got, and what would do.
 """
 
-import difflib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, final, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError, create_model, field_validator
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.settings.sections import (
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
 PREFIX = "PREFILL_ROUTER_"
 _JOINT = "__"
+Section = TypeVar("Section", bound=SettingsSection)
 Place = tuple[int | str, ...]
 """Where a setting stands: the names that lead to it, and the numbers of places in lists."""
 
@@ -61,38 +61,11 @@ class Variable:
     wrong: str | None = None
 
 
-def variables_of(environment: Mapping[str, str], model: type[BaseModel]) -> tuple[Variable, ...]:
-    """The variables that begin as settings do, those of whole parts before those within them.
-
-    Args:
-        environment: All variables.
-        model: The settings.
-    """
-    found = (
-        _variable(name, environment[name], model)
-        for name in sorted(environment)
-        if name.upper().startswith(PREFIX)
-    )
-    return tuple(sorted(found, key=lambda variable: len(variable.path)))
-
-
-def merged(value: Mapping[str, Any], variables: Iterable[Variable]) -> dict[str, Any]:
-    """Settings, with those of variables over them.
-
-    Args:
-        value: The settings of a file, say; it stays as it is.
-        variables: Those over them; one that can't be read sets nothing.
-    """
-    whole = dict(value)
-    for variable in variables:
-        if variable.wrong is None:
-            whole = over(whole, _nested(variable.path, variable.value))
-    return whole
-
-
-def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    first, *rest = path
-    return {first: _nested(tuple(rest), value) if rest else value}
+def _variables(environment: Mapping[str, str] | None, model: type[BaseModel]) -> list[Variable]:
+    """The variables that begin as settings do, those of whole parts before those within them."""
+    known = os.environ if environment is None else environment
+    names = (name for name in sorted(known) if name.upper().startswith(PREFIX))
+    return sorted((_variable(n, known[n], model) for n in names), key=lambda v: len(v.path))
 
 
 def over(value: Mapping[Any, Any], further: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -120,12 +93,12 @@ def _variable(name: str, text: str, model: type[BaseModel]) -> Variable:
     path = tuple(name[len(PREFIX) :].lower().split(_JOINT))
     parent = model_at(path[:-1], model)
     kind = _kind(parent, path[-1])
-    if not _holds_several(kind):
+    if get_origin(kind) not in (tuple, dict) and next(_models(kind), None) is None:
         return Variable(name, path, text)
     try:
         return Variable(name, path, json.loads(text))
     except (ValueError, RecursionError):
-        shape = "{...}" if _models(kind) and get_origin(kind) is None else "[...] or {...}"
+        shape = "{...}" if get_origin(kind) is None else "[...] or {...}"
         return Variable(name, path, wrong=f"isn't JSON; it holds several values: {shape}")
 
 
@@ -141,11 +114,6 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
             yield each
 
 
-def _holds_several(kind: Any) -> bool:
-    return get_origin(kind) in (tuple, dict) or any(True for _ in _models(kind))
-
-
-@final
 class GatewaySettings(SettingsSection):
     """All that can be set; every part has defaults.
 
@@ -177,6 +145,27 @@ class GatewaySettings(SettingsSection):
             raise ValueError("must be an OTLP endpoint, such as http://127.0.0.1:4318")
         return url
 
+    def section(self, kind: type[Section]) -> Section:
+        """The section of this kind, of the gateway's own or of `SECTIONS`.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        found = next((value for _, value in self if isinstance(value, kind)), None)
+        if found is None:
+            raise ConfigError(f"the settings have no section of the kind {kind.__name__}")
+        return found
+
+
+SECTIONS: dict[str, type[SettingsSection]] = {}
+"""Further sections by their names; one that is put here is read, and checked, as all others are."""
+
+
+def _model() -> type[GatewaySettings]:
+    further: Any = {name: (kind, kind()) for name, kind in SECTIONS.items()}
+    base = GatewaySettings
+    return create_model(base.__name__, __base__=base, **further) if further else base
+
 
 def read_settings(
     path: Path | None = None,
@@ -194,14 +183,22 @@ def read_settings(
     Raises:
         ConfigError: Some can't be used; it tells every one, and where it is set.
     """
-    variables = _variables(environment)
-    value = {} if path is None else _of_file(path)
+    model = _model()
+    variables = [v for v in _variables(environment, model) if not _is_stray(v, model)]
     told = [f"{variable.name}: {variable.wrong}" for variable in variables if variable.wrong]
+    value = {} if path is None else _of_file(path)
     sources = SettingSources(path, value, variables, options or {})
+    whole: dict[str, Any] = dict(value)
+    for variable in variables:
+        if variable.wrong is None:
+            nested = variable.value
+            for name in reversed(variable.path):
+                nested = {name: nested}
+            whole = over(whole, nested)
     try:
-        settings = GatewaySettings.model_validate(over(merged(value, variables), sources.options))
+        settings = model.model_validate(over(whole, sources.options))
     except ValidationError as error:
-        told += setting_errors(error, GatewaySettings, sources)
+        told += setting_errors(error, model, sources)
     if told:
         raise ConfigError(*told)
     return settings
@@ -216,29 +213,22 @@ def stray_variables(environment: Mapping[str, str] | None = None) -> dict[str, s
     Returns:
         For each, the end of a sentence that says which setting may be meant; empty for none.
     """
-    known = os.environ if environment is None else environment
-    found = variables_of(known, GatewaySettings)
-    return {variable.name: _meant(variable) for variable in found if _is_stray(variable)}
+    model = _model()
+    return {v.name: _meant(v, model) for v in _variables(environment, model) if _is_stray(v, model)}
 
 
-def _meant(variable: Variable) -> str:
+def _meant(variable: Variable, model: type[BaseModel]) -> str:
     name = str(variable.path[0])
-    for part, field in GatewaySettings.model_fields.items():
+    for part, field in model.model_fields.items():
         if name in getattr(field.annotation, "model_fields", ()):
             return f"; did you mean {PREFIX}{part.upper()}__{name.upper()}?"
-    near = get_close_matches(name, GatewaySettings.model_fields, n=1)
+    near = get_close_matches(name, model.model_fields, n=1)
     return f"; did you mean {PREFIX}{near[0].upper()}?" if near else ""
 
 
-def _variables(environment: Mapping[str, str] | None) -> tuple[Variable, ...]:
-    known = os.environ if environment is None else environment
-    found = variables_of(known, GatewaySettings)
-    return tuple(variable for variable in found if not _is_stray(variable))
-
-
-def _is_stray(variable: Variable) -> bool:
+def _is_stray(variable: Variable, model: type[BaseModel]) -> bool:
     """Whether it is no setting at all; one with two parts is meant for one, and then a mistake."""
-    return len(variable.path) == 1 and variable.path[0] not in GatewaySettings.model_fields
+    return len(variable.path) == 1 and variable.path[0] not in model.model_fields
 
 
 def _of_file(path: Path) -> dict[str, Any]:
@@ -273,7 +263,7 @@ class SettingSources:
 
     path: Path | None
     value: Mapping[str, Any]
-    variables: tuple[Variable, ...]
+    variables: Sequence[Variable]
     options: Mapping[str, Any]
 
 
@@ -302,7 +292,7 @@ def setting_errors(
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """Which of the known names was meant, as the end of a sentence; empty where none is near."""
-    close = difflib.get_close_matches(name, known, n=1)
+    close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -13,7 +13,13 @@ from prefill_router.gateway.telemetry.health import (
     check_targets,
 )
 from prefill_router.gateway.telemetry.logs import LogWriter, log_request, logging_to, with_fields
-from prefill_router.gateway.telemetry.metrics import BudgetLeft, GaugeReadings, Metrics
+from prefill_router.gateway.telemetry.metrics import (
+    GAUGES,
+    BudgetLeft,
+    Gauge,
+    GaugeReadings,
+    Metrics,
+)
 from prefill_router.gateway.telemetry.recent import (
     Drift,
     DriftWatch,
@@ -25,12 +31,14 @@ from prefill_router.gateway.telemetry.recent import (
 from prefill_router.gateway.telemetry.traces import Trace, Traces
 
 __all__ = [
+    "GAUGES",
     "BudgetLeft",
     "Drift",
     "DriftWatch",
     "EventLoopLag",
     "FallbackShare",
     "FallbackWatch",
+    "Gauge",
     "GaugeReadings",
     "Health",
     "HealthCheck",

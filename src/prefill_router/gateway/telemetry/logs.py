@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import TextIOBase
@@ -27,51 +27,34 @@ _TOLD = (PrefillRouterError, OSError)  # their texts hold no prompt; of others n
 
 
 @final
-class JsonLines(logging.Formatter):
-    """One JSON object a line.
+class _Lines(logging.Formatter):
+    """One line for a record: a JSON object, or text, in which what would begin a line is escaped.
 
     Args:
         redaction: What takes secrets out.
+        form: `json` or `text`.
     """
 
-    def __init__(self, redaction: Redaction) -> None:
+    def __init__(self, redaction: Redaction, form: str) -> None:
         super().__init__()
-        self._redact = redaction
+        self._redact, self._form = redaction, form
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
-        value = {
-            "time": _moment(record).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-            **_fields(record),
-            **_error(record),
-        }
-        return self._redact(json.dumps(value, default=str))
-
-
-@final
-class TextLines(logging.Formatter):
-    """Text for people; what would begin a new line is escaped.
-
-    Args:
-        redaction: What takes secrets out.
-    """
-
-    def __init__(self, redaction: Redaction) -> None:
-        super().__init__()
-        self._redact = redaction
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        moment, level = datetime.fromtimestamp(record.created, UTC), record.levelname.lower()
         told = {**_fields(record), **_error(record)}
-        parts = [
-            _moment(record).strftime("%Y-%m-%d %H:%M:%S"),
-            record.levelname.lower(),
-            record.getMessage(),
-            *(f"{name}={_short(value)}" for name, value in told.items()),
-        ]
+        if self._form == "json":
+            value = {
+                "time": moment.isoformat(timespec="milliseconds"),
+                "level": level,
+                "logger": record.name,
+                "event": record.getMessage(),
+                **told,
+            }
+            return self._redact(json.dumps(value, default=str))
+        parts = [f"{moment:%Y-%m-%d %H:%M:%S}", level, record.getMessage()]
+        for name, value in told.items():
+            parts.append(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}")
         return self._redact(" ".join(parts).replace("\r", "\\r").replace("\n", "\\n"))
 
 
@@ -120,16 +103,8 @@ def _error(record: logging.LogRecord) -> dict[str, Any]:
     return {**told, "error_text": str(error)} if isinstance(error, _TOLD) else told
 
 
-def _moment(record: logging.LogRecord) -> datetime:
-    return datetime.fromtimestamp(record.created, UTC)
-
-
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 _MOST_WAITING = 10_000  # lines; what comes then is lost, and counted
@@ -138,10 +113,6 @@ _OURS = ("prefill_router", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicor
 _MUTED = (
     "opentelemetry"  # tells each failure, and where to; `sending` tells the first, and not where
 )
-_FORMS: dict[str, Callable[[Redaction], logging.Formatter]] = {
-    "json": JsonLines,
-    "text": TextLines,
-}
 REQUESTS = logging.getLogger("prefill_router.gateway.requests")
 """One line for each request."""
 
@@ -155,7 +126,7 @@ class LogWriter:
 
     def hide(self, secrets: Iterable[str]) -> None:
         """From now on these values are never written, in place of those of before."""
-        self._writer.setFormatter(_FORMS[self._form](Redaction(secrets)))
+        self._writer.setFormatter(_Lines(Redaction(secrets), self._form))
 
     @property
     def lost(self) -> int:
@@ -184,19 +155,28 @@ def logging_to(
     log = LogWriter(handler, writer, form)
     log.hide(secrets)
     root = logging.getLogger()
-    before = {name: _state(logging.getLogger(name)) for name in (*_OURS, _MUTED)}
-    for name in _OURS:
-        _take_over(logging.getLogger(name), settings.level)
-    logging.getLogger(_MUTED).setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in (*_OURS, _MUTED)]
+    before = [(one, one.level, one.propagate, list(one.handlers)) for one in loggers]
+    for one in loggers[:-1]:
+        one.setLevel(settings.level.upper())
+        one.propagate = True
+        one.handlers.clear()
+    loggers[-1].setLevel(logging.CRITICAL)
     root.addHandler(handler)
-    thread = threading.Thread(target=_write, args=(waiting, writer), name="log", daemon=True)
+
+    def write() -> None:
+        while (record := waiting.get()) is not None:
+            writer.handle(record)
+
+    thread = threading.Thread(target=write, name="log", daemon=True)
     thread.start()
     try:
         yield log
     finally:
         root.removeHandler(handler)
-        for name, state in before.items():
-            _restore(logging.getLogger(name), state)
+        for one, level, propagates, handlers in before:
+            one.setLevel(level)
+            one.propagate, one.handlers[:] = propagates, handlers
         _end(waiting, thread)
 
 
@@ -241,11 +221,6 @@ class _Handler(QueueHandler):
             self.lost += 1
 
 
-def _write(waiting: "queue.Queue[Any]", writer: logging.Handler) -> None:
-    while (record := waiting.get()) is not None:
-        writer.handle(record)
-
-
 def _end(waiting: "queue.Queue[Any]", thread: threading.Thread) -> None:
     """Have what still waits written, unless nobody takes it."""
     try:
@@ -253,22 +228,3 @@ def _end(waiting: "queue.Queue[Any]", thread: threading.Thread) -> None:
     except queue.Full:
         return
     thread.join(_PATIENCE)
-
-
-_LoggerState = tuple[int, bool, list[logging.Handler]]
-
-
-def _state(logger: logging.Logger) -> _LoggerState:
-    return logger.level, logger.propagate, list(logger.handlers)
-
-
-def _take_over(logger: logging.Logger, level: str) -> None:
-    logger.setLevel(level.upper())
-    logger.propagate = True
-    logger.handlers.clear()
-
-
-def _restore(logger: logging.Logger, state: _LoggerState) -> None:
-    logger.setLevel(state[0])
-    logger.propagate = state[1]
-    logger.handlers[:] = state[2]

@@ -2,9 +2,9 @@
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -16,7 +16,6 @@ from prefill_router.gateway.records import Receipt, RequestOutcome
 from prefill_router.gateway.telemetry.recent import Drift
 
 BreakerState = Literal["closed", "half_open", "open"]
-Numbers = Mapping[str, float]
 
 
 @final
@@ -37,14 +36,6 @@ class BudgetLeft:
     left: float
 
 
-def _nothing() -> Numbers:
-    return {}
-
-
-def _none() -> None:
-    return None
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class GaugeReadings:
@@ -54,6 +45,7 @@ class GaugeReadings:
     label values, so they must be few and never a client's.
 
     Attributes:
+        gateway: What they are read from, for gauges that are registered from elsewhere.
         in_flight: Requests under way.
         streams: Streams open.
         held_bytes: Bytes of requests' bodies that are held.
@@ -69,19 +61,154 @@ class GaugeReadings:
         router: What is told of the router: `fingerprint`, `policy`, `encoder`, ...
     """
 
+    gateway: Any = None
     in_flight: Callable[[], int] = lambda: 0
     streams: Callable[[], int] = lambda: 0
     held_bytes: Callable[[], int] = lambda: 0
     queue: Callable[[], int] = lambda: 0
     fallback_share: Callable[[], float] = lambda: 0.0
-    lam: Callable[[], float | None] = _none
+    lam: Callable[[], float | None] = lambda: None
     breakers: Callable[[], Mapping[str, BreakerState]] = lambda: {}
-    forecasts: Callable[[], Numbers] = _nothing
-    receipts: Callable[[], Numbers] = _nothing
+    forecasts: Callable[[], Mapping[str, float]] = lambda: {}
+    receipts: Callable[[], Mapping[str, float]] = lambda: {}
     receipts_waiting: Callable[[], int] = lambda: 0
     budgets: Callable[[], Sequence[BudgetLeft]] = lambda: ()
-    drift: Callable[[], Drift | None] = _none
+    drift: Callable[[], Drift | None] = lambda: None
     router: Callable[[], Mapping[str, str]] = lambda: {}
+
+
+_Read = Callable[[GaugeReadings], float | Mapping[Any, float] | None]
+
+
+@final
+@dataclass(frozen=True)
+class Gauge:
+    """A number that is read when metrics are asked for.
+
+    Attributes:
+        name: Of the metric, without the prefix that all have.
+        told: What it says.
+        read: Reads it: a number; by label values where there are labels, each a text or, of several
+            labels, a tuple; None where nothing is told of it now, not even that there is such one.
+        labels: Their names.
+        only_grows: Whether it is a counter.
+    """
+
+    name: str
+    told: str
+    read: _Read
+    labels: tuple[str, ...] = ()
+    only_grows: bool = False
+
+    def family(self, readings: GaugeReadings) -> Metric | None:
+        """The metric as it is now."""
+        value = self.read(readings)
+        if value is None:
+            return None
+        kind = CounterMetricFamily if self.only_grows else GaugeMetricFamily
+        found = kind(f"{PREFIX}{self.name}", self.told, labels=self.labels)
+        rows = value if isinstance(value, Mapping) else {(): value}
+        for labels, number in rows.items():
+            found.add_metric((labels,) if isinstance(labels, str) else labels, number)
+        return found
+
+
+PREFIX = "prefill_router_"
+_STATES = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
+
+
+def _of_drift(field: str) -> _Read:
+    def read(readings: GaugeReadings) -> Any:
+        drift = readings.drift()
+        return None if drift is None else getattr(drift, field)
+
+    return read
+
+
+_GAUGES = (
+    Gauge("requests_in_flight", "Requests under way.", lambda read: read.in_flight()),
+    Gauge("streams_open", "Streams that are open.", lambda read: read.streams()),
+    Gauge("held_bytes", "Bytes of bodies that are held.", lambda read: read.held_bytes()),
+    Gauge("forecast_queue", "Requests waiting for a forecast.", lambda read: read.queue()),
+    Gauge(
+        "fallback_share",
+        "Of the last minute's decisions, those without a forecast.",
+        lambda read: read.fallback_share(),
+    ),
+    Gauge(
+        "lam",
+        "The trade-off in force where a request names none, after budgets.",
+        lambda read: {} if (lam := read.lam()) is None else lam,
+    ),
+    Gauge(
+        "breaker_state",
+        "A target's breaker: 0 closed, 1 half open, 2 open.",
+        lambda read: {name: _STATES[state] for name, state in read.breakers().items()},
+        ("target",),
+    ),
+    Gauge(
+        "forecast_events",
+        "What forecasting did, by kind.",
+        lambda read: read.forecasts(),
+        ("kind",),
+        only_grows=True,
+    ),
+    Gauge(
+        "receipt_events",
+        "What became of receipts, by kind.",
+        lambda read: read.receipts(),
+        ("kind",),
+        only_grows=True,
+    ),
+    Gauge("receipts_waiting", "Receipts waiting to be kept.", lambda read: read.receipts_waiting()),
+    Gauge(
+        "budget_dollars",
+        "US dollars of a budget; an empty key is the whole gateway.",
+        lambda read: {(b.key, b.per): b.dollars for b in read.budgets()},
+        ("key", "per"),
+    ),
+    Gauge(
+        "budget_left_dollars",
+        "US dollars that are left of it in this hour or day.",
+        lambda read: {(b.key, b.per): b.left for b in read.budgets()},
+        ("key", "per"),
+    ),
+    Gauge(
+        "drift",
+        "Population stability index of a feature of the latest requests.",
+        _of_drift("by_feature"),
+        ("feature",),
+    ),
+    Gauge("drift_mean", "The mean of them.", _of_drift("mean")),
+    Gauge("drift_largest", "The largest of them.", _of_drift("largest")),
+    Gauge("drift_requests", "Of so many requests.", _of_drift("requests")),
+)
+GAUGES: dict[str, Gauge] = {gauge.name: gauge for gauge in _GAUGES}
+"""Every gauge by its name; one that is put here is told at `/metrics` from then on."""
+
+
+@final
+class Gauges(Collector):
+    """Turns readings into the metrics of all `GAUGES`.
+
+    Args:
+        readings: Where the numbers are read.
+    """
+
+    def __init__(self, readings: GaugeReadings) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now; what several gauges need is read once."""
+        had = self._readings
+        readings = replace(had, budgets=cache(had.budgets), drift=cache(had.drift))
+        families = (gauge.family(readings) for gauge in GAUGES.values())
+        yield from (family for family in families if family is not None)
+        build = {"version": __version__, "python": platform.python_version()}
+        yield InfoMetricFamily(f"{PREFIX}build", "What is running.", value=build)
+        router = dict(had.router())
+        if router:
+            yield InfoMetricFamily(f"{PREFIX}router", "The router in use.", value=router)
 
 
 OTHER = "other"
@@ -141,7 +268,14 @@ class Metrics:
             "plain_calls", "Calls that were passed on undecided.", "call", "target", "outcome"
         )
         self._refusals = count("refusals", "Requests that were refused undecided.", "status")
-        self._seconds = self._histogram("stage_seconds", "Seconds of each stage.")
+        seconds = Histogram(
+            f"{PREFIX}stage_seconds",
+            "Seconds of each stage.",
+            ("stage", "target"),
+            registry=self._registry,
+            buckets=_SECONDS,
+        )
+        self._seconds: Callable[..., Histogram] = cache(seconds.labels)
 
     def use_targets(self, targets: Iterable[str]) -> None:
         """Go on with another pool's targets; what was counted stays."""
@@ -218,111 +352,3 @@ class Metrics:
     def _counter(self, name: str, told: str, *labels: str) -> Callable[..., Counter]:
         made = Counter(f"{PREFIX}{name}", told, labels, registry=self._registry)
         return cache(made.labels)  # finding a child anew takes longer than counting
-
-    def _histogram(self, name: str, told: str) -> Callable[..., Histogram]:
-        labels = ("stage", "target")
-        made = Histogram(f"{PREFIX}{name}", told, labels, registry=self._registry, buckets=_SECONDS)
-        return cache(made.labels)
-
-
-PREFIX = "prefill_router_"
-_STATES = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
-_Rows = Iterable[tuple[tuple[str, ...], float]]
-
-
-@final
-class Gauges(Collector):
-    """Turns `GaugeReadings` into metrics.
-
-    Args:
-        readings: Where the numbers are read.
-    """
-
-    def __init__(self, readings: GaugeReadings) -> None:
-        self._read = readings
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
-        read = self._read
-        yield _gauge("requests_in_flight", "Requests under way.", rows=[((), read.in_flight())])
-        yield _gauge("streams_open", "Streams that are open.", rows=[((), read.streams())])
-        yield _gauge("held_bytes", "Bytes of bodies that are held.", rows=[((), read.held_bytes())])
-        yield _gauge(
-            "forecast_queue", "Requests waiting for a forecast.", rows=[((), read.queue())]
-        )
-        yield _gauge(
-            "fallback_share",
-            "Of the last minute's decisions, those without a forecast.",
-            rows=[((), read.fallback_share())],
-        )
-        lam = read.lam()
-        yield _gauge(
-            "lam",
-            "The trade-off in force where a request names none, after budgets.",
-            rows=[] if lam is None else [((), lam)],
-        )
-        yield _gauge(
-            "breaker_state",
-            "A target's breaker: 0 closed, 1 half open, 2 open.",
-            labels=("target",),
-            rows=[((name,), _STATES[state]) for name, state in read.breakers().items()],
-        )
-        yield _events("forecast_events", "What forecasting did, by kind.", read.forecasts())
-        yield _events("receipt_events", "What became of receipts, by kind.", read.receipts())
-        yield _gauge(
-            "receipts_waiting", "Receipts waiting to be kept.", rows=[((), read.receipts_waiting())]
-        )
-        yield from self._budgets()
-        yield from self._drift()
-        yield from self._told()
-
-    def _budgets(self) -> Iterator[Metric]:
-        budgets = list(self._read.budgets())
-        labels = ("key", "per")
-        yield _gauge(
-            "budget_dollars",
-            "US dollars of a budget; an empty key is the whole gateway.",
-            labels=labels,
-            rows=[((b.key, b.per), b.dollars) for b in budgets],
-        )
-        yield _gauge(
-            "budget_left_dollars",
-            "US dollars that are left of it in this hour or day.",
-            labels=labels,
-            rows=[((b.key, b.per), b.left) for b in budgets],
-        )
-
-    def _drift(self) -> Iterator[Metric]:
-        drift = self._read.drift()
-        if drift is None:
-            return
-        yield _gauge(
-            "drift",
-            "Population stability index of a feature of the latest requests.",
-            labels=("feature",),
-            rows=[((name,), value) for name, value in drift.by_feature.items()],
-        )
-        yield _gauge("drift_mean", "The mean of them.", rows=[((), drift.mean)])
-        yield _gauge("drift_largest", "The largest of them.", rows=[((), drift.largest)])
-        yield _gauge("drift_requests", "Of so many requests.", rows=[((), drift.requests)])
-
-    def _told(self) -> Iterator[Metric]:
-        build = {"version": __version__, "python": platform.python_version()}
-        yield InfoMetricFamily(f"{PREFIX}build", "What is running.", value=build)
-        router = dict(self._read.router())
-        if router:
-            yield InfoMetricFamily(f"{PREFIX}router", "The router in use.", value=router)
-
-
-def _gauge(name: str, told: str, *, labels: tuple[str, ...] = (), rows: _Rows) -> Metric:
-    found = GaugeMetricFamily(f"{PREFIX}{name}", told, labels=labels)
-    for values, value in rows:
-        found.add_metric(values, value)
-    return found
-
-
-def _events(name: str, told: str, numbers: Numbers) -> Metric:
-    found = CounterMetricFamily(f"{PREFIX}{name}", told, labels=("kind",))
-    for kind, value in numbers.items():
-        found.add_metric((kind,), value)
-    return found

@@ -26,18 +26,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 
-OPERATION = "gen_ai.operation.name"
-PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
-REQUEST_STREAM = "gen_ai.request.stream"
 RESPONSE_MODEL = "gen_ai.response.model"
-RESPONSE_ID = "gen_ai.response.id"
-FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
-CONVERSATION = "gen_ai.conversation.id"
-INPUT_TOKENS = "gen_ai.usage.input_tokens"
-OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
-CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
-REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
 STATUS = "http.response.status_code"
 ERROR = "error.type"
 
@@ -50,20 +40,7 @@ OPERATIONS: dict[Endpoint, str] = {
 }
 """What the conventions call each endpoint's work."""
 
-DECISION = "prefill_router.decision"
-REASON = "prefill_router.reason"
-FALLBACK = "prefill_router.fallback"
-LAM = "prefill_router.lam"
-CORRECTNESS = "prefill_router.correctness"
-ESTIMATED_COST = "prefill_router.estimated_cost_usd"
-COST = "prefill_router.cost_usd"
 OUTCOME = "prefill_router.outcome"
-CALL = "prefill_router.call"
-END = "prefill_router.attempt.end"
-ROUTER = "prefill_router.router"
-
-ROUTE, FORECAST, DECIDE, ATTEMPT = "route", "forecast", "decide", "attempt"
-"""What spans are called."""
 
 
 _log = logging.getLogger(__name__)
@@ -121,7 +98,7 @@ class Traces:
         }
         context = TraceContextTextMapPropagator().extract(carried) if carried else None
         span = self._tracer.start_span(
-            ROUTE, context=context, kind=SpanKind.SERVER, start_time=_nanoseconds(at)
+            "route", context=context, kind=SpanKind.SERVER, start_time=_nanoseconds(at)
         )
         return Trace(self._tracer, span)
 
@@ -174,7 +151,7 @@ class Trace:
             at: When, seconds since 1970.
         """
         told = {
-            CALL: call,
+            "prefill_router.call": call,
             STATUS: outcome.status,
             OUTCOME: outcome.kind,
             RESPONSE_MODEL: outcome.target,
@@ -194,8 +171,8 @@ class Trace:
         decided = receipt.at + receipt.decision_seconds
         if receipt.forecast_seconds is not None:
             begun = decided - receipt.forecast_seconds
-            self._child(FORECAST, begun, receipt.forecast_seconds, {})
-        self._child(DECIDE, receipt.at, receipt.decision_seconds, _of_decision(receipt))
+            self._child("forecast", begun, receipt.forecast_seconds, {})
+        self._child("decide", receipt.at, receipt.decision_seconds, _of_decision(receipt))
         begun = decided
         attempts = receipt.outcome.attempts
         for number, attempt in enumerate(attempts):
@@ -204,11 +181,11 @@ class Trace:
                 begun = max(begun, ended - attempt.seconds)
             attributes = {
                 REQUEST_MODEL: attempt.target,
-                END: attempt.end,
+                "prefill_router.attempt.end": attempt.end,
                 STATUS: attempt.status,
                 ERROR: None if attempt.end in ("answered", "refused") else attempt.end,
             }
-            self._child(ATTEMPT, begun, attempt.seconds, attributes, calls=True)
+            self._child("attempt", begun, attempt.seconds, attributes, calls=True)
             begun += attempt.seconds
 
     def _child(
@@ -236,22 +213,22 @@ def _of_request(receipt: Receipt) -> dict[str, Any]:
     choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage
     return _known(
         {
-            OPERATION: OPERATIONS[receipt.endpoint],
-            PROVIDER: "prefill_router",
-            REQUEST_STREAM: receipt.stream,
+            "gen_ai.operation.name": OPERATIONS[receipt.endpoint],
+            "gen_ai.provider.name": "prefill_router",
+            "gen_ai.request.stream": receipt.stream,
             RESPONSE_MODEL: outcome.target,
-            RESPONSE_ID: outcome.response_id,
-            FIRST_CHUNK: outcome.first_byte_seconds,
-            CONVERSATION: choice.session,
-            INPUT_TOKENS: usage and usage.input_tokens,
-            OUTPUT_TOKENS: usage and usage.output_tokens,
-            CACHED_TOKENS: usage and usage.cached_tokens,
-            REASONING_TOKENS: usage and usage.reasoning_tokens,
+            "gen_ai.response.id": outcome.response_id,
+            "gen_ai.response.time_to_first_chunk": outcome.first_byte_seconds,
+            "gen_ai.conversation.id": choice.session,
+            "gen_ai.usage.input_tokens": usage and usage.input_tokens,
+            "gen_ai.usage.output_tokens": usage and usage.output_tokens,
+            "gen_ai.usage.cache_read.input_tokens": usage and usage.cached_tokens,
+            "gen_ai.usage.reasoning.output_tokens": usage and usage.reasoning_tokens,
             STATUS: outcome.status,
-            DECISION: choice.id,
+            "prefill_router.decision": choice.id,
             OUTCOME: outcome.kind,
-            COST: receipt.cost,
-            ROUTER: receipt.router or None,
+            "prefill_router.cost_usd": receipt.cost,
+            "prefill_router.router": receipt.router or None,
         }
     )
 
@@ -260,11 +237,11 @@ def _of_decision(receipt: Receipt) -> dict[str, Any]:
     choice = receipt.choice
     return {
         REQUEST_MODEL: choice.target,
-        REASON: choice.reason,
-        FALLBACK: choice.fallback,
-        LAM: choice.lam,
-        CORRECTNESS: choice.correctness.get(choice.target),
-        ESTIMATED_COST: choice.estimated_cost.get(choice.target),
+        "prefill_router.reason": choice.reason,
+        "prefill_router.fallback": choice.fallback,
+        "prefill_router.lam": choice.lam,
+        "prefill_router.correctness": choice.correctness.get(choice.target),
+        "prefill_router.estimated_cost_usd": choice.estimated_cost.get(choice.target),
     }
 
 
@@ -292,9 +269,6 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-_sender_log = logging.getLogger(__name__)
-
-
 @final
 class SpanSender:
     """Sends by another exporter, and notices whether it can; called by one thread.
@@ -312,11 +286,9 @@ class SpanSender:
         found = self._exporter.export(spans)
         works = found.name == "SUCCESS"
         if self._works and not works:
-            _sender_log.warning(
-                "traces can't be sent: the collector doesn't take them; they are dropped"
-            )
+            _log.warning("traces can't be sent: the collector doesn't take them; they are dropped")
         elif works and not self._works:
-            _sender_log.warning("traces are sent again")
+            _log.warning("traces are sent again")
         self._works = works
         return found
 

@@ -1,6 +1,9 @@
-"""The JSON of the gateway's own state, of its targets, drift and spending, and of the trade-off.
+"""The JSON that the page reads of the gateway's state, its targets, spending and trade-off.
 
-The trade-off is that between accuracy and cost.
+That of decisions is in `decision_shapes`. Times `at` are seconds since 1970, durations are seconds,
+money is US dollars, prices are dollars per million tokens, and shares and probabilities lie in
+[0, 1]. A value that isn't known is null. Numbers are finite. No prompt and no key is ever part of
+any of them.
 """
 
 from typing import Literal, TypedDict
