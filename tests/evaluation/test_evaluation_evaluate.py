@@ -17,7 +17,7 @@ from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.strong_weak import NAMES
 from prefill_router.evaluation.undefined_reasons import OF_PREDICTIONS
-from prefill_router.reporting.evaluation_page import verdict
+from prefill_router.reporting.evaluation_report import verdict
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -16,7 +16,7 @@ from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
 from prefill_router.evaluation.formatting import NOTHING
 from prefill_router.fitting import recipe_from_dict
-from prefill_router.reporting.study_report import mark
+from prefill_router.reporting.report_files import mark
 from prefill_router.router import Router
 from prefill_router.studies.comparison import (
     ALL,

@@ -69,7 +69,7 @@ def compare(
     from prefill_router.cli.options import sources
     from prefill_router.data import Origin, load_split, read_dataset
     from prefill_router.fitting import gather
-    from prefill_router.reporting.study_report import ROUTERS, check_place, mark
+    from prefill_router.reporting.report_files import ROUTERS, check_place, mark
     from prefill_router.studies.comparison import (
         STUDY,
         ComparisonPlan,

@@ -12,12 +12,10 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from prefill_router.activations import Activations
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.fitting import Recipe
-    from prefill_router.reporting.study_report import StudyReport
+    from prefill_router.reporting.report import Report
     from prefill_router.router import Router
     from prefill_router.studies.recipe_fits import RecipeFailure
 
@@ -105,7 +103,7 @@ def begin(
     from prefill_router.cli.options import sources
     from prefill_router.data import read_dataset
     from prefill_router.fitting import gather
-    from prefill_router.reporting.study_report import check_place, mark
+    from prefill_router.reporting.report_files import check_place, mark
 
     check_place(to, name)
     recipes, router = _recipes(config)
@@ -145,33 +143,25 @@ def facts(data: Path, drawn: "Split", seed: int) -> dict[str, str]:
     }
 
 
-def finish(
-    sheet: "StudyReport",
-    to: Path,
-    *,
-    table: "Table",
-    notes: Sequence[str] = (),
-    as_json: bool = False,
-) -> None:
+def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
     """Write a study and print what came of it.
 
     Args:
-        sheet: What the study says.
+        report: What the study says.
         to: Its folder.
-        table: What is printed.
-        notes: Warnings, such as routers that couldn't be fitted.
         as_json: Whether the numbers are printed instead of the table.
     """
-    from prefill_router.reporting.study_report import PAGE, write
+    from prefill_router.reporting.report_files import PAGE, write
 
-    write(sheet, to)
-    for note in notes:
-        err.print(note, soft_wrap=True)
+    write(report, to)
+    for warning in report.warnings:
+        err.print(warning, soft_wrap=True)
     if as_json:
-        print_json(dict(sheet.numbers))
+        print_json(dict(report.numbers))
         return
-    out.print(table)
-    for line in sheet.said:
+    if report.short is not None:
+        out.print(report.short.for_terminal())
+    for line in report.said:
         out.print(line, soft_wrap=True)
     out.print(f"report: {to / PAGE}", soft_wrap=True)
 

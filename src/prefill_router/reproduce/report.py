@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from prefill_router import files
+from prefill_router.reporting import report_files
+from prefill_router.reporting.report import Report
+from prefill_router.reproduce.cells import all_tables
 from prefill_router.reproduce.claims import check
 from prefill_router.reproduce.systems import PoolRun
-from prefill_router.reproduce.tables import all_tables
 
 STUDY = "reproduction"
-"""What the folder is marked as (`reporting.study_report.mark`)."""
-NUMBERS = "results.json"
+"""What the folder is marked as (`reporting.report_files.mark`)."""
 WORK = "work"
 
 
@@ -64,21 +62,18 @@ def write(
         known: The data, the encoder, the work.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.reporting.figures import inline_svg, write_figure
     from prefill_router.reproduce.figures import all_figures
-    from prefill_router.reproduce.page import render
+    from prefill_router.reproduce.page import page_parts
 
-    tables, pictures, svg = all_tables(runs), all_figures(runs), {}
-    for name in ("tables", "figures"):
-        (folder / name).mkdir(exist_ok=True)
-    for table in tables:
-        frame = pl.DataFrame(table.flat(), infer_schema_length=None).fill_nan(None)
-        files.write_text(folder / "tables" / f"{table.file_name}.csv", frame.write_csv())
-    for picture in pictures:
-        if picture.drawn is not None:
-            write_figure(picture.drawn[0], folder / "figures" / picture.name, picture.drawn[1])
-            svg[picture.name] = inline_svg(picture.drawn[0], label=picture.title)
-    head = {"title": title, "said": list(said), "known": dict(known)}
-    files.write_json(folder / NUMBERS, {**head, **to_dict(runs)})
-    html = render(tables, pictures, check(runs), title=title, said=said, known=known, svg=svg)
-    files.write_text(folder / "index.html", html)
+    tables = all_tables(runs)
+    report = Report(
+        name="results",
+        title=title,
+        said=said,
+        known=known,
+        parts=page_parts(tables, all_figures(runs), check(runs)),
+        head={"title": title, "said": list(said), "known": dict(known)},
+        numbers=to_dict(runs),
+        tables={f"tables/{table.file_name}": table.flat() for table in tables},
+    )
+    report_files.write(report, folder)

@@ -23,6 +23,7 @@ from prefill_router.reproduce.cells import (
     make,
     no_pool,
     of_pool,
+    paper_table,
 )
 from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.published import PublishedNumber, Value, number, published
@@ -33,6 +34,7 @@ _SWEEP_KEYS = ("Encoder",)
 _MEAN = "Mean"
 
 
+@paper_table
 def sweep_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """A sweep per pool."""
     return [_sweep_table(pool, of_pool(runs, pool)) for pool in POOLS]
@@ -79,6 +81,7 @@ _TABLE_6 = "tab:layer_selector_ablation"
 _ABLATION_KEYS = ("Pool", "Encoder")
 
 
+@paper_table
 def table_6(runs: Sequence[PoolRun]) -> PaperTable:
     """The probe AUC of the layer that each selector picks."""
     rows = [row for run in runs for row in _ablation_rows(run)]
@@ -114,6 +117,7 @@ _ACCURACY: Mapping[str, tuple[str, Unit]] = {
 _AUC: Mapping[str, tuple[str, Unit]] = {"auc_mean": ("Shifted, macro AUC", "number")}
 
 
+@paper_table
 def shift_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """The domains of MMLU-Pro, and a benchmark held out."""
     return [
@@ -194,6 +198,7 @@ def _shift_pools(done: Sequence[PoolRun]) -> list[str]:
 _TABLE_23 = "tab:seed_variability_all"
 
 
+@paper_table
 def table_23(runs: Sequence[PoolRun]) -> PaperTable:
     """Mean and standard deviation over seeds."""
     rows = [_seed_row(run, system) for run in runs for system in SYSTEMS]
@@ -268,6 +273,7 @@ _OURS = {
 }
 
 
+@paper_table
 def end_to_end_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """The operating points, and the latencies at argmax."""
     done = [run for run in runs if not run.missing("end_to_end")]

@@ -1,27 +1,28 @@
 """The page of a comparison: one file that opens offline, for somebody who hasn't read the paper."""
 
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 
 from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET
 from prefill_router.evaluation.evaluation import Estimates
-from prefill_router.evaluation.formatting import PER, MetricEntry, worded
+from prefill_router.evaluation.formatting import MetricEntry, worded
 from prefill_router.predictors import registry
-from prefill_router.reporting import pages
-from prefill_router.reporting.pages import (
+from prefill_router.reporting import report as reporting
+from prefill_router.reporting.report import (
+    BOLD,
+    UNDERLINED,
+    Cell,
+    Note,
+    Part,
+    Row,
+    Section,
+    Sure,
+    Table,
     estimate_cell,
-    facts,
-    figure,
-    page,
-    paragraph,
-    plain_cell,
-    section,
-    table,
-    wide,
 )
-from prefill_router.studies.comparison.comparison import ComparedRouter, ComparisonResult, beats
-from prefill_router.studies.comparison.figures import by_number, captions
+from prefill_router.studies.comparison.comparison import ComparisonResult, beats
+from prefill_router.studies.comparison.figures import by_number, curves, intervals
+from prefill_router.studies.recipe_fits import failures
 
 MAIN = (
     "auc_mean",
@@ -51,7 +52,6 @@ SAME_FOR_ALL = (
     "solvable_share",
 )
 """Numbers of the targets and not of a router."""
-_ARROW = {"higher": " ↑", "lower": " ↓", "neither": ""}
 _EDGE = 3
 _BASELINES = (
     "Baselines are implementations of this package, not their authors' code. A learned cascade "
@@ -61,57 +61,39 @@ _BASELINES = (
 )
 
 
-def render(
-    result: ComparisonResult, *, title: str, known: Mapping[str, str], svg: Mapping[str, str]
-) -> str:
-    """The page's HTML.
-
-    Args:
-        result: What is reported.
-        title: Heads it.
-        known: What the reader must know of the data.
-        svg: The figures as SVG elements, `curves` and `intervals`.
-    """
+def page_parts(result: ComparisonResult) -> list[Part]:
+    """What stands on the page under the verdict."""
     others = [n for n in HEADLINE if n not in (*MAIN, *SAME_FOR_ALL) and _defined(result, n)]
-    under = captions()
-    return page(
-        title,
-        *(paragraph(text) for text in verdict(result)),
-        facts(known),
-        section(
-            "The routers",
-            paragraph(
-                "↑ higher is better, ↓ lower is better. The small print is the 95 % interval over "
-                f"resampled queries. {pages.BOLD} Here and below that is the reference, "
-                f"{result.plan.reference}.",
-                soft=True,
-            ),
-            wide(numbers(result, MAIN)),
-        ),
-        section("Accuracy and cost", figure(svg["curves"], under["curves"])),
-        section("How sure the numbers are", figure(svg["intervals"], under["intervals"])),
-        section(f"Differences from {result.plan.reference}", wide(differences(result))),
-        section("Better than no predictor at all?", *_over_constant(result)),
-        section("Each target: AUC ↑", _soft(TARGET["auc"]), wide(per_target(result, "auc"))),
-        section(
-            "Each target: Brier score ↓", _soft(TARGET["brier"]), wide(per_target(result, "brier"))
-        ),
-        section(
-            "Best and worst",
-            wide(best_and_worst(result, "auc_mean")),
-            wide(best_and_worst(result, "brier_mean")),
-        ),
-        section("What other benchmarks quote", wide(numbers(result, others))),
-        section("The targets themselves", wide(_targets(result))),
-        section(
-            "How each router is made",
-            paragraph(_BASELINES, soft=True),
-            wide(_recipes(result)),
-            *_failed(result),
-        ),
-        section("What the numbers mean", facts(_meanings(result, others))),
-        section("How they were read", facts(_definitions(result))),
+    reference = result.plan.reference
+    reading = (
+        "↑ higher is better, ↓ lower is better. The small print is the 95 % interval over "
+        f"resampled queries. {BOLD} Here and below that is the reference, {reference}."
     )
+    definitions = result.routers[0].evaluation.definitions
+    return [
+        Section("The routers", [Note(reading), _numbers(result, MAIN)]),
+        Section("Accuracy and cost", [curves(result)]),
+        Section("How sure the numbers are", [intervals(result)]),
+        Section(f"Differences from {reference}", [_differences(result)]),
+        Section("Better than no predictor at all?", _over_constant(result)),
+        Section("Each target: AUC ↑", _per_target(result, "auc")),
+        Section("Each target: Brier score ↓", _per_target(result, "brier")),
+        Section("Best and worst", [_extremes(result, n) for n in ("auc_mean", "brier_mean")]),
+        Section("What other benchmarks quote", [_numbers(result, others)]),
+        Section("The targets themselves", [_targets(result)]),
+        Section(
+            "How each router is made",
+            [Note(_BASELINES), _recipes(result), *failures(result.failed)],
+        ),
+        Section(
+            "What the numbers mean",
+            [{HEADLINE[name].label: HEADLINE[name].meaning for name in (*MAIN, *others)}],
+        ),
+        # What is the same for all; each router's policy stands beside its recipe.
+        Section(
+            "How they were read", [{n: said for n, said in definitions.items() if n != "policy"}]
+        ),
+    ]
 
 
 def verdict(result: ComparisonResult) -> list[str]:
@@ -149,13 +131,12 @@ def verdict(result: ComparisonResult) -> list[str]:
             "What the best single target answers isn't known",
         ),
     ]
-    better = _better(result)
-    sentences.append(
+    better = [one.name for one in result.routers if sure(one.against, "auc_mean") == "better"]
+    return [
+        *sentences,
         f"Surely better than the reference, {result.plan.reference}, in mean AUC: "
-        + (", ".join(better) if better else "none")
-        + "."
-    )
-    return sentences
+        f"{', '.join(better) or 'none'}.",
+    ]
 
 
 def _told(one: Estimate, said: str, otherwise: str) -> str:
@@ -177,156 +158,110 @@ def _worth(result: ComparisonResult) -> list[str]:
     ]
 
 
-def _better(result: ComparisonResult) -> list[str]:
-    return [one.name for one in result.routers if sure(one.against, "auc_mean") == "better"]
-
-
-def sure(against: Estimates, name: str) -> pages.Sure:
+def sure(against: Estimates, name: str) -> Sure:
     """What the difference from the reference says of a router; nothing of the reference itself."""
-    return pages.sure(against[name], HEADLINE[name].better) if name in against else ""
+    return reporting.sure(against[name], HEADLINE[name].better) if name in against else ""
 
 
-def numbers(result: ComparisonResult, names: Sequence[str]) -> str:
+def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
     """A table of headline numbers, a row per router, the best AUC first."""
-    head = ["Router", *(_heading(HEADLINE[name]) for name in names)]
-    rows = []
-    for one in by_number(result.routers, "auc_mean"):
-        cells = [_number(one, name) for name in names]
-        rows.append([escape(one.name), *cells])
-    return table(head, rows)
-
-
-def _number(one: ComparedRouter, name: str) -> str:
-    return estimate_cell(one.headline[name], HEADLINE[name].unit, held=sure(one.against, name))
-
-
-def differences(result: ComparisonResult) -> str:
-    """A table of the paired differences from the reference."""
-    head = ["Router", *(_heading(HEADLINE[name]) for name in MAIN)]
-    rows = [
+    rows: list[Row] = [
         [
-            escape(one.name),
+            one.name,
             *(
-                estimate_cell(
-                    one.against[name],
-                    "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit,
-                    signed=True,
-                    held=sure(one.against, name),
-                )
-                for name in MAIN
+                estimate_cell(one.headline[n], HEADLINE[n].unit, held=sure(one.against, n))
+                for n in names
             ),
         ]
         for one in by_number(result.routers, "auc_mean")
+    ]
+    return Table(["Router", *(_heading(HEADLINE[name]) for name in names)], rows)
+
+
+def _differences(result: ComparisonResult) -> Table:
+    """A table of the paired differences from the reference."""
+
+    def cell(against: Estimates, name: str) -> Cell:
+        unit = "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit
+        return estimate_cell(against[name], unit, signed=True, held=sure(against, name))
+
+    rows: list[Row] = [
+        [one.name, *(cell(one.against, name) for name in MAIN)]
+        for one in by_number(result.routers, "auc_mean")
         if one.name != result.plan.reference
     ]
-    return table(head, rows) if rows else paragraph("There is no other router.")
+    head = ["Router", *(_heading(HEADLINE[name]) for name in MAIN)]
+    return Table(head, rows, otherwise="There is no other router.")
 
 
-def _over_constant(result: ComparisonResult) -> list[str]:
-    lost = [one for one in result.routers if not beats(one.over_constant)]
+def _over_constant(result: ComparisonResult) -> list[Part]:
+    lost = result.beaten_by_constant
     said = (
         "Every router's AUC and Brier score are better than those of always predicting each "
         "target's share of right answers, with intervals that exclude 0."
         if not lost
         else "Not surely better than always predicting each target's share of right answers, in "
-        "AUC or in Brier score: " + ", ".join(one.name for one in lost) + "."
+        f"AUC or in Brier score: {', '.join(lost)}."
     )
-    head = ["Router", "AUC over 0.5", "Brier score less the constant's", "surely better"]
     rows = [
         [
-            escape(one.name),
+            one.name,
             estimate_cell(one.over_constant["auc_mean"], "number", signed=True),
             estimate_cell(one.over_constant["brier_mean"], "number", signed=True),
-            plain_cell("yes" if beats(one.over_constant) else "no"),
+            "yes" if beats(one.over_constant) else "no",
         ]
         for one in by_number(result.routers, "auc_mean")
     ]
-    return [paragraph(said), wide(table(head, rows))]
+    head = ["Router", "AUC over 0.5", "Brier score less the constant's", "surely better"]
+    return [said, Table(head, rows)]
 
 
-def per_target(result: ComparisonResult, name: str) -> str:
+def _per_target(result: ComparisonResult, name: str) -> list[Part]:
     """A table of one number of every target, a column per router."""
     ordered = by_number(result.routers, "auc_mean")
     better = max if TARGET[name].better == "higher" else min
-    rows = []
+    rows: list[Row] = []
     for target in ordered[0].evaluation.targets:
-        values = [one.evaluation.per_target[target][name] for one in ordered]
-        known = [v.value for v in values if v.value == v.value]
-        best = better(known) if known else float("nan")
-        cells = [plain_cell(worded(v.value, "number"), best=v.value == best) for v in values]
-        rows.append([escape(target), *cells])
-    return table(["Target", *(escape(one.name) for one in ordered)], rows)
+        values = [one.evaluation.per_target[target][name].value for one in ordered]
+        best = better((v for v in values if v == v), default=float("nan"))
+        rows.append([target, *(Cell(worded(v, "number"), best=v == best) for v in values)])
+    table = Table(["Target", *(one.name for one in ordered)], rows)
+    return [Note(f"{TARGET[name].meaning} {UNDERLINED}"), table]
 
 
-def best_and_worst(result: ComparisonResult, name: str) -> str:
+def _extremes(result: ComparisonResult, name: str) -> Table:
     """The first and last three routers by one number, with every target's."""
     ordered, key = by_number(result.routers, name), name.removesuffix("_mean")
-    count = len(ordered)
-    picked = (
-        list(range(count)) if count <= 2 * _EDGE else [*range(_EDGE), *range(count - _EDGE, count)]
-    )
+    places = list(enumerate(ordered, start=1))
     targets = ordered[0].evaluation.targets
-    rows = [
-        [
-            escape(f"#{place + 1} {ordered[place].name}"),
-            estimate_cell(ordered[place].headline[name], "number"),
-            *(
-                plain_cell(worded(ordered[place].evaluation.per_target[t][key].value, "number"))
-                for t in targets
-            ),
-        ]
-        for place in picked
-    ]
-    return table([_heading(HEADLINE[name]), "Mean", *map(escape, targets)], rows)
+    rows: list[Row] = []
+    for place, one in places if len(places) <= 2 * _EDGE else places[:_EDGE] + places[-_EDGE:]:
+        values = (one.evaluation.per_target[target][key].value for target in targets)
+        mean = estimate_cell(one.headline[name], "number")
+        rows.append([f"#{place} {one.name}", mean, *(worded(v, "number") for v in values)])
+    return Table([_heading(HEADLINE[name]), "Mean", *targets], rows)
 
 
-def _targets(result: ComparisonResult) -> str:
+def _targets(result: ComparisonResult) -> Table:
     names = ("accuracy", "mean_cost")
-    rows = [
-        [escape(target), *(estimate_cell(values[n], TARGET[n].unit) for n in names)]
+    rows: list[Row] = [
+        [target, *(estimate_cell(values[n], TARGET[n].unit) for n in names)]
         for target, values in result.routers[0].evaluation.per_target.items()
     ]
-    return table(["Target", *(_heading(TARGET[name]) for name in names)], rows)
+    return Table(["Target", *(_heading(TARGET[name]) for name in names)], rows)
 
 
-def _recipes(result: ComparisonResult) -> str:
-    rows = []
+def _recipes(result: ComparisonResult) -> Table:
+    rows: list[Row] = []
     for one in result.routers:
         made = one.fitted.recipe.to_dict()
         entry = registry.find(made["predictor"]["kind"])
         reads = ", ".join(family["kind"] for family in made["features"])
         cells = [reads, entry.label, entry.source, made["calibration"], made["policy"]["kind"]]
-        seconds = f"{one.fitted.seconds:,.1f}"
-        notes = "; ".join(one.fitted.router.record.notes)
-        rows.append(
-            [
-                escape(one.name),
-                *(f'<td class="text">{escape(c)}</td>' for c in cells),
-                plain_cell(seconds, note=""),
-            ]
-        )
-        if notes:
-            rows[-1][0] += f"<br><small>{escape(notes)}</small>"
+        name = Cell(one.name, note="; ".join(one.fitted.router.record.notes))
+        rows.append([name, *(Cell(c, words=True) for c in cells), f"{one.fitted.seconds:,.1f}"])
     head = ["Router", "reads", "predictor", "after", "calibration", "policy", "fit, s"]
-    return table(head, rows)
-
-
-def _failed(result: ComparisonResult) -> list[str]:
-    if not result.failed:
-        return []
-    lines = {one.name: one.why for one in result.failed}
-    return [paragraph("These could not be fitted:"), facts(lines)]
-
-
-def _meanings(result: ComparisonResult, others: Sequence[str]) -> dict[str, str]:
-    del result
-    return {HEADLINE[name].label: HEADLINE[name].meaning for name in (*MAIN, *others)}
-
-
-def _definitions(result: ComparisonResult) -> dict[str, str]:
-    """What is the same for all; each router's policy stands beside its recipe."""
-    first = result.routers[0].evaluation.definitions
-    return {name: said for name, said in first.items() if name != "policy"}
+    return Table(head, rows)
 
 
 def _defined(result: ComparisonResult, name: str) -> bool:
@@ -334,9 +269,4 @@ def _defined(result: ComparisonResult, name: str) -> bool:
 
 
 def _heading(entry: MetricEntry) -> str:
-    unit = f", $ per {PER:,}" if entry.unit == "usd" else ""
-    return escape(entry.label + unit + _ARROW[entry.better])
-
-
-def _soft(entry: MetricEntry) -> str:
-    return paragraph(f"{entry.meaning} {pages.UNDERLINED}", soft=True)
+    return reporting.heading(entry, unit=", $ per {}")

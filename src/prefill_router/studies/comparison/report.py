@@ -13,16 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from prefill_router import files
-from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation.bootstrap import Estimate, plain
 from prefill_router.evaluation.evaluation import Estimates
+from prefill_router.reporting import report_files
+from prefill_router.reporting.report import Report, Rows, flat
 from prefill_router.studies.comparison.comparison import ComparedRouter, ComparisonResult
 
 STUDY = "comparison"
-"""What the folder is marked as (`reporting.study_report.mark`)."""
-NUMBERS = "compare.json"
+"""What the folder is marked as (`reporting.report_files.mark`)."""
 
 
 def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[str, str]) -> None:
@@ -35,21 +33,18 @@ def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[
         known: What the reader must know of the data.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.reporting.figures import inline_svg, write_figure
-    from prefill_router.studies.comparison import figures as drawing, page
+    from prefill_router.studies.comparison.page import page_parts, verdict
 
-    figures = {
-        "curves": (drawing.draw_curves(result), drawing.curve_rows(result)),
-        "intervals": (drawing.draw_intervals(result), drawing.interval_rows(result)),
-    }
-    (folder / "figures").mkdir(exist_ok=True)
-    for name, (figure, rows) in figures.items():
-        write_figure(figure, folder / "figures" / name, rows)
-    for name, table in tables(result).items():
-        files.write_text(folder / f"{name}.csv", table.fill_nan(None).write_csv())
-    files.write_json(folder / NUMBERS, {"title": title, "known": dict(known), **to_dict(result)})
-    svg = {name: inline_svg(figure, label=name) for name, (figure, _) in figures.items()}
-    files.write_text(folder / "index.html", page.render(result, title=title, known=known, svg=svg))
+    report = Report(
+        name="compare",
+        title=title,
+        said=verdict(result),
+        known=known,
+        parts=page_parts(result),
+        numbers=to_dict(result),
+        tables=tables(result),
+    )
+    report_files.write(report, folder)
 
 
 def to_dict(result: ComparisonResult) -> dict[str, Any]:
@@ -77,43 +72,22 @@ def _plain(estimates: Estimates) -> dict[str, Any]:
     return {name: estimate.to_dict() for name, estimate in estimates.items()}
 
 
-def tables(result: ComparisonResult) -> dict[str, pl.DataFrame]:
-    """The report's tables by name; null where a number isn't defined."""
+def tables(result: ComparisonResult) -> dict[str, Rows]:
+    """The rows of the report's tables by name."""
     routers, paired, targets = [], [], []
     for one in result.routers:
-        row: dict[str, Any] = {"router": one.name, "seconds": one.fitted.seconds}
-        for name, estimate in one.headline.items():
-            row |= {
-                name: estimate.value,
-                f"{name}_lower": estimate.lower,
-                f"{name}_upper": estimate.upper,
-            }
-        routers.append(row)
+        own = {"router": one.name}
+        routers.append({**own, "seconds": one.fitted.seconds, **flat(one.headline)})
         for minus, differences in (("reference", one.against), ("constant", one.over_constant)):
-            for name, estimate in differences.items():
-                paired.append(
-                    {
-                        "router": one.name,
-                        "minus": minus,
-                        "number": name,
-                        "difference": estimate.value,
-                        "lower": estimate.lower,
-                        "upper": estimate.upper,
-                        "significant": estimate.lower > 0 or estimate.upper < 0,
-                    }
-                )
+            for name, found in differences.items():
+                row = {**own, "minus": minus, "number": name, **_ends("difference", found)}
+                paired.append({**row, "significant": found.lower > 0 or found.upper < 0})
         for target, values in one.evaluation.per_target.items():
             for name in ("auc", "brier"):
-                estimate = values[name]
-                targets.append(
-                    {
-                        "router": one.name,
-                        "target": target,
-                        "number": name,
-                        "value": estimate.value,
-                        "lower": estimate.lower,
-                        "upper": estimate.upper,
-                    }
-                )
-    frames = {"routers": routers, "paired": paired, "targets": targets}
-    return {name: pl.DataFrame(rows, infer_schema_length=None) for name, rows in frames.items()}
+                row = {**own, "target": target, "number": name}
+                targets.append({**row, **_ends("value", values[name])})
+    return {"routers": routers, "paired": paired, "targets": targets}
+
+
+def _ends(name: str, found: Estimate) -> dict[str, float]:
+    return {name: found.value, "lower": found.lower, "upper": found.upper}
