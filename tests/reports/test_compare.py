@@ -28,8 +28,7 @@ from prefill_router.studies.comparison import (
     write,
 )
 from prefill_router.studies.comparison.comparison import CONSTANT, draw_for
-from prefill_router.studies.comparison.page import sure, verdict
-from prefill_router.studies.comparison.report import to_dict
+from prefill_router.studies.comparison.report import sure, to_dict, verdict
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=300, seed=5)

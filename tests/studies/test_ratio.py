@@ -14,8 +14,7 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Predictions, evaluate
 from prefill_router.policy import Threshold
 from prefill_router.reporting.report_files import check_place, mark, write
-from prefill_router.studies.ratio import RatioStudy, routing_ratio, strongest
-from prefill_router.studies.ratio_order import RATIOS, RatioOrder
+from prefill_router.studies.ratio import RATIOS, RatioOrder, RatioStudy, routing_ratio, strongest
 from prefill_router.studies.ratio_report import report_of, said
 from prefill_router.testing import make_routing_dataset
 

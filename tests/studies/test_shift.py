@@ -15,8 +15,7 @@ from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.formatting import NOTHING
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
 from prefill_router.reporting.report_files import write
-from prefill_router.studies.shift import ShiftStudy, shift_study
-from prefill_router.studies.shift_arms import PRESETS, Shift, arms
+from prefill_router.studies.shift import PRESETS, Shift, ShiftStudy, arms, shift_study
 from prefill_router.studies.shift_report import paper_rows, report_of, said
 from prefill_router.testing import make_routing_dataset
 

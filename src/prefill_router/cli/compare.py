@@ -116,8 +116,8 @@ def _known(plan: "ComparisonPlan", data: Path) -> dict[str, str]:
 def _show(result: "ComparisonResult") -> None:
     from prefill_router.evaluation.catalogue import HEADLINE
     from prefill_router.evaluation.formatting import worded
-    from prefill_router.studies.comparison.figures import by_number
-    from prefill_router.studies.comparison.page import sure, verdict
+    from prefill_router.studies.comparison.comparison import by_number
+    from prefill_router.studies.comparison.report import sure, verdict
 
     table = Table(box=None, pad_edge=False)
     table.add_column("router")

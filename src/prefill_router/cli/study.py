@@ -69,23 +69,12 @@ class OpenedStudy:
     router: "Router | None" = None
 
 
-def begin(
-    name: str,
-    config: str,
-    *,
-    data: Path,
-    to: Path,
-    store: Sequence[Path] | None = None,
-    split_file: Path | None = None,
-    seed: int = 0,
-    encoder_folder: Sequence[Path] | None = None,
-    asked: Mapping[str, Any] | None = None,
-    check: Callable[["RoutingDataset", "Split"], object] | None = None,
-) -> OpenedStudy:
-    """Check the folder, read what is asked for, and gather the states.
+@final
+@dataclass(frozen=True)
+class StudyRequest:
+    """The options that the studies of recipes share.
 
-    Args:
-        name: The study's.
+    Attributes:
         config: See `Config`.
         data: The dataset's folder.
         to: The study's folder.
@@ -93,6 +82,28 @@ def begin(
         split_file: The split; a router's own, or drawn with the seed, if not given.
         seed: Of the split.
         encoder_folder: Folders of local encoders.
+    """
+
+    config: str
+    data: Path
+    to: Path
+    store: Sequence[Path] | None
+    split_file: Path | None
+    seed: int
+    encoder_folder: Sequence[Path] | None
+
+
+def begin(
+    name: str,
+    given: StudyRequest,
+    asked: Mapping[str, Any],
+    check: Callable[["RoutingDataset", "Split"], object] | None = None,
+) -> OpenedStudy:
+    """Check the folder, read what is asked for, and gather the states.
+
+    Args:
+        name: The study's.
+        given: The options that the studies share.
         asked: The study's own options, for the mark in its folder.
         check: Raises where the study can't be made of these data, before any long work.
 
@@ -105,20 +116,21 @@ def begin(
     from prefill_router.fitting import gather
     from prefill_router.reporting.report_files import check_place, mark
 
-    check_place(to, name)
-    recipes, router = _recipes(config)
-    dataset = read_dataset(data)
-    drawn = _drawn(dataset, recipes, router, split_file, seed)
+    check_place(given.to, name)
+    recipes, router = _recipes(given.config)
+    dataset = read_dataset(given.data)
+    drawn = _drawn(dataset, recipes, router, given.split_file, given.seed)
     if check is not None:
         check(dataset, drawn)
     bar = BarProgress(console=err)
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = [ActivationStore.open(path) for path in given.store or []]
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
-    mark(to, name, {"seed": seed, **(asked or {}), "recipes": plain, "split": drawn.to_dict()})
+    mark(given.to, name, {"seed": given.seed, **asked, "recipes": plain, "split": drawn.to_dict()})
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
-    states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
-    known = facts(data, drawn, seed)
-    return OpenedStudy(dataset, recipes, drawn, states, to, bar, known, router)
+    found = sources(given.encoder_folder)
+    states = gather(needs, dataset, stores, sources=found, progress=bar)
+    known = facts(given.data, drawn, given.seed)
+    return OpenedStudy(dataset, recipes, drawn, states, given.to, bar, known, router)
 
 
 def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:

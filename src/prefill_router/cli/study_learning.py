@@ -15,6 +15,7 @@ from prefill_router.cli.study import (
     Resamples,
     Seed,
     Stores,
+    StudyRequest,
     begin,
     finish,
     study,
@@ -59,16 +60,11 @@ def learning(
 
     sizes = _sizes(shares, measured)
     plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin(
         NAME,
-        config,
-        data=data,
-        to=to,
-        store=store,
-        split_file=split_file,
-        seed=seed,
-        encoder_folder=encoder_folder,
-        asked={"shares": shares, "measured": measured, "draws": draws, "resamples": resamples},
+        given,
+        {"shares": shares, "measured": measured, "draws": draws, "resamples": resamples},
     )
     found = study_learning(
         opened.dataset,

@@ -21,6 +21,7 @@ from prefill_router.cli.study import (
     Resamples,
     Seed,
     Stores,
+    StudyRequest,
     begin,
     finish,
     require_some,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.router import Router
     from prefill_router.studies.recipe_fits import RecipeFailure
-    from prefill_router.studies.shift_arms import Shift
+    from prefill_router.studies.shift import Shift
 
 
 @study.command()
@@ -57,17 +58,8 @@ def seeds(
     from prefill_router.reporting.report_files import ROUTERS
     from prefill_router.studies.seeds import report_of, seed_study
 
-    opened = begin(
-        "seeds",
-        config,
-        data=data,
-        to=to,
-        store=store,
-        split_file=split_file,
-        seed=seed,
-        encoder_folder=encoder_folder,
-        asked={"count": count},
-    )
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
+    opened = begin("seeds", given, {"count": count})
     found = seed_study(
         opened.dataset,
         opened.recipes,
@@ -122,17 +114,9 @@ def ratio(
                 f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
             )
 
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin(
-        "ratio",
-        config,
-        data=data,
-        to=to,
-        store=store,
-        split_file=split_file,
-        seed=seed,
-        encoder_folder=encoder_folder,
-        asked={"strong": strong, "strong_by": strong_by, "resamples": resamples},
-        check=check,
+        "ratio", given, {"strong": strong, "strong_by": strong_by, "resamples": resamples}, check
     )
     routers, failed = _routers(opened, seed)
     part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
@@ -204,24 +188,18 @@ def shift(
     Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
     """
     from prefill_router.reporting.report_files import ROUTERS
-    from prefill_router.studies.shift import shift_study
-    from prefill_router.studies.shift_arms import arms
+    from prefill_router.studies.shift import arms, shift_study
     from prefill_router.studies.shift_report import report_of
 
     _check(train_on, test_on, hold_out, preset)
     wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
     asked = {"train_on": train_on, "test_on": test_on, "hold_out": hold_out, "preset": preset}
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin(
         "shift",
-        config,
-        data=data,
-        to=to,
-        store=store,
-        split_file=split_file,
-        seed=seed,
-        encoder_folder=encoder_folder,
-        asked={**asked, "resamples": resamples},
-        check=lambda dataset, drawn: arms(dataset, drawn, wanted(dataset)),
+        given,
+        {**asked, "resamples": resamples},
+        lambda dataset, drawn: arms(dataset, drawn, wanted(dataset)),
     )
     found = shift_study(
         opened.dataset,
@@ -242,7 +220,7 @@ def shift(
 def _check(
     train_on: str | None, test_on: str | None, hold_out: str | None, preset: str | None
 ) -> None:
-    from prefill_router.studies.shift_arms import Shift
+    from prefill_router.studies.shift import Shift
 
     ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
     if ways != 1 or (train_on is None) != (test_on is None):
@@ -260,7 +238,7 @@ def _shift(
     hold_out: str | None,
     preset: str | None,
 ) -> "Shift":
-    from prefill_router.studies.shift_arms import Shift
+    from prefill_router.studies.shift import Shift
 
     if preset:
         return Shift.preset(preset)

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from prefill_router.errors import DataError
@@ -32,6 +31,7 @@ from prefill_router.reporting.figures import (
     legend_below,
     new_figure,
     place_labels,
+    scale_cost,
     style,
     write_figure,
 )
@@ -131,7 +131,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
             oracle=100 * headline["oracle_accuracy"].value,
             mix=(PER * mixed[0], 100 * mixed[1]),
             corner=False,
-            log=_spread(PER * cost),
+            log=is_wide(PER * cost),
             dearest=_dearest(evaluation, cost),
             **common,
         )
@@ -207,7 +207,8 @@ def _row(
     return {"series": series, "target": name, **numbers}
 
 
-def _spread(cost: Singles) -> bool:
+def is_wide(cost: Singles) -> bool:
+    """Whether costs are so far apart that a logarithmic scale shows them better."""
     known = cost[np.isfinite(cost)]
     return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
 
@@ -282,14 +283,6 @@ def frame(axes: Axes, what: Drawing) -> None:
         axes.axhline(what.oracle, color=GREEN, lw=1.2, ls=":", label="oracle accuracy")
     axes.margins(x=0.09, y=0.07)
     style(axes, title=what.title, x=what.x_label, y=what.y_label, size=11)
-
-
-def scale_cost(axes: Axes) -> None:
-    """Draw costs on a logarithmic scale, with plain numbers at it."""
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 @final
@@ -377,15 +370,13 @@ def draw_side_by_side(systems: Mapping[str, Evaluation], *, title: str) -> Figur
 
 def rows(systems: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
     """The data of the figure: the first system's rows, and the others' curves, bands and bests."""
-    table = []
-    for place, (name, shown) in enumerate(_drawings(systems).items()):
-        own = ("router", "band", "max-lam")
-        table += [
-            {"system": name if row["series"] in own else "", **row}
-            for row in shown.rows()
-            if place == 0 or row["series"] in own
-        ]
-    return table
+    own = ("router", "band", "max-lam")
+    return [
+        {"system": name if row["series"] in own else "", **row}
+        for place, (name, shown) in enumerate(_drawings(systems).items())
+        for row in shown.rows()
+        if place == 0 or row["series"] in own
+    ]
 
 
 def _drawings(systems: Mapping[str, Evaluation]) -> dict[str, Drawing]:

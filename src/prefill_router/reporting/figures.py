@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from prefill_router import files
@@ -90,6 +91,14 @@ def style(
     axes.set_facecolor("none")
 
 
+def scale_cost(axes: Axes) -> None:
+    """Draw costs on a logarithmic scale, with plain numbers at it."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Write the names of rows at the vertical axis, the first at the bottom."""
     axes.set_yticks(range(len(names)), list(names))
@@ -97,7 +106,16 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def draw_interval(
-    axes: Axes, row: float, one: Estimate, colour: str, *, scale: float = 1.0, **how: Any
+    axes: Axes,
+    row: float,
+    one: Estimate,
+    colour: str,
+    *,
+    scale: float = 1.0,
+    marker: str = "o",
+    size: float = 5,
+    width: float = 1.4,
+    label: str = "",
 ) -> None:
     """Draw a number in its row: a mark, and its interval as a line where it is known.
 
@@ -107,13 +125,14 @@ def draw_interval(
         one: The number.
         colour: Of both.
         scale: What it is multiplied by.
-        how: Options of the mark, as `Axes.plot` has them; a dot if not given.
+        marker: The mark.
+        size: Of the mark, in points.
+        width: Of the line, in points.
+        label: Of the mark, in the legend.
     """
     if np.isfinite([one.lower, one.upper]).all():
-        ends = [scale * one.lower, scale * one.upper]
-        axes.plot(ends, [row, row], color=colour, lw=how.pop("line", 1.4))
-    how.pop("line", None)
-    axes.plot([scale * one.value], [row], color=colour, **{"marker": "o", "ls": "", **how})
+        axes.plot([scale * one.lower, scale * one.upper], [row, row], color=colour, lw=width)
+    axes.plot([scale * one.value], [row], marker, color=colour, ms=size, label=label)
 
 
 def legend_below(figure: Figure, *, columns: int = 4) -> None:

@@ -87,13 +87,8 @@ def _draw(axes: Axes, diagram: Diagram, column: int) -> None:
     _draw_mass(axes, diagram, column)
     axes.plot([0, 1], [0, 1], "--", color=ORANGE, lw=1, label="perfectly calibrated", zorder=2)
     if np.isfinite(low).any():
-        how: dict[str, Any] = {
-            "lw": 1.2,
-            "alpha": 0.5,
-            "label": "95 % interval of each bin",
-            "zorder": 3,
-        }
-        axes.vlines(x, low, high, color=BLUE, **how)
+        label = "95 % interval of each bin"
+        axes.vlines(x, low, high, color=BLUE, lw=1.2, alpha=0.5, label=label, zorder=3)
     axes.plot(x, y, "o-", color=BLUE, ms=3, lw=0.8, label="observed", zorder=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     axes.set_aspect("equal")

@@ -285,6 +285,16 @@ def flat(numbers: Mapping[str, Estimate]) -> dict[str, float]:
     return row
 
 
+def ends(one: Estimate, *, name: str = "value") -> dict[str, float]:
+    """A number for the columns of a CSV file: its value, then the ends of its interval."""
+    return {name: one.value, "lower": one.lower, "upper": one.upper}
+
+
+def plain_numbers(numbers: Mapping[Any, Estimate]) -> dict[str, Any]:
+    """Numbers for JSON by name, each with its interval; None where one isn't defined."""
+    return {name: one.to_dict() for name, one in numbers.items()}
+
+
 def _figures(parts: Sequence[Part]) -> Iterator[ReportFigure]:
     for part in parts:
         if isinstance(part, ReportFigure):

@@ -33,7 +33,7 @@ from prefill_router.reproduce.cells import (
 from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.published import PublishedNumber, number, published
 from prefill_router.reproduce.systems import SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
-from prefill_router.studies.comparison.figures import by_number
+from prefill_router.studies.comparison.comparison import by_number
 
 _TABLE_1 = "tab:dataset"
 _REGIMES = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)

@@ -56,17 +56,9 @@ def _sweep_table(pool: str, run: PoolRun | None) -> PaperTable:
 
 
 def _sweep_row(row: Mapping[str, Any], targets: Sequence[str]) -> TableRow:
-    cells = [TableCell(_estimate(row["auc"].get(target)), None, "number") for target in targets]
+    cells = [TableCell(read(row["auc"].get(target)), None, "number") for target in targets]
     mean = TableCell(known(row["mean"]), None, "number")
     return TableRow((f"{row['encoder']} (ours)",), (mean, *cells))
-
-
-def _estimate(value: Mapping[str, float | None] | None) -> Estimate | None:
-    if value is None or value["value"] is None:
-        return None
-    if value["lower"] is None or value["upper"] is None:
-        return exact(value["value"])
-    return Estimate(value["value"], value["lower"], value["upper"])
 
 
 def _paper_sweep_row(row: Mapping[str, Value], names: Sequence[str]) -> TableRow:
@@ -160,9 +152,9 @@ def _shift_estimate(found: Mapping[str, Any], column: str) -> Estimate | None:
     return read(found[arm][number])
 
 
-def read(value: Mapping[str, Any]) -> Estimate | None:
-    """An estimate from its plain values; None where it isn't defined."""
-    if value["value"] is None:
+def read(value: Mapping[str, Any] | None) -> Estimate | None:
+    """An estimate from its plain values; None where there is none, or it isn't defined."""
+    if value is None or value["value"] is None:
         return None
     if value["lower"] is None or value["upper"] is None:
         return exact(value["value"])
@@ -350,22 +342,15 @@ def _made(
 ) -> PaperTable:
     heads = [title for title, _ in columns.values()]
     if not done:
-        rows = [
-            TableRow(
-                ("Frontier pool", str(row[published()[label].keys[-1]])),
-                tuple(
-                    TableCell(
-                        None,
-                        published()[label].number_of(
-                            "frontier", str(row[published()[label].keys[-1]]), name
-                        ),
-                        unit,
-                    )
-                    for name, (_, unit) in columns.items()
-                ),
-            )
-            for row in published()[label].rows
-        ]
+        paper = published()[label]
+        rows = []
+        for row in paper.rows:
+            name = str(row[paper.keys[-1]])
+            numbers = [
+                TableCell(None, paper.number_of("frontier", name, column), unit)
+                for column, (_, unit) in columns.items()
+            ]
+            rows.append(TableRow(("Frontier pool", name), tuple(numbers)))
     said = [line for run in done for line in _said(run)]
     return make(label, keys, heads, rows, said=said, missing="" if done else why)
 

@@ -20,8 +20,7 @@ from prefill_router.reporting.report import (
     flat,
     sure,
 )
-from prefill_router.studies.ratio import PAIR, RatioStudy
-from prefill_router.studies.ratio_order import RATIOS
+from prefill_router.studies.ratio import PAIR, RATIOS, RatioStudy
 from prefill_router.studies.recipe_fits import RecipeFailure, warnings
 
 _HEADS = tuple(f"{100 * ratio:g} %" for ratio in RATIOS)

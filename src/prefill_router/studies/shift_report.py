@@ -28,8 +28,7 @@ from prefill_router.reporting.report import (
     sure,
 )
 from prefill_router.studies.recipe_fits import failures, warnings
-from prefill_router.studies.shift import ARMS, Number, ShiftResult, ShiftStudy
-from prefill_router.studies.shift_arms import Arm
+from prefill_router.studies.shift import ARMS, Arm, Number, ShiftResult, ShiftStudy
 
 NAMES: Mapping[Arm, str] = {
     "reference": "trained on all",
@@ -176,9 +175,15 @@ def draw(study: ShiftStudy) -> Figure:
         for row, one in enumerate(ordered):
             for place, arm in enumerate(_ORDER):
                 colour, _, marker = STROKES[place]
-                how = {"marker": marker, "ms": 5, "label": "" if row else NAMES[arm]}
-                height = row + 0.2 * (1 - place)
-                draw_interval(axes, height, one.numbers[arm][number], colour, scale=scale, **how)
+                draw_interval(
+                    axes,
+                    row + 0.2 * (1 - place),
+                    one.numbers[arm][number],
+                    colour,
+                    scale=scale,
+                    marker=marker,
+                    label="" if row else NAMES[arm],
+                )
         unit = " (%)" if scale == 100 else ""
         style(axes, title=HEADLINE[number].label + unit)
     panels[1].axvline(0.5, color=QUIET, lw=0.9, ls=":")

@@ -1,6 +1,5 @@
 """The figures of a comparison: all curves among the single targets, and each number's interval."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +7,8 @@ import numpy as np
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.reporting.accuracy_cost_figures import CURVES, CurveLine, draw_lines, drawing
 from prefill_router.reporting.figures import BLUE, PALE, PINK, draw_interval, new_figure, style
-from prefill_router.reporting.report import ReportFigure, heading
-from prefill_router.studies.comparison.comparison import ComparedRouter, ComparisonResult
+from prefill_router.reporting.report import ReportFigure, ends, heading
+from prefill_router.studies.comparison.comparison import ComparedRouter, ComparisonResult, by_number
 
 SHOWN = ("auc_mean", "choice_auc", "brier_mean", "argmax_accuracy", "p_auccc")
 """The numbers whose intervals are drawn."""
@@ -75,7 +74,7 @@ def intervals(result: ComparisonResult) -> ReportFigure:
     for axes, name in zip(panels, SHOWN, strict=True):
         for row, one in enumerate(ordered):
             colour = PINK if one.name == result.plan.reference else BLUE
-            draw_interval(axes, row, one.headline[name], colour, ms=4.5)
+            draw_interval(axes, row, one.headline[name], colour, size=4.5)
         reference = result.by_name[result.plan.reference].headline[name].value
         axes.axvline(reference, color=PINK, lw=0.8, ls=":")
         style(axes, title=heading(HEADLINE[name]), size=9, bars=True)
@@ -86,23 +85,12 @@ def intervals(result: ComparisonResult) -> ReportFigure:
         "equal: the paired differences in the tables do better, since both are judged on the same "
         "queries."
     )
-    rows = []
-    for one in result.routers:
-        for name in SHOWN:
-            found = one.headline[name]
-            ends = {"value": found.value, "lower": found.lower, "upper": found.upper}
-            rows.append({"router": one.name, "number": name, **ends})
+    rows = [
+        {"router": one.name, "number": name, **ends(one.headline[name])}
+        for one in result.routers
+        for name in SHOWN
+    ]
     return ReportFigure("intervals", figure, rows, caption)
-
-
-def by_number(routers: Sequence[ComparedRouter], name: str) -> list[ComparedRouter]:
-    """The routers from the best to the worst by one headline number."""
-    sign = 1 if HEADLINE[name].better == "lower" else -1
-    return sorted(routers, key=lambda one: _last(sign * one.headline[name].value))
-
-
-def _last(value: float) -> float:
-    return value if np.isfinite(value) else np.inf
 
 
 def _finite(value: float) -> float:

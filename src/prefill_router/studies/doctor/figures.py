@@ -12,7 +12,7 @@ from prefill_router.evaluation.bootstrap import known_mean, mean_over, ones
 from prefill_router.evaluation.curve import LambdaSweep
 from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.evaluation.formatting import PER
-from prefill_router.reporting.accuracy_cost_figures import draw_mix, scale_cost
+from prefill_router.reporting.accuracy_cost_figures import draw_mix, is_wide
 from prefill_router.reporting.figures import (
     BLUE,
     GREEN,
@@ -24,9 +24,10 @@ from prefill_router.reporting.figures import (
     legend_below,
     new_figure,
     place_labels,
+    scale_cost,
     style,
 )
-from prefill_router.reporting.report import ReportFigure
+from prefill_router.reporting.report import ReportFigure, ends
 from prefill_router.studies.doctor.checkup import Checkup
 from prefill_router.studies.doctor.fixed_choice import ShuffledControl
 
@@ -94,8 +95,7 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
         fill = "none" if series == "single target" else colour  # as on the other pages
         axes.plot(PER * x, 100 * y, shape, color=colour, label=series, ms=7, lw=1.6, mfc=fill)
     draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixed, strict=True)))
-    known = cost[np.isfinite(cost) & (cost > 0)]
-    if len(known) and known.max() > 10 * known.min():
+    if is_wide(np.where(cost > 0, cost, np.nan)):
         scale_cost(axes)
     axes.set_xlabel(f"mean observed cost (US dollars per {PER:,} queries)", color=INK)
     axes.set_ylabel("accuracy (%)", color=INK)
@@ -135,7 +135,7 @@ def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
     figure, axes = _frame(f"Accuracy beyond {best} alone", (9.4, 1.3 + 0.27 * len(found)))
     for place, one in enumerate(found):
         colour = {1: GREEN, 0: QUIET, -1: ORANGE}[one.sure]
-        draw_interval(axes, place, one.lift, colour, scale=100, ms=6, line=2)
+        draw_interval(axes, place, one.lift, colour, scale=100, size=6, width=2)
     labels = [f"{one.name} ({one.queries:,})" for one in found]
     axes.set_yticks(range(len(found)), labels, color=INK, fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
@@ -148,9 +148,7 @@ def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
             "group": one.group,
             "name": one.name,
             "queries": one.queries,
-            "lift": one.lift.value,
-            "lower": one.lift.lower,
-            "upper": one.lift.upper,
+            **ends(one.lift, name="lift"),
             "sure": one.sure,
         }
         for one in checkup.lifts
@@ -167,8 +165,8 @@ def confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
     axes.plot(places, predicted, "o", color=BLUE, label="predicted")
     axes.plot(places, [100 * one.accuracy for one in found], "s", color=ORANGE, label="right")
     for place, one in enumerate(found):
-        ends = [100 * (one.confidence - end) for end in (one.gap.lower, one.gap.upper)]
-        axes.plot([place, place], ends, color=ORANGE, lw=1.6, alpha=0.6)
+        range_ = [100 * (one.confidence - end) for end in (one.gap.lower, one.gap.upper)]
+        axes.plot([place, place], range_, color=ORANGE, lw=1.6, alpha=0.6)
     labels = [f"{one.name}\n({one.queries:,})" for one in found]
     axes.set_xticks(places, labels, color=INK, fontsize=8)
     axes.margins(x=0.1)
@@ -181,9 +179,7 @@ def confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
             "queries": one.queries,
             "confidence": one.confidence,
             "accuracy": one.accuracy,
-            "gap": one.gap.value,
-            "lower": one.gap.lower,
-            "upper": one.gap.upper,
+            **ends(one.gap, name="gap"),
         }
         for one in found
     ]

@@ -26,6 +26,7 @@ from prefill_router.reporting.report import (
     Rows,
     Section,
     Table,
+    ends,
     estimate_cell,
     flat,
 )
@@ -105,7 +106,7 @@ def trend_rows(found: LearningStudy) -> Rows:
         {
             "router": name,
             "number": number,
-            **{key: value if math.isfinite(value) else math.nan for key, value in ends.items()},
+            **{key: value if math.isfinite(value) else math.nan for key, value in rises.items()},
             "a": math.nan if trend.law is None else trend.law.floor,
             "b": math.nan if trend.law is None else trend.law.scale,
             "c": math.nan if trend.law is None else trend.law.exponent,
@@ -114,7 +115,7 @@ def trend_rows(found: LearningStudy) -> Rows:
         }
         for name, curve in found.curves.items()
         for number, trend in curve.trends.items()
-        for ends in [flat({**_rises(trend), "spread": curve.spread[number]})]
+        for rises in [flat({**_rises(trend), "spread": curve.spread[number]})]
     ]
 
 
@@ -224,9 +225,7 @@ def rows(found: LearningStudy) -> list[dict[str, Any]]:
             "queries": point.queries,
             "labels": point.labels,
             "number": number,
-            "value": point.numbers[number].value,
-            "lower": point.numbers[number].lower,
-            "upper": point.numbers[number].upper,
+            **ends(point.numbers[number]),
             "draws": " ".join(f"{value:.6g}" for value in point.draws[number]),
         }
         for name, curve in found.curves.items()
