@@ -22,7 +22,7 @@ from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenize
 from prefill_router import encoders, fitting  # noqa: F401
 from prefill_router.cli import encode, main  # noqa: F401
 from prefill_router.encoders import pretrained  # noqa: F401
-from prefill_router.reporting import accuracy_cost_figures, evaluation_page  # noqa: F401
+from prefill_router.reporting import accuracy_cost_figures, evaluation_report  # noqa: F401
 
 HANGS_AFTER = 100
 """Seconds."""

@@ -15,7 +15,7 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
-from prefill_router.reporting.evaluation_page import verdict
+from prefill_router.reporting.evaluation_report import verdict
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -15,9 +15,9 @@ from prefill_router.errors import DataError
 from prefill_router.evaluation import Estimate, Evaluation, Predictions, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET
 from prefill_router.evaluation.formatting import dollars, interval, worded
-from prefill_router.reporting import evaluation_report as report_module, is_report, write_report
+from prefill_router.reporting import is_report, report_files, write_report
 from prefill_router.reporting.accuracy_cost_figures import draw, drawing
-from prefill_router.reporting.evaluation_page import verdict
+from prefill_router.reporting.evaluation_report import verdict
 from prefill_router.reporting.figures import place_labels, svg
 from prefill_router.targets import Pool, Target
 
@@ -177,7 +177,7 @@ def test_a_failure_leaves_the_earlier_report(
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report_module, "_write_figures", fail)
+    monkeypatch.setattr(report_files, "write_csv", fail)
     with pytest.raises(KeyboardInterrupt):
         write_report(evaluation, tmp_path / "report", title="Second")
     assert json.loads((tmp_path / "report/metrics.json").read_text())["title"] == "First"

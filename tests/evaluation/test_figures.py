@@ -10,12 +10,17 @@ from trials import random_system
 from prefill_router.evaluation import Evaluation, Trial, evaluate
 from prefill_router.evaluation.bootstrap import Band, Estimate
 from prefill_router.reporting.accuracy_cost_figures import draw, draw_side_by_side, drawing
-from prefill_router.reporting.pages import estimate_cell, style, sure, wide
+from prefill_router.reporting.pages import page, style
+from prefill_router.reporting.report import Cell, Table, estimate_cell, sure
 
 
 @pytest.fixture(scope="module")
 def judged() -> Evaluation:
     return evaluate(*random_system(queries=150, targets=5, seed=3), resamples=30)
+
+
+def shown(cell: Cell | str) -> str:
+    return page("Title", [Table(["", "number"], [["row", cell]])])
 
 
 def paths(count: int, seed: int) -> np.ndarray:
@@ -99,13 +104,13 @@ def test_bold_is_surely_better_and_brackets_surely_worse() -> None:
     assert [sure(one, "higher") for one in (gain, loss, even)] == ["better", "worse", ""]
     assert [sure(one, "lower") for one in (gain, loss, even)] == ["worse", "better", ""]
     assert sure(gain, "neither") == sure(Estimate(1, math.nan, math.nan), "higher") == ""
-    assert "<b>2.000</b>" in estimate_cell(gain, "number", held="better")
-    assert "[-2.000]" in estimate_cell(loss, "number", held="worse")
+    assert "<b>2.000</b>" in shown(estimate_cell(gain, "number", held="better"))
+    assert "[-2.000]" in shown(estimate_cell(loss, "number", held="worse"))
     assert "font-weight: 600" not in style()  # nor is what heads a row
 
 
 def test_wide_tables_can_be_reached_and_are_shaded_at_their_hidden_side() -> None:
-    assert 'tabindex="0"' in wide("<table></table>")
+    assert '<div class="wide" tabindex="0"><table>' in shown("1")
     rule = style()[style().index(".wide {") :].split("}")[0]
     assert "overflow-x: auto" in rule
     assert rule.count(" local") == rule.count(" scroll") == 2

@@ -16,7 +16,7 @@ from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
 from prefill_router.evaluation.formatting import NOTHING
 from prefill_router.fitting import recipe_from_dict
-from prefill_router.reporting.study_report import mark
+from prefill_router.reporting.report_files import mark
 from prefill_router.router import Router
 from prefill_router.studies.comparison import (
     ALL,
@@ -28,8 +28,7 @@ from prefill_router.studies.comparison import (
     write,
 )
 from prefill_router.studies.comparison.comparison import CONSTANT, draw_for
-from prefill_router.studies.comparison.page import sure, verdict
-from prefill_router.studies.comparison.report import to_dict
+from prefill_router.studies.comparison.report import sure, to_dict, verdict
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=300, seed=5)

@@ -13,7 +13,7 @@ from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.policy import Cascade
-from prefill_router.reporting.study_report import render
+from prefill_router.reporting.pages import render
 from prefill_router.studies.end_to_end import (
     Charge,
     Contender,
@@ -24,7 +24,7 @@ from prefill_router.studies.end_to_end import (
     study_end_to_end,
     time_routing,
 )
-from prefill_router.studies.end_to_end.page import sheet
+from prefill_router.studies.end_to_end.page import report_of
 
 
 def contender(
@@ -144,7 +144,7 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
     assert math.isnan(numbers["total_cost"].value)
     assert "prices" in numbers["total_cost"].reason
     assert "speed" in numbers["answer_seconds"].reason
-    shown = sheet(found, title="T", known={})
+    shown = report_of(found, title="T", known={})
     assert any("unknown" in text for text in shown.said)
     page = render(shown, {"overhead": "<svg></svg>"})
     assert "nan" not in page.replace("Financ", "")
@@ -153,7 +153,7 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
 def test_the_page_says_what_was_found_and_draws_it() -> None:
     both = [contender(), contender("reference", encoder=0.0, seed=3)]
     charges = {"router": "$1 per million input tokens"}
-    shown = sheet(
+    shown = report_of(
         study_end_to_end(both, "t3", charges=charges, resamples=30), title="T", known={"data": "d"}
     )
     text = " ".join(shown.said)
@@ -239,7 +239,7 @@ def test_the_study_says_how_sure_the_latency_is() -> None:
     waited = found.points[0].against["copy"]["seconds_difference"]
     assert (waited.value, waited.lower, waited.upper) == (0, 0, 0)  # the same rounds for both
     assert found.to_dict()["latency"]["router"]["mean_seconds"]["lower"] > 0
-    page = render(sheet(found, title="T", known={}), {"overhead": "<svg></svg>"})
+    page = render(report_of(found, title="T", known={}), {"overhead": "<svg></svg>"})
     assert "10 prompts, 4 rounds" in page
 
 

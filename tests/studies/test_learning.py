@@ -15,7 +15,7 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import evaluate
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
-from prefill_router.reporting.study_report import render
+from prefill_router.reporting.pages import render
 from prefill_router.studies.learning import (
     FULL,
     LearningPlan,
@@ -27,7 +27,7 @@ from prefill_router.studies.learning import (
     thinned,
 )
 from prefill_router.studies.learning.advice import LabelAxis, spread_of, trend_of, verdict_of
-from prefill_router.studies.learning.page import draw, sheet
+from prefill_router.studies.learning.page import draw, report_of
 from prefill_router.studies.learning.result import NUMBERS
 from prefill_router.testing import make_routing_dataset
 
@@ -288,7 +288,7 @@ def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
     curve = result.curves["one"]
     assert {one.why for one in curve.failed} == {"too little"}
     assert math.isnan(curve.queries_axis[0].numbers["auc_mean"].value)
-    shown = sheet(result, title="T", known={})
+    shown = report_of(result, title="T", known={})
     assert "too little" in render(shown, {"learning": "<svg></svg>"})
 
 
@@ -305,7 +305,7 @@ def test_ticks_stand_apart_and_shares_are_percentages(found: LearningStudy) -> N
 
 
 def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
-    shown = sheet(found, title="Learning curves", known={"dataset": "d"})
+    shown = report_of(found, title="Learning curves", known={"dataset": "d"})
     text = " ".join(shown.said)
     assert found.curves["one"].verdict in shown.said[0]
     assert "targets" in text

@@ -69,7 +69,7 @@ def compare(
     from prefill_router.cli.options import sources
     from prefill_router.data import Origin, load_split, read_dataset
     from prefill_router.fitting import gather
-    from prefill_router.reporting.study_report import ROUTERS, check_place, mark
+    from prefill_router.reporting.report_files import ROUTERS, check_place, mark
     from prefill_router.studies.comparison import (
         STUDY,
         ComparisonPlan,
@@ -116,8 +116,8 @@ def _known(plan: "ComparisonPlan", data: Path) -> dict[str, str]:
 def _show(result: "ComparisonResult") -> None:
     from prefill_router.evaluation.catalogue import HEADLINE
     from prefill_router.evaluation.formatting import worded
-    from prefill_router.studies.comparison.figures import by_number
-    from prefill_router.studies.comparison.page import sure, verdict
+    from prefill_router.studies.comparison.comparison import by_number
+    from prefill_router.studies.comparison.report import sure, verdict
 
     table = Table(box=None, pad_edge=False)
     table.add_column("router")

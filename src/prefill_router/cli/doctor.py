@@ -69,12 +69,12 @@ def doctor(
     from prefill_router.data import Origin, read_dataset
     from prefill_router.evaluation.evaluation import DEFAULT_LAM
     from prefill_router.router import Router
-    from prefill_router.studies.doctor.report import check_replaceable, write_checkup
+    from prefill_router.studies.doctor.report import KIND, write_checkup
 
     one_of("--part", part, PARTS)
     origin = Origin.of("doctor", folder, data)
     if to is not None:
-        check_replaceable(to)
+        KIND.check_replaceable(to)
         check_origin(to, origin, overwrite=overwrite)
     router = Router.load(folder, sources=sources(encoder_folder))
     chosen = router.record.chosen

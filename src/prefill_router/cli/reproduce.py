@@ -81,7 +81,7 @@ def reproduce(
     """
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.options import sources
-    from prefill_router.reporting.study_report import check_place, mark
+    from prefill_router.reporting.report_files import check_place, mark
     from prefill_router.reproduce import ReproduceMeans, ReproduceOptions, reproduce as work, write
     from prefill_router.reproduce.report import STUDY, WORK, to_dict
     from prefill_router.studies.end_to_end import Charge, read_speeds

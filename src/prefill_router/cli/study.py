@@ -12,12 +12,10 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from prefill_router.activations import Activations
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.fitting import Recipe
-    from prefill_router.reporting.study_report import StudyReport
+    from prefill_router.reporting.report import Report
     from prefill_router.router import Router
     from prefill_router.studies.recipe_fits import RecipeFailure
 
@@ -71,23 +69,12 @@ class OpenedStudy:
     router: "Router | None" = None
 
 
-def begin(
-    name: str,
-    config: str,
-    *,
-    data: Path,
-    to: Path,
-    store: Sequence[Path] | None = None,
-    split_file: Path | None = None,
-    seed: int = 0,
-    encoder_folder: Sequence[Path] | None = None,
-    asked: Mapping[str, Any] | None = None,
-    check: Callable[["RoutingDataset", "Split"], object] | None = None,
-) -> OpenedStudy:
-    """Check the folder, read what is asked for, and gather the states.
+@final
+@dataclass(frozen=True)
+class StudyRequest:
+    """The options that the studies of recipes share.
 
-    Args:
-        name: The study's.
+    Attributes:
         config: See `Config`.
         data: The dataset's folder.
         to: The study's folder.
@@ -95,6 +82,28 @@ def begin(
         split_file: The split; a router's own, or drawn with the seed, if not given.
         seed: Of the split.
         encoder_folder: Folders of local encoders.
+    """
+
+    config: str
+    data: Path
+    to: Path
+    store: Sequence[Path] | None
+    split_file: Path | None
+    seed: int
+    encoder_folder: Sequence[Path] | None
+
+
+def begin(
+    name: str,
+    given: StudyRequest,
+    asked: Mapping[str, Any],
+    check: Callable[["RoutingDataset", "Split"], object] | None = None,
+) -> OpenedStudy:
+    """Check the folder, read what is asked for, and gather the states.
+
+    Args:
+        name: The study's.
+        given: The options that the studies share.
         asked: The study's own options, for the mark in its folder.
         check: Raises where the study can't be made of these data, before any long work.
 
@@ -105,22 +114,23 @@ def begin(
     from prefill_router.cli.options import sources
     from prefill_router.data import read_dataset
     from prefill_router.fitting import gather
-    from prefill_router.reporting.study_report import check_place, mark
+    from prefill_router.reporting.report_files import check_place, mark
 
-    check_place(to, name)
-    recipes, router = _recipes(config)
-    dataset = read_dataset(data)
-    drawn = _drawn(dataset, recipes, router, split_file, seed)
+    check_place(given.to, name)
+    recipes, router = _recipes(given.config)
+    dataset = read_dataset(given.data)
+    drawn = _drawn(dataset, recipes, router, given.split_file, given.seed)
     if check is not None:
         check(dataset, drawn)
     bar = BarProgress(console=err)
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = [ActivationStore.open(path) for path in given.store or []]
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
-    mark(to, name, {"seed": seed, **(asked or {}), "recipes": plain, "split": drawn.to_dict()})
+    mark(given.to, name, {"seed": given.seed, **asked, "recipes": plain, "split": drawn.to_dict()})
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
-    states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
-    known = facts(data, drawn, seed)
-    return OpenedStudy(dataset, recipes, drawn, states, to, bar, known, router)
+    found = sources(given.encoder_folder)
+    states = gather(needs, dataset, stores, sources=found, progress=bar)
+    known = facts(given.data, drawn, given.seed)
+    return OpenedStudy(dataset, recipes, drawn, states, given.to, bar, known, router)
 
 
 def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
@@ -145,33 +155,25 @@ def facts(data: Path, drawn: "Split", seed: int) -> dict[str, str]:
     }
 
 
-def finish(
-    sheet: "StudyReport",
-    to: Path,
-    *,
-    table: "Table",
-    notes: Sequence[str] = (),
-    as_json: bool = False,
-) -> None:
+def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
     """Write a study and print what came of it.
 
     Args:
-        sheet: What the study says.
+        report: What the study says.
         to: Its folder.
-        table: What is printed.
-        notes: Warnings, such as routers that couldn't be fitted.
         as_json: Whether the numbers are printed instead of the table.
     """
-    from prefill_router.reporting.study_report import PAGE, write
+    from prefill_router.reporting.report_files import PAGE, write
 
-    write(sheet, to)
-    for note in notes:
-        err.print(note, soft_wrap=True)
+    write(report, to)
+    for warning in report.warnings:
+        err.print(warning, soft_wrap=True)
     if as_json:
-        print_json(dict(sheet.numbers))
+        print_json(dict(report.numbers))
         return
-    out.print(table)
-    for line in sheet.said:
+    if report.short is not None:
+        out.print(report.short.for_terminal())
+    for line in report.said:
         out.print(line, soft_wrap=True)
     out.print(f"report: {to / PAGE}", soft_wrap=True)
 

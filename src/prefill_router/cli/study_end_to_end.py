@@ -26,12 +26,10 @@ from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from prefill_router.activations import Activations
     from prefill_router.data import Prompt, RoutingDataset
     from prefill_router.router import Router
-    from prefill_router.studies.end_to_end import Charge, Contender, EndToEndStudy, Latency
+    from prefill_router.studies.end_to_end import Charge, Contender, Latency
     from prefill_router.studies.end_to_end.contender import PerCell
 
 
@@ -91,9 +89,9 @@ def end_to_end(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.answer_times import answers_seconds
     from prefill_router.cli.unseen_queries import PARTS
-    from prefill_router.reporting.study_report import check_place, mark
+    from prefill_router.reporting.report_files import check_place, mark
     from prefill_router.studies.end_to_end import LAMS, Charge, study_end_to_end
-    from prefill_router.studies.end_to_end.page import NAME, sheet
+    from prefill_router.studies.end_to_end.page import NAME, report_of
     from prefill_router.studies.end_to_end.result import ROUTER
 
     one_of("--part", part, PARTS)
@@ -139,8 +137,8 @@ def end_to_end(
         "judged on": f"{len(stage.judged):,} queries, {part} part",
         "prices": stage.router.pool.prices_date or "undated",
     }
-    made = sheet(found, title=f"End-to-end cost and latency on {data.name}", known=known)
-    finish(made, to, table=_table(found), as_json=as_json)
+    made = report_of(found, title=f"End-to-end cost and latency on {data.name}", known=known)
+    finish(made, to, as_json=as_json)
 
 
 @final
@@ -258,26 +256,3 @@ def _route(name: str, router: "Router") -> Callable[["Prompt"], object]:
             ) from None
 
     return route
-
-
-def _table(found: "EndToEndStudy") -> "Table":
-    from rich.table import Table
-
-    from prefill_router.evaluation.formatting import NOTHING, PER, worded
-    from prefill_router.studies.end_to_end.result import number
-
-    table = Table("lam", "system", box=None, pad_edge=False)
-    for title in (f"$ per {PER:,}", "encoder", "routing, ms", "answer, s", "accuracy"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for point in found.points:
-        for system, numbers in point.systems.items():
-            routing = 1000 * numbers["routing_seconds"].value
-            cells = (
-                worded(numbers["total_cost"].value, "usd"),
-                number("encoder_share", numbers["encoder_share"]),
-                f"{routing:,.1f}" if routing == routing else NOTHING,
-                number("answer_seconds", numbers["answer_seconds"]),
-                number("accuracy", numbers["accuracy"]),
-            )
-            table.add_row(f"{point.lam:g}", system, *cells)
-    return table

@@ -38,13 +38,11 @@ def layers(
 
     Example: prefill-router study layers answers --store states --out layer-selection
     """
-    from rich.table import Table
-
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset, split
-    from prefill_router.reporting.study_report import check_place, mark
-    from prefill_router.studies.ablations import ablation_study, sheet
+    from prefill_router.reporting.report_files import check_place, mark
+    from prefill_router.studies.ablations import ablation_study, report_of
 
     poolings = parse_poolings(pooling)
     check_place(to, "layers")
@@ -66,16 +64,12 @@ def layers(
         seed=seed,
         progress=BarProgress(console=err),
     )
-    ways = [selector.name for selector in found.rows[0].ways.selectors]
-    table = Table("pool", "encoder", *ways, box=None, pad_edge=False)
-    for row in found.rows:
-        table.add_row(row.pool, row.encoder, *(f"{row.ways[name].auc:.4f}" for name in ways))
     known = {
         "pools": ", ".join(f"{name} ({len(part):,} train queries)" for name, part in pools.items()),
         "split": f"seed {seed}; the train part alone",
     }
-    made = sheet(found, title="Layer selection over pools and encoders", known=known)
-    finish(made, to, table=table, as_json=as_json)
+    made = report_of(found, title="Layer selection over pools and encoders", known=known)
+    finish(made, to, as_json=as_json)
 
 
 @study.command()
@@ -101,14 +95,12 @@ def dimensions(
 
     Example: prefill-router study dimensions answers --store states --out dimensions
     """
-    from rich.table import Table
-
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.layers import drawn
     from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset
-    from prefill_router.reporting.study_report import check_place, mark
-    from prefill_router.studies.dimensions import dimension_study, sheet
+    from prefill_router.reporting.report_files import check_place, mark
+    from prefill_router.studies.dimensions import dimension_study, report_of
 
     sizes, poolings = _sizes(dims), parse_poolings(pooling)
     check_place(to, "dimensions")
@@ -126,14 +118,9 @@ def dimensions(
         seed=seed,
         progress=BarProgress(console=err),
     )
-    table = Table("states", *map(str, sizes), box=None, pad_edge=False)
-    for encoder, kind in found.lines:
-        cells = (f"{cell.fisher:.4f}" for cell in found.line(encoder, kind))
-        table.add_row(f"{encoder}, {' and '.join(kind)}", *cells)
-    made = sheet(
-        found, title=f"Pooling and dimension on {data.name}", known=facts(data, parts, seed)
-    )
-    finish(made, to, table=table, as_json=as_json)
+    known = facts(data, parts, seed)
+    made = report_of(found, title=f"Pooling and dimension on {data.name}", known=known)
+    finish(made, to, as_json=as_json)
 
 
 def _sizes(text: str) -> list[int]:

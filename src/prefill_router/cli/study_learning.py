@@ -15,6 +15,7 @@ from prefill_router.cli.study import (
     Resamples,
     Seed,
     Stores,
+    StudyRequest,
     begin,
     finish,
     study,
@@ -22,9 +23,7 @@ from prefill_router.cli.study import (
 from prefill_router.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from prefill_router.studies.learning import LearningStudy, Size
+    from prefill_router.studies.learning import Size
 
 FITS = "fits"
 """The folder, in the study's, that keeps what each fit predicts."""
@@ -57,20 +56,15 @@ def learning(
     Example: prefill-router study learning routers.yaml --data answers --out learning
     """
     from prefill_router.studies.learning import LearningPlan, study_learning
-    from prefill_router.studies.learning.page import NAME, sheet
+    from prefill_router.studies.learning.page import NAME, report_of
 
     sizes = _sizes(shares, measured)
     plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin(
         NAME,
-        config,
-        data=data,
-        to=to,
-        store=store,
-        split_file=split_file,
-        seed=seed,
-        encoder_folder=encoder_folder,
-        asked={"shares": shares, "measured": measured, "draws": draws, "resamples": resamples},
+        given,
+        {"shares": shares, "measured": measured, "draws": draws, "resamples": resamples},
     )
     found = study_learning(
         opened.dataset,
@@ -81,13 +75,8 @@ def learning(
         folder=_fits(to),
         progress=opened.bar,
     )
-    made = sheet(found, title=f"Learning curves on {data.name}", known=opened.known)
-    notes = [
-        f"{name}, {one.name}: {one.why}"
-        for name, curve in found.curves.items()
-        for one in curve.failed
-    ]
-    finish(made, to, table=_table(found), notes=notes, as_json=as_json)
+    made = report_of(found, title=f"Learning curves on {data.name}", known=opened.known)
+    finish(made, to, as_json=as_json)
 
 
 def _fits(to: Path) -> Path:
@@ -112,21 +101,3 @@ def _numbers(option: str, text: str | None) -> list[float]:
         return [float(part) for part in (text or "").split(",") if part.strip()]
     except ValueError:
         raise UsageError(f"{option} is {text!r}; it must be numbers between commas") from None
-
-
-def _table(found: "LearningStudy") -> "Table":
-    from rich.table import Table
-
-    from prefill_router.evaluation.catalogue import HEADLINE
-    from prefill_router.studies.learning.advice import shown
-    from prefill_router.studies.learning.result import NUMBERS
-
-    table = Table("router", "queries", "targets each", box=None, pad_edge=False)
-    for title in ("labels", *(HEADLINE[number].label for number in NUMBERS)):
-        table.add_column(title, justify="right")
-    for name, curve in found.curves.items():
-        for point in curve.points:
-            each = "all" if point.size.measured is None else str(point.size.measured)
-            cells = (shown(number, point.numbers[number]) for number in NUMBERS)
-            table.add_row(name, f"{point.queries:,}", each, f"{point.labels:,.0f}", *cells)
-    return table

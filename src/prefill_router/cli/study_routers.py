@@ -21,6 +21,7 @@ from prefill_router.cli.study import (
     Resamples,
     Seed,
     Stores,
+    StudyRequest,
     begin,
     finish,
     require_some,
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.router import Router
     from prefill_router.studies.recipe_fits import RecipeFailure
-    from prefill_router.studies.shift_arms import Shift
-
-
-_COLUMNS = ("mean AUC", "Brier", "best lam", "P-AUCCC", "lam 1")
+    from prefill_router.studies.shift import Shift
 
 
 @study.command()
@@ -57,23 +55,11 @@ def seeds(
 
     Example: prefill-router study seeds routers.yaml --data answers --store states --out seeds
     """
-    from rich.table import Table
+    from prefill_router.reporting.report_files import ROUTERS
+    from prefill_router.studies.seeds import report_of, seed_study
 
-    from prefill_router.evaluation.formatting import digits
-    from prefill_router.reporting.study_report import ROUTERS
-    from prefill_router.studies.seeds import NUMBERS, seed_study, sheet
-
-    opened = begin(
-        "seeds",
-        config,
-        data=data,
-        to=to,
-        store=store,
-        split_file=split_file,
-        seed=seed,
-        encoder_folder=encoder_folder,
-        asked={"count": count},
-    )
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
+    opened = begin("seeds", given, {"count": count})
     found = seed_study(
         opened.dataset,
         opened.recipes,
@@ -85,16 +71,8 @@ def seeds(
         progress=opened.bar,
     )
     require_some(found.spreads, found.failed)
-    table = Table("router", *_COLUMNS, box=None, pad_edge=False)
-    for one in found.spreads:
-        cells = (
-            digits(one.mean(n), ".4f") + ("" if one.still(n) else f" ± {one.sd(n):.4f}")
-            for n in NUMBERS
-        )
-        table.add_row(one.name, *cells)
-    made = sheet(found, title=f"Seed variability on {data.name}", known=opened.known)
-    lost = [f"{one.name} could not be fitted: {one.why}" for one in found.failed]
-    finish(made, to, table=table, notes=lost, as_json=as_json)
+    made = report_of(found, title=f"Seed variability on {data.name}", known=opened.known)
+    finish(made, to, as_json=as_json)
 
 
 _BY = ("train", "test")
@@ -124,11 +102,8 @@ def ratio(
 
     Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
     """
-    from rich.table import Table
-
     from prefill_router.studies.ratio import routing_ratio, strongest
-    from prefill_router.studies.ratio_order import RATIOS
-    from prefill_router.studies.ratio_report import sheet
+    from prefill_router.studies.ratio_report import report_of
 
     one_of("--strong-by", strong_by, _BY)
 
@@ -139,17 +114,9 @@ def ratio(
                 f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
             )
 
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin(
-        "ratio",
-        config,
-        data=data,
-        to=to,
-        store=store,
-        split_file=split_file,
-        seed=seed,
-        encoder_folder=encoder_folder,
-        asked={"strong": strong, "strong_by": strong_by, "resamples": resamples},
-        check=check,
+        "ratio", given, {"strong": strong, "strong_by": strong_by, "resamples": resamples}, check
     )
     routers, failed = _routers(opened, seed)
     part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
@@ -162,20 +129,16 @@ def ratio(
         seed=seed,
         progress=opened.bar,
     )
-    table = Table("router", *(f"{100 * r:g} %" for r in RATIOS), box=None, pad_edge=False)
-    for curve in found.curves:
-        table.add_row(curve.name, *(f"{100 * value.value:.1f}" for value in curve.at))
     how = "named" if strong else f"the most accurate on the {strong_by} part"
     known = {**opened.known, "chosen": how, "intervals": f"95 %, {resamples:,} resamples"}
-    made = sheet(found, title=f"Accuracy against routing ratio on {data.name}", known=known)
-    lost = [f"{one.name} could not be fitted: {one.why}" for one in failed]
-    finish(made, to, table=table, notes=lost, as_json=as_json)
+    title = f"Accuracy against routing ratio on {data.name}"
+    finish(report_of(found, title=title, known=known, failed=failed), to, as_json=as_json)
 
 
 def _routers(opened: OpenedStudy, seed: int) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
     from prefill_router.fitting import FitConfig
-    from prefill_router.reporting.study_report import ROUTERS
+    from prefill_router.reporting.report_files import ROUTERS
     from prefill_router.studies.recipe_fits import fit_all
 
     if opened.router is not None:
@@ -224,28 +187,19 @@ def shift(
 
     Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
     """
-    from rich.table import Table
-
-    from prefill_router.evaluation.formatting import digits
-    from prefill_router.reporting.study_report import ROUTERS
-    from prefill_router.studies.shift import shift_study
-    from prefill_router.studies.shift_arms import arms
-    from prefill_router.studies.shift_report import sheet
+    from prefill_router.reporting.report_files import ROUTERS
+    from prefill_router.studies.shift import arms, shift_study
+    from prefill_router.studies.shift_report import report_of
 
     _check(train_on, test_on, hold_out, preset)
     wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
     asked = {"train_on": train_on, "test_on": test_on, "hold_out": hold_out, "preset": preset}
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin(
         "shift",
-        config,
-        data=data,
-        to=to,
-        store=store,
-        split_file=split_file,
-        seed=seed,
-        encoder_folder=encoder_folder,
-        asked={**asked, "resamples": resamples},
-        check=lambda dataset, drawn: arms(dataset, drawn, wanted(dataset)),
+        given,
+        {**asked, "resamples": resamples},
+        lambda dataset, drawn: arms(dataset, drawn, wanted(dataset)),
     )
     found = shift_study(
         opened.dataset,
@@ -259,28 +213,14 @@ def shift(
         progress=opened.bar,
     )
     require_some(found.routers, found.failed)
-    heads = ("elsewhere", "on all", "diff.", "as few", "diff.", "macro AUC")
-    table = Table("router", *heads, box=None, pad_edge=False)
-    for one in found.routers:
-        accuracy = {arm: 100 * v["argmax_accuracy"].value for arm, v in one.numbers.items()}
-        table.add_row(
-            one.name,
-            digits(accuracy["shifted"], ".2f"),
-            digits(accuracy["reference"], ".2f"),
-            digits(100 * one.loss["argmax_accuracy"].value, "+.2f"),
-            digits(accuracy["equal"], ".2f"),
-            digits(100 * one.loss_of_shift["argmax_accuracy"].value, "+.2f"),
-            digits(one.numbers["shifted"]["auc_mean"].value, ".4f"),
-        )
-    made = sheet(found, title=f"Distribution shift on {data.name}", known=opened.known)
-    lost = [f"{one.name} could not be fitted, {one.why}" for one in found.failed]
-    finish(made, to, table=table, notes=lost, as_json=as_json)
+    made = report_of(found, title=f"Distribution shift on {data.name}", known=opened.known)
+    finish(made, to, as_json=as_json)
 
 
 def _check(
     train_on: str | None, test_on: str | None, hold_out: str | None, preset: str | None
 ) -> None:
-    from prefill_router.studies.shift_arms import Shift
+    from prefill_router.studies.shift import Shift
 
     ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
     if ways != 1 or (train_on is None) != (test_on is None):
@@ -298,7 +238,7 @@ def _shift(
     hold_out: str | None,
     preset: str | None,
 ) -> "Shift":
-    from prefill_router.studies.shift_arms import Shift
+    from prefill_router.studies.shift import Shift
 
     if preset:
         return Shift.preset(preset)

@@ -3,7 +3,8 @@
 Several systems were judged on the same queries; their figure is written with its data beside it.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -12,7 +13,6 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from prefill_router.errors import DataError
@@ -20,14 +20,36 @@ from prefill_router.evaluation.accuracy_cost_plane import Anchors, Axis
 from prefill_router.evaluation.bootstrap import Band
 from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.formatting import PER
-from prefill_router.reporting.figures import INK, place_labels, write_figure
+from prefill_router.reporting.figures import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PINK,
+    SKY,
+    YELLOW,
+    legend_below,
+    new_figure,
+    place_labels,
+    scale_cost,
+    style,
+    write_figure,
+)
 
 View = Literal["raw", "normalised"]
 Values = Float[NDArray[np.float64], " point"]
 Mixes = Float[NDArray[np.float64], " mixture"]
 Singles = Float[NDArray[np.float64], " target"]
-# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
-_ROUTER, _SINGLE, _ORACLE, _MARK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+# The colours that the targets and the oracle leave free; the strokes differ as well.
+CURVES: tuple[tuple[str, Any], ...] = (
+    (BLUE, "-"),
+    (PINK, "--"),
+    (INK, "-."),
+    (SKY, ":"),
+    (YELLOW, (0, (5, 1, 1, 1))),
+)
+_SYSTEMS = 4
+"""As many curves with their bands can be told apart in one figure."""
 _PER_MIX = 40
 """Points drawn between two targets of the best mix: a straight line only where cost is linear."""
 _MOST = 4000
@@ -109,7 +131,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
             oracle=100 * headline["oracle_accuracy"].value,
             mix=(PER * mixed[0], 100 * mixed[1]),
             corner=False,
-            log=_spread(PER * cost),
+            log=is_wide(PER * cost),
             dearest=_dearest(evaluation, cost),
             **common,
         )
@@ -135,7 +157,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
 
 def draw(what: Drawing) -> Figure:
     """Draw a figure."""
-    figure = Figure(figsize=(9.4, 6.0 if what.dearest is None else 7.2), layout="constrained")
+    figure = new_figure(9.4, 6.0 if what.dearest is None else 7.2)
     x, y = what.curve
     if not np.isfinite(x * y).any():
         axes = figure.add_subplot()
@@ -144,17 +166,17 @@ def draw(what: Drawing) -> Figure:
         return figure
     axes, below = _panels(figure, what)
     order, shown = np.argsort(x, kind="stable"), max(1, len(x) // _MOST)
-    axes.plot(x[order][::shown], y[order][::shown], color=_ROUTER, lw=1.8, label="router", zorder=3)
+    axes.plot(x[order][::shown], y[order][::shown], color=BLUE, lw=1.8, label="router", zorder=3)
     _draw_band(axes, what.band)
     draw_singles(axes, what)
-    axes.plot(*what.best, "D", color=_MARK, ms=7, label="highest accuracy", zorder=5)
+    axes.plot(*what.best, "D", color=PINK, ms=7, label="highest accuracy", zorder=5)
     frame(axes, what)
     if below is not None and what.dearest is not None:
-        below.plot(x[order][::shown], 100 * what.dearest[1][order][::shown], color=_ROUTER, lw=1.4)
-        _dress(below, axes.get_xlabel(), f"calls (%) to\n{what.dearest[0]}")
+        below.plot(x[order][::shown], 100 * what.dearest[1][order][::shown], color=BLUE, lw=1.4)
+        style(below, x=axes.get_xlabel(), y=f"calls (%) to\n{what.dearest[0]}")
         below.yaxis.label.set_fontsize(8)
         axes.set_xlabel("")
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
+    legend_below(figure)
     name_targets(axes, what)
     return figure
 
@@ -179,24 +201,14 @@ def name_targets(axes: Axes, *drawn: Drawing) -> None:
 
 
 def _row(
-    series: str,
-    name: str,
-    x: float,
-    y: float,
-    lower: float = float("nan"),
-    upper: float = float("nan"),
+    series: str, name: str, x: float, y: float, lower: float = math.nan, upper: float = math.nan
 ) -> dict[str, Any]:
-    return {
-        "series": series,
-        "target": name,
-        "x": float(x),
-        "y": float(y),
-        "lower": float(lower),
-        "upper": float(upper),
-    }
+    numbers = {"x": float(x), "y": float(y), "lower": float(lower), "upper": float(upper)}
+    return {"series": series, "target": name, **numbers}
 
 
-def _spread(cost: Singles) -> bool:
+def is_wide(cost: Singles) -> bool:
+    """Whether costs are so far apart that a logarithmic scale shows them better."""
     known = cost[np.isfinite(cost)]
     return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
 
@@ -243,59 +255,85 @@ def _panels(figure: Figure, what: Drawing) -> tuple[Axes, Axes | None]:
 
 def _draw_band(axes: Axes, band: Band) -> None:
     if np.isfinite(band.lower).any():
-        axes.fill_between(
-            band.x,
-            band.lower,
-            band.upper,
-            color=_ROUTER,
-            alpha=0.22,
-            lw=0,
-            label="95 % of resampled curves, end to end",
-        )
+        label = "95 % of resampled curves, end to end"
+        axes.fill_between(band.x, band.lower, band.upper, color=BLUE, alpha=0.22, lw=0, label=label)
 
 
 def draw_singles(axes: Axes, what: Drawing) -> None:
     """Draw the single targets, and the best fixed mixes of them as what a router must beat."""
     x, y = what.singles
     on = np.array(what.frontier)
-    axes.plot(x[~on], y[~on], "o", color=_SINGLE, mfc="none", ms=6, label="single target", zorder=4)
-    axes.plot(x[on], y[on], "o", color=_SINGLE, ms=6, label="one that no other beats", zorder=4)
+    axes.plot(x[~on], y[~on], "o", color=ORANGE, mfc="none", ms=6, label="single target", zorder=4)
+    axes.plot(x[on], y[on], "o", color=ORANGE, ms=6, label="one that no other beats", zorder=4)
     draw_mix(axes, *what.mix)
 
 
 def draw_mix(axes: Axes, cost: Mixes, accuracy: Mixes) -> None:
     """Draw what drawing targets by lot reaches; it is bent where cost isn't linear."""
-    axes.plot(cost, accuracy, "--", color=_SINGLE, lw=1.3, label="best fixed mix", zorder=2)
+    axes.plot(cost, accuracy, "--", color=ORANGE, lw=1.3, label="best fixed mix", zorder=2)
 
 
 def frame(axes: Axes, what: Drawing) -> None:
     """Draw the oracle, the scales and what is written at them."""
     if what.log:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        scale_cost(axes)
     if what.corner:
-        axes.plot(1, 1, "*", color=_ORACLE, ms=14, label="oracle corner", zorder=5)
+        axes.plot(1, 1, "*", color=GREEN, ms=14, label="oracle corner", zorder=5)
     else:
-        axes.axhline(what.oracle, color=_ORACLE, lw=1.2, ls=":", label="oracle accuracy")
+        axes.axhline(what.oracle, color=GREEN, lw=1.2, ls=":", label="oracle accuracy")
     axes.margins(x=0.09, y=0.07)
-    axes.set_title(what.title, color=INK, fontsize=11, loc="left")
-    _dress(axes, what.x_label, what.y_label)
+    style(axes, title=what.title, x=what.x_label, y=what.y_label, size=11)
 
 
-def _dress(axes: Axes, x_label: str, y_label: str) -> None:
-    axes.set_xlabel(x_label, color=INK)
-    axes.set_ylabel(y_label, color=INK, parse_math=False)
-    axes.tick_params(which="both", colors=INK, labelsize=8)
-    axes.grid(visible=True, color="#888888", alpha=0.25, lw=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(INK)
-    axes.set_facecolor("none")
+@final
+@dataclass(frozen=True, eq=False)
+class CurveLine:
+    """One of several curves of a figure.
+
+    Attributes:
+        what: Whose curve it is.
+        label: In the legend.
+        colour: Of the line.
+        stroke: Of the line.
+        width: Of the line, in points.
+        band: Whether its band is drawn.
+    """
+
+    what: Drawing
+    label: str
+    colour: str
+    stroke: Any
+    width: float = 1.8
+    band: bool = False
 
 
-# Okabe and Ito's colours that the targets and the oracle leave free; the strokes differ as well.
-_STROKES = (("#0072B2", "-"), ("#CC79A7", "--"), (INK, "-."), ("#56B4E9", ":"))
+def draw_lines(
+    lines: Sequence[CurveLine],
+    first: Drawing,
+    *,
+    title: str,
+    size: tuple[float, float],
+    named: Sequence[Drawing],
+) -> Figure:
+    """Draw several curves among the single targets, under the oracle.
+
+    Args:
+        lines: The curves.
+        first: Whose targets and oracle are drawn.
+        title: Of the figure.
+        size: Of the figure, inches.
+        named: The curves that the targets' names keep clear of.
+    """
+    figure = new_figure(*size)
+    axes = figure.add_subplot()
+    for one in lines:
+        _draw_line(axes, one)
+    draw_singles(axes, first)
+    frame(axes, first)
+    axes.set_title(title, color=INK, fontsize=11, loc="left")
+    legend_below(figure)
+    name_targets(axes, *named)
+    return figure
 
 
 def write_side_by_side(systems: Mapping[str, Evaluation], path: Path, *, title: str) -> list[Path]:
@@ -323,35 +361,27 @@ def draw_side_by_side(systems: Mapping[str, Evaluation], *, title: str) -> Figur
         DataError: As `write_side_by_side`.
     """
     what = _drawings(systems)
-    first = next(iter(what.values()))
-    figure = Figure(figsize=(9.4, 6.0), layout="constrained")
-    axes = figure.add_subplot()
-    for (name, shown), (colour, style) in zip(what.items(), _STROKES, strict=False):
-        _draw_curve(axes, shown, name, colour, style)
-    draw_singles(axes, first)
-    frame(axes, first)
-    axes.set_title(title, color=INK, fontsize=11, loc="left")
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
-    name_targets(axes, *what.values())
-    return figure
+    lines = [
+        CurveLine(shown, name, *how, band=True)
+        for (name, shown), how in zip(what.items(), CURVES, strict=False)
+    ]
+    return draw_lines(lines, lines[0].what, title=title, size=(9.4, 6.0), named=[*what.values()])
 
 
 def rows(systems: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
     """The data of the figure: the first system's rows, and the others' curves, bands and bests."""
-    table = []
-    for place, (name, shown) in enumerate(_drawings(systems).items()):
-        own = ("router", "band", "max-lam")
-        table += [
-            {"system": name if row["series"] in own else "", **row}
-            for row in shown.rows()
-            if place == 0 or row["series"] in own
-        ]
-    return table
+    own = ("router", "band", "max-lam")
+    return [
+        {"system": name if row["series"] in own else "", **row}
+        for place, (name, shown) in enumerate(_drawings(systems).items())
+        for row in shown.rows()
+        if place == 0 or row["series"] in own
+    ]
 
 
 def _drawings(systems: Mapping[str, Evaluation]) -> dict[str, Drawing]:
-    if not 0 < len(systems) <= len(_STROKES):
-        raise DataError(f"{len(systems)} systems were given; 1 to {len(_STROKES)} can be drawn")
+    if not 0 < len(systems) <= _SYSTEMS:
+        raise DataError(f"{len(systems)} systems were given; 1 to {_SYSTEMS} can be drawn")
     if len({(one.targets, one.queries, one.labels) for one in systems.values()}) > 1:
         raise DataError(
             "the systems were evaluated on different queries or targets; evaluate them on the same"
@@ -359,10 +389,10 @@ def _drawings(systems: Mapping[str, Evaluation]) -> dict[str, Drawing]:
     return {name: drawing(one, "raw") for name, one in systems.items()}
 
 
-def _draw_curve(axes: Axes, what: Drawing, name: str, colour: str, style: str) -> None:
-    x, y = what.curve
+def _draw_line(axes: Axes, one: CurveLine) -> None:
+    (x, y), band = one.what.curve, one.what.band
     order = np.argsort(x, kind="stable")
-    axes.plot(x[order], y[order], style, color=colour, lw=1.8, label=name, zorder=3)
-    if np.isfinite(what.band.lower).any():
-        bounds = (what.band.lower, what.band.upper)
-        axes.fill_between(what.band.x, *bounds, color=colour, alpha=0.12, lw=0)
+    how = {"linestyle": one.stroke, "lw": one.width, "label": one.label, "zorder": 3}
+    axes.plot(x[order], y[order], color=one.colour, **how)
+    if one.band and np.isfinite(band.lower).any():
+        axes.fill_between(band.x, band.lower, band.upper, color=one.colour, alpha=0.12, lw=0)

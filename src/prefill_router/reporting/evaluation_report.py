@@ -10,30 +10,62 @@
 The folder is written whole or not at all. Costs in files are US dollars per query.
 """
 
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import polars as pl
+from markupsafe import Markup
 
-from prefill_router import files
-from prefill_router.errors import DataError
+from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.evaluation import Evaluation
+from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.reporting.evaluation_tables import REPORT_TABLES, csv_tables
+from prefill_router.reporting.report import (
+    Banner,
+    Cards,
+    Note,
+    Part,
+    Report,
+    ReportFigure,
+    Section,
+)
+from prefill_router.reporting.report_files import ReportKind
 
 FORMAT = "prefill-router report 1"
 METRICS = "metrics.json"
-PAGE = "index.html"
-VIEWS = {"raw": "accuracy_cost", "normalised": "accuracy_cost_normalised"}
+KIND = ReportKind("a report", METRICS, FORMAT)
+_CARDS = (
+    *("chosen_accuracy", "savings", "savings_gain", "best_single_accuracy"),
+    *("oracle_accuracy", "auc_mean", "choice_auc", "p_auccc"),
+)
+_DIAL = Markup(
+    "A dial called <i>lam</i> says how much accuracy is worth to you: at 0 every query goes to the "
+    "cheapest target, at 1 to the one most probably right. Turning it draws the curve. Where it "
+    "runs above the dashed line, routing beats drawing targets by lot for the same money."
+)
+_CAPTIONS = {
+    "accuracy_cost": "Each point of the curve is one setting of the dial. 95 % of the curves of "
+    "resampled queries stay within the band from end to end. Below: which share of the calls goes "
+    "to the dearest target.",
+    "accuracy_cost_normalised": "The same on a scale of this pool: right is cheaper, up is more "
+    "accurate. The area under the curve is P-AUCCC; the mean distance to the star is the oracle "
+    "distance.",
+}
 
 
 def is_report(folder: Path) -> bool:
     """Whether a folder is a report that this package wrote."""
-    try:
-        value = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and str(value.get("format", "")).startswith(FORMAT[:-1])
+    return KIND.is_own(folder)
+
+
+def check_replaceable(folder: Path) -> None:
+    """Check that a report may be written here; worth doing before long work.
+
+    Raises:
+        DataError: The folder holds something else than a report.
+        ConfigError: It can't be made.
+    """
+    KIND.check_replaceable(folder)
 
 
 def write_report(
@@ -54,74 +86,99 @@ def write_report(
     Raises:
         DataError: The folder holds something else than a report.
     """
-    folder = Path(folder)
-    check_replaceable(folder)
-    facts = dict(facts or {})
-    with files.replacing_folder(folder) as temporary:
-        head = {"format": FORMAT, "title": title, "facts": facts}
-        files.write_json(temporary / METRICS, head | evaluation.to_dict())
-        for name, frame in tables(evaluation).items():
-            (temporary / f"{name}.csv").write_text(frame.write_csv(), encoding="utf-8")
-        _write_figures(evaluation, temporary, title, facts)
+    check_replaceable(Path(folder))
+    KIND.replace(report_of(evaluation, title=title, facts=dict(facts or {})), Path(folder))
 
 
-def check_replaceable(folder: Path) -> None:
-    """Check that a report may be written here; worth doing before long work.
-
-    Raises:
-        DataError: The folder holds something else than a report.
-        ConfigError: It can't be made.
-    """
-    if folder.exists() and not is_report(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(
-            f"{folder} exists and isn't a report; name another folder, or remove this one"
-        )
-    files.check_place(folder)
-
-
-def tables(evaluation: Evaluation) -> dict[str, pl.DataFrame]:
-    """The report's tables by name; null where a number isn't defined."""
-    targets = [{"target": name, **_flat(values)} for name, values in evaluation.per_target.items()]
-    return {
-        "curve": pl.DataFrame(evaluation.curve.columns()).fill_nan(None),
-        "targets": pl.DataFrame(targets, infer_schema_length=None).fill_nan(None),
-        "operating_points": pl.DataFrame(
-            [step.to_dict() for step in evaluation.steps], infer_schema_length=None
-        ),
-    }
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, float]:
-    row: dict[str, float] = {}
-    for name, estimate in values.items():
-        row |= {
-            name: estimate.value,
-            f"{name}_lower": estimate.lower,
-            f"{name}_upper": estimate.upper,
-        }
-    return row
-
-
-def _write_figures(
-    evaluation: Evaluation, folder: Path, title: str, facts: Mapping[str, str]
-) -> None:
-    # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.reporting import (
-        accuracy_cost_figures,
-        evaluation_page,
-        figures as rendering,
+def report_of(evaluation: Evaluation, *, title: str, facts: Mapping[str, str]) -> Report:
+    """Everything that the report says; the arguments are those of `write_report`."""
+    number = evaluation.headline
+    cards = []
+    for name in _CARDS:
+        spread = interval(number[name], HEADLINE[name].unit)
+        value = worded(number[name].value, HEADLINE[name].unit)
+        note = f"95 %: {spread}" if spread else number[name].reason
+        cards.append((HEADLINE[name].label, value, note))
+    tables = [
+        Section(one.title, [*([Note(one.note)] if one.note else []), one.make(evaluation)])
+        for one in REPORT_TABLES.values()
+    ]
+    parts: list[Part] = [
+        Banner(verdict(evaluation).splitlines()),
+        {**facts, **_counts(evaluation, said=facts)},
+        Cards(cards),
+        Section("Accuracy and cost", [_DIAL, *_figures(evaluation)]),
+        *tables,
+        Section("How the numbers were read", [evaluation.definitions]),
+    ]
+    return Report(
+        name=METRICS.removesuffix(".json"),
+        title=title,
+        parts=parts,
+        head={"format": FORMAT, "title": title, "facts": dict(facts)},
+        numbers=evaluation.to_dict(),
+        tables=csv_tables(evaluation),
     )
 
-    (folder / "figures").mkdir()
-    inline = {}
-    for view, name in VIEWS.items():
-        what = accuracy_cost_figures.drawing(evaluation, "raw" if view == "raw" else "normalised")
-        figure = accuracy_cost_figures.draw(what)
-        path = folder / "figures" / name
-        path.with_suffix(".png").write_bytes(rendering.png(figure))
-        path.with_suffix(".svg").write_text(rendering.svg(figure), encoding="utf-8")
-        rows = pl.DataFrame(what.rows(), infer_schema_length=None).fill_nan(None)
-        path.with_suffix(".csv").write_text(rows.write_csv(), encoding="utf-8")
-        inline[view] = rendering.inline_svg(figure, label=what.title)
-    text = evaluation_page.render(evaluation, title=title, facts=facts, figures=inline)
-    (folder / PAGE).write_text(text, encoding="utf-8")
+
+def _figures(evaluation: Evaluation) -> list[ReportFigure]:
+    # Here and not above: matplotlib takes longer to import than most commands to run.
+    from prefill_router.reporting.accuracy_cost_figures import draw, drawing
+
+    shown = [drawing(evaluation, "raw"), drawing(evaluation, "normalised")]
+    return [
+        ReportFigure(name, draw(what), what.rows(), caption, label=what.title)
+        for (name, caption), what in zip(_CAPTIONS.items(), shown, strict=True)
+    ]
+
+
+def verdict(evaluation: Evaluation) -> str:
+    """Whether the router is worth having, the result, and what isn't compared, a line each."""
+    if not evaluation.coverage.compared:
+        return evaluation.caution
+    said, first = evaluation.verdict, ""
+    if said is not None:
+        first = f"{said.word.capitalize()}, at lam = {said.lam:.3g}: {said.because}."
+    return "\n".join(filter(None, (first, _result(evaluation), evaluation.caution)))
+
+
+def _result(evaluation: Evaluation) -> str:
+    number = evaluation.headline
+    best = max(evaluation.per_target, key=lambda name: _accuracy(evaluation, name))
+    kind = evaluation.definitions["policy"].split(";")[0].split(",")[0].removeprefix("kind: ")
+    sent = (
+        f"Sending each of {evaluation.queries:,} queries to the target most probably right"
+        if kind == "lambda"
+        else f"The policy {kind} at its most accurate end, on {evaluation.queries:,} queries,"
+    )
+    first = (
+        f"{sent} answers {worded(number['argmax_accuracy'].value, 'share')} of them correctly; the "
+        f"best single target, {best}, answers "
+        f"{worded(number['best_single_accuracy'].value, 'share')}, and a perfect router would "
+        f"reach {worded(number['oracle_accuracy'].value, 'share')}."
+    )
+    savings = number["savings"]
+    if savings.reason:
+        return f"{first} Saved at no less accuracy: {savings.reason}."
+    return (
+        f"{first} At the cheapest setting that was no less accurate than the best single target on "
+        f"train rows, it spends {worded(savings.value, 'share')} less than that target and is "
+        f"{worded(number['savings_gain'].value, 'points')} more accurate."
+    )
+
+
+def _accuracy(evaluation: Evaluation, name: str) -> float:
+    value = evaluation.per_target[name]["accuracy"].value
+    return -1.0 if math.isnan(value) else value
+
+
+def _counts(evaluation: Evaluation, *, said: Mapping[str, str]) -> dict[str, str]:
+    """What the evaluation itself knows, without what the writer of the report has said."""
+    cells = evaluation.queries * len(evaluation.targets)
+    counts = {
+        "queries": f"{evaluation.queries:,}",
+        "targets": f"{len(evaluation.targets)}",
+        "labels": f"{evaluation.labels:,} of {cells:,} measured; the others are left out",
+        "intervals": f"95 %, {evaluation.resamples:,} bootstrap resamples of the queries",
+    }
+    return {name: text for name, text in counts.items() if name not in said}

@@ -7,7 +7,7 @@ points.
 
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,25 +15,35 @@ from typing import Any, final
 
 import matplotlib as mpl
 import numpy as np
-import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from prefill_router import files
+from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.reporting.report import Rows
+from prefill_router.reporting.report_files import write_csv
 
-# Okabe and Ito's colours, told apart by readers with any colour vision, with strokes and markers
-# beside them for print without colour.
-STROKES: tuple[tuple[str, Any, str], ...] = (
-    ("#0072B2", "-", "o"),
-    ("#D55E00", "--", "s"),
-    ("#009E73", "-.", "^"),
-    ("#CC79A7", ":", "D"),
-    ("#E69F00", (0, (5, 1, 1, 1)), "v"),
-    ("#56B4E9", (0, (3, 1)), "P"),
+# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
+BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = (
+    *("#0072B2", "#D55E00", "#009E73"),
+    *("#CC79A7", "#E69F00", "#56B4E9"),
 )
+# With strokes and markers beside them for print without colour.
+STROKES: tuple[tuple[str, Any, str], ...] = (
+    (BLUE, "-", "o"),
+    (ORANGE, "--", "s"),
+    (GREEN, "-.", "^"),
+    (PINK, ":", "D"),
+    (YELLOW, (0, (5, 1, 1, 1)), "v"),
+    (SKY, (0, (3, 1)), "P"),
+)
+PALE = "#9a9a9a"
 QUIET = "#888888"
+INK = "#010203"
+"""Black for the eye; `inline_svg` makes it the page's text colour."""
 
 
 def stroke(place: int) -> tuple[str, Any, str]:
@@ -46,31 +56,92 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
-    """Title, labels and a quiet frame, in a colour that follows the page's."""
-    axes.set_title(title, color=INK, fontsize=10, loc="left")
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
+def style(
+    axes: Axes,
+    *,
+    title: str = "",
+    x: str = "",
+    y: str = "",
+    size: float = 10,
+    label_size: float | None = None,
+    bars: bool = False,
+    grid: bool = True,
+) -> None:
+    """Title, labels and a quiet frame, in a colour that follows the page's.
+
+    Args:
+        axes: With everything drawn on them.
+        title: Of the axes.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
+        size: Of the title's letters, in points.
+        label_size: Of the labels' letters; as usual if not given.
+        bars: Whether the rows lie beside names, so that they need no axis of their own.
+        grid: Whether there is one.
+    """
+    axes.set_title(title, color=INK, fontsize=size, loc="left", parse_math=False)
+    axes.set_xlabel(x, color=INK, fontsize=label_size, parse_math=False)
+    axes.set_ylabel(y, color=INK, fontsize=label_size, parse_math=False)
     axes.tick_params(which="both", colors=INK, labelsize=8)
-    axes.grid(visible=True, color=QUIET, alpha=0.25, lw=0.5)
+    if grid:
+        axes.grid(visible=True, axis="x" if bars else "both", color=QUIET, alpha=0.25, lw=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
+    axes.spines["left"].set_visible(not bars)
     axes.set_facecolor("none")
+
+
+def scale_cost(axes: Axes) -> None:
+    """Draw costs on a logarithmic scale, with plain numbers at it."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Write the names of rows at the vertical axis, the first at the bottom."""
+    axes.set_yticks(range(len(names)), list(names))
+    axes.set_ylim(-0.6, len(names) - 0.4)
+
+
+def draw_interval(
+    axes: Axes,
+    row: float,
+    one: Estimate,
+    colour: str,
+    *,
+    scale: float = 1.0,
+    marker: str = "o",
+    size: float = 5,
+    width: float = 1.4,
+    label: str = "",
+) -> None:
+    """Draw a number in its row: a mark, and its interval as a line where it is known.
+
+    Args:
+        axes: Where.
+        row: The height.
+        one: The number.
+        colour: Of both.
+        scale: What it is multiplied by.
+        marker: The mark.
+        size: Of the mark, in points.
+        width: Of the line, in points.
+        label: Of the mark, in the legend.
+    """
+    if np.isfinite([one.lower, one.upper]).all():
+        axes.plot([scale * one.lower, scale * one.upper], [row, row], color=colour, lw=width)
+    axes.plot([scale * one.value], [row], marker, color=colour, ms=size, label=label)
 
 
 def legend_below(figure: Figure, *, columns: int = 4) -> None:
     """One legend of all that is labelled in the first axes, under the figure."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=columns,
-            frameon=False,
-            fontsize=8,
-            labelcolor=INK,
-        )
+    shown = figure.axes[0].get_legend_handles_labels()
+    how: dict[str, Any] = {"frameon": False, "fontsize": 8, "labelcolor": INK}
+    if shown[0]:
+        with any_script():
+            figure.legend(*shown, loc="outside lower center", ncols=columns, **how)
 
 
 _RADII = (8, 12, 18, 26, 36, 48, 62)
@@ -205,10 +276,6 @@ def _write(
     )
 
 
-INK = "#010203"
-"""Black for the eye; `inline_svg` makes it the page's text colour."""
-
-
 def png(figure: Figure) -> bytes:
     """The figure as a bitmap on white."""
     buffer = io.BytesIO()
@@ -235,7 +302,7 @@ def inline_svg(figure: Figure, *, label: str) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
-def write_figure(figure: Figure, path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
+def write_figure(figure: Figure, path: Path, rows: Rows) -> list[Path]:
     """Write a figure and its data, each file whole or not at all.
 
     Args:
@@ -250,6 +317,5 @@ def write_figure(figure: Figure, path: Path, rows: Sequence[Mapping[str, Any]]) 
     with files.replacing_file(written[0]) as temporary:
         temporary.write_bytes(png(figure))
     files.write_text(written[1], svg(figure))
-    frame = pl.DataFrame([dict(row) for row in rows], infer_schema_length=None)
-    files.write_text(written[2], frame.fill_nan(None).write_csv())
+    write_csv(written[2], rows)
     return written

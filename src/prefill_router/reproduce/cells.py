@@ -1,7 +1,7 @@
 """A table as it is reported: our number with its interval, and the paper's beside it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -154,6 +154,25 @@ class PaperTable:
         return result
 
 
+Maker = Callable[[Sequence[PoolRun]], PaperTable | list[PaperTable]]
+_MAKERS: list[Maker] = []
+
+
+def paper_table(make: Maker) -> Maker:
+    """Register a function of the pools as one that makes a table of the paper, or several."""
+    _MAKERS.append(make)
+    return make
+
+
+def all_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
+    """Every table of the paper, in its order; those that can't be made say why."""
+    made: list[PaperTable] = []
+    for make in _MAKERS:
+        result = make(runs)
+        made += [result] if isinstance(result, PaperTable) else result
+    return sorted(made, key=lambda table: table.number)
+
+
 def exact(value: float) -> Estimate:
     """A number without an interval: it describes the data, or is given."""
     return Estimate(float(value), math.nan, math.nan)
@@ -193,11 +212,6 @@ def spread(lower: float | None, upper: float | None, unit: Unit) -> str:
     for suffix in (" %", " pp", " s"):
         low = low.removesuffix(suffix)
     return f"{low} to {high.removeprefix('$')}"
-
-
-def joined(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
-    """Several tables for JSON, by their numbers."""
-    return [table.to_dict() for table in sorted(tables, key=lambda one: one.number)]
 
 
 def make(

@@ -43,8 +43,7 @@ from prefill_router.studies.end_to_end import (
 from prefill_router.studies.ratio import routing_ratio, strongest
 from prefill_router.studies.recipe_fits import priced
 from prefill_router.studies.seeds import seed_study
-from prefill_router.studies.shift import shift_study
-from prefill_router.studies.shift_arms import Shift
+from prefill_router.studies.shift import Shift, shift_study
 
 __all__ = ["PARTS", "PoolContext", "make_parts"]
 

@@ -28,11 +28,12 @@ from prefill_router.reproduce.cells import (
     make,
     no_pool,
     of_pool,
+    paper_table,
 )
 from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.published import PublishedNumber, number, published
 from prefill_router.reproduce.systems import SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
-from prefill_router.studies.comparison.figures import by_number
+from prefill_router.studies.comparison.comparison import by_number
 
 _TABLE_1 = "tab:dataset"
 _REGIMES = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
@@ -42,6 +43,7 @@ _COLUMNS = (
 )
 
 
+@paper_table
 def table_1(runs: Sequence[PoolRun]) -> PaperTable:
     """Queries in each consensus regime, and the oracle's accuracy."""
     rows = [_data_row(run) for run in runs]
@@ -94,12 +96,14 @@ _ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 _MODEL_ONLY = "Model-only Pareto"
 
 
+@paper_table
 def table_3(runs: Sequence[PoolRun]) -> PaperTable:
     """How well each router's probabilities rank and hold, and how often it routes rightly."""
     names = ("auc_mean", "brier_mean", "argmax_accuracy")
     return _by_system("tab:per_llm_routing", runs, names)
 
 
+@paper_table
 def table_4(runs: Sequence[PoolRun]) -> PaperTable:
     """Gain, headroom and savings."""
     names = (
@@ -109,6 +113,7 @@ def table_4(runs: Sequence[PoolRun]) -> PaperTable:
     return _by_system("tab:headroom_summary", runs, names)
 
 
+@paper_table
 def table_5(runs: Sequence[PoolRun]) -> PaperTable:
     """The area under the curve and the distance to the oracle."""
     label = "tab:global_routing"
@@ -118,6 +123,7 @@ def table_5(runs: Sequence[PoolRun]) -> PaperTable:
     return make(label, _KEYS, made.columns, rows, said=(*context(runs), *left_out(runs)))
 
 
+@paper_table
 def bootstrap_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """Query-level bootstrap intervals, a table per pool."""
     made = []
@@ -186,6 +192,7 @@ _EXTREME_KEYS = ("Place", "Experiment")
 _EDGE = 3
 
 
+@paper_table
 def extreme_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """By AUC and by Brier score, for each pool."""
     return [
@@ -230,6 +237,7 @@ def _extreme_rows(run: PoolRun, key: str, targets: Sequence[str]) -> list[TableR
 _TARGET_KEYS = ("Target",)
 
 
+@paper_table
 def target_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """AUC and Brier score, for each pool."""
     return [
@@ -270,6 +278,7 @@ def _mean(label: str, run: PoolRun, key: str) -> TableRow:
 _TABLE_27 = "tab:paired_bootstrap_unified"
 
 
+@paper_table
 def table_27(runs: Sequence[PoolRun]) -> PaperTable:
     """The paired differences, with intervals."""
     rows = [_paired_row(run, name) for run in runs for name in BOOTSTRAPPED]
@@ -313,6 +322,7 @@ _STEP_NAMES = ("points", "q1", "q2", "q3", "q4")
 _EXACT = "exact path"
 
 
+@paper_table
 def table_30(runs: Sequence[PoolRun]) -> PaperTable:
     """Operating points of SharedTrunkNet by the step of lam."""
     rows = [_step_row(run, step) for run in runs for step in _steps(run)]

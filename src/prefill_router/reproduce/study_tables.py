@@ -23,6 +23,7 @@ from prefill_router.reproduce.cells import (
     make,
     no_pool,
     of_pool,
+    paper_table,
 )
 from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.published import PublishedNumber, Value, number, published
@@ -33,6 +34,7 @@ _SWEEP_KEYS = ("Encoder",)
 _MEAN = "Mean"
 
 
+@paper_table
 def sweep_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """A sweep per pool."""
     return [_sweep_table(pool, of_pool(runs, pool)) for pool in POOLS]
@@ -54,17 +56,9 @@ def _sweep_table(pool: str, run: PoolRun | None) -> PaperTable:
 
 
 def _sweep_row(row: Mapping[str, Any], targets: Sequence[str]) -> TableRow:
-    cells = [TableCell(_estimate(row["auc"].get(target)), None, "number") for target in targets]
+    cells = [TableCell(read(row["auc"].get(target)), None, "number") for target in targets]
     mean = TableCell(known(row["mean"]), None, "number")
     return TableRow((f"{row['encoder']} (ours)",), (mean, *cells))
-
-
-def _estimate(value: Mapping[str, float | None] | None) -> Estimate | None:
-    if value is None or value["value"] is None:
-        return None
-    if value["lower"] is None or value["upper"] is None:
-        return exact(value["value"])
-    return Estimate(value["value"], value["lower"], value["upper"])
 
 
 def _paper_sweep_row(row: Mapping[str, Value], names: Sequence[str]) -> TableRow:
@@ -79,6 +73,7 @@ _TABLE_6 = "tab:layer_selector_ablation"
 _ABLATION_KEYS = ("Pool", "Encoder")
 
 
+@paper_table
 def table_6(runs: Sequence[PoolRun]) -> PaperTable:
     """The probe AUC of the layer that each selector picks."""
     rows = [row for run in runs for row in _ablation_rows(run)]
@@ -114,6 +109,7 @@ _ACCURACY: Mapping[str, tuple[str, Unit]] = {
 _AUC: Mapping[str, tuple[str, Unit]] = {"auc_mean": ("Shifted, macro AUC", "number")}
 
 
+@paper_table
 def shift_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """The domains of MMLU-Pro, and a benchmark held out."""
     return [
@@ -156,9 +152,9 @@ def _shift_estimate(found: Mapping[str, Any], column: str) -> Estimate | None:
     return read(found[arm][number])
 
 
-def read(value: Mapping[str, Any]) -> Estimate | None:
-    """An estimate from its plain values; None where it isn't defined."""
-    if value["value"] is None:
+def read(value: Mapping[str, Any] | None) -> Estimate | None:
+    """An estimate from its plain values; None where there is none, or it isn't defined."""
+    if value is None or value["value"] is None:
         return None
     if value["lower"] is None or value["upper"] is None:
         return exact(value["value"])
@@ -194,6 +190,7 @@ def _shift_pools(done: Sequence[PoolRun]) -> list[str]:
 _TABLE_23 = "tab:seed_variability_all"
 
 
+@paper_table
 def table_23(runs: Sequence[PoolRun]) -> PaperTable:
     """Mean and standard deviation over seeds."""
     rows = [_seed_row(run, system) for run in runs for system in SYSTEMS]
@@ -268,6 +265,7 @@ _OURS = {
 }
 
 
+@paper_table
 def end_to_end_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """The operating points, and the latencies at argmax."""
     done = [run for run in runs if not run.missing("end_to_end")]
@@ -344,22 +342,15 @@ def _made(
 ) -> PaperTable:
     heads = [title for title, _ in columns.values()]
     if not done:
-        rows = [
-            TableRow(
-                ("Frontier pool", str(row[published()[label].keys[-1]])),
-                tuple(
-                    TableCell(
-                        None,
-                        published()[label].number_of(
-                            "frontier", str(row[published()[label].keys[-1]]), name
-                        ),
-                        unit,
-                    )
-                    for name, (_, unit) in columns.items()
-                ),
-            )
-            for row in published()[label].rows
-        ]
+        paper = published()[label]
+        rows = []
+        for row in paper.rows:
+            name = str(row[paper.keys[-1]])
+            numbers = [
+                TableCell(None, paper.number_of("frontier", name, column), unit)
+                for column, (_, unit) in columns.items()
+            ]
+            rows.append(TableRow(("Frontier pool", name), tuple(numbers)))
     said = [line for run in done for line in _said(run)]
     return make(label, keys, heads, rows, said=said, missing="" if done else why)
 

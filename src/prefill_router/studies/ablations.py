@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, final
 
 from matplotlib.figure import Figure
@@ -14,9 +13,24 @@ from prefill_router.evaluation.bootstrap import plain
 from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
 from prefill_router.layers.sweep import encoder_labels
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reporting.figures import QUIET, legend_below, new_figure, stroke, style
-from prefill_router.reporting.pages import UNDERLINED, facts, paragraph, plain_cell, table, wide
-from prefill_router.reporting.study_report import StudyFigure, StudyReport
+from prefill_router.reporting.figures import (
+    QUIET,
+    legend_below,
+    name_rows,
+    new_figure,
+    stroke,
+    style,
+)
+from prefill_router.reporting.report import (
+    UNDERLINED,
+    Cell,
+    Note,
+    Report,
+    ReportFigure,
+    Row,
+    Section,
+    Table,
+)
 
 FISHER, LIMIT = "Fisher J", "BestLR"
 _TIED = 5e-5
@@ -168,22 +182,23 @@ _MEANINGS = {
 }
 
 
-def sheet(study: AblationStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
-    """Everything that the study says, for `study_report.write`."""
+def report_of(study: AblationStudy, *, title: str, known: Mapping[str, str]) -> Report:
+    """Everything that the study says."""
     rows = [row.row() for row in study.rows]
     components = f"{study.dim} components, {' and '.join(study.poolings)} states"
-    return StudyReport(
+    return Report(
         name="layers",
         title=title,
         said=said(study),
         known={**known, "probes": components},
-        sections=(
-            ("Mean AUC by way to select", (paragraph(UNDERLINED, soft=True), wide(numbers(study)))),
-            ("What the columns mean", (facts(_MEANINGS),)),
-        ),
+        parts=[
+            ReportFigure("layers", draw(study), rows, _CAPTION),
+            Section("Mean AUC by way to select", [Note(UNDERLINED), _table(study)]),
+            Section("What the columns mean", [_MEANINGS]),
+        ],
         numbers=study.to_dict(),
         tables={"layers": rows},
-        figures={"layers": StudyFigure(draw(study), rows, _CAPTION)},
+        short=_short(study),
     )
 
 
@@ -203,18 +218,26 @@ def said(study: AblationStudy) -> list[str]:
     return lines
 
 
-def numbers(study: AblationStudy) -> str:
+def _table(study: AblationStudy) -> Table:
     """The paper's table; the best practical way of each row is underlined."""
-    names = [selector.name for selector in study.rows[0].ways.selectors]
-    rows = []
+    rows: list[Row] = []
     for row in study.rows:
         top = max(row.practical.values())
         cells = [
-            plain_cell(f"{row.ways[n].auc:.4f}", best=n != LIMIT and row.ways[n].auc == top)
-            for n in names
+            Cell(f"{one.auc:.4f}", best=one.name != LIMIT and one.auc == top)
+            for one in row.ways.selectors
         ]
-        rows.append([escape(f"{row.pool}, {row.encoder}"), *cells])
-    return table(["Pool, encoder", *names], rows)
+        rows.append([f"{row.pool}, {row.encoder}", *cells])
+    return Table(["Pool, encoder", *(one.name for one in study.rows[0].ways.selectors)], rows)
+
+
+def _short(study: AblationStudy) -> Table:
+    ways = [selector.name for selector in study.rows[0].ways.selectors]
+    rows = [
+        [row.pool, row.encoder, *(f"{row.ways[name].auc:.4f}" for name in ways)]
+        for row in study.rows
+    ]
+    return Table(["pool", "encoder", *ways], rows)
 
 
 def draw(study: AblationStudy) -> Figure:
@@ -229,7 +252,6 @@ def draw(study: AblationStudy) -> Figure:
         axes.plot(far, range(len(ordered)), marker, color=colour, ms=6, label=name)
     axes.axvline(0, color=QUIET, lw=1, ls=":")
     style(axes, title="Below the limit, by way to select", x="mean AUC less that of BestLR")
-    axes.set_yticks(range(len(ordered)), [f"{row.pool}, {row.encoder}" for row in ordered])
-    axes.set_ylim(-0.6, len(ordered) - 0.4)
+    name_rows(axes, [f"{row.pool}, {row.encoder}" for row in ordered])
     legend_below(figure, columns=len(names))
     return figure

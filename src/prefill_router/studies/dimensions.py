@@ -6,7 +6,6 @@ chooses for each target and at the best layer there is; for every encoder, pooli
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, final
 
 from matplotlib.figure import Figure
@@ -20,8 +19,16 @@ from prefill_router.layers.criteria import GRID_DIMS
 from prefill_router.layers.sweep import encoder_labels
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting.figures import legend_below, new_figure, stroke, style
-from prefill_router.reporting.pages import UNDERLINED, facts, paragraph, plain_cell, table, wide
-from prefill_router.reporting.study_report import StudyFigure, StudyReport
+from prefill_router.reporting.report import (
+    UNDERLINED,
+    Cell,
+    Note,
+    Report,
+    ReportFigure,
+    Row,
+    Section,
+    Table,
+)
 
 USUAL = 100
 """The components that a router keeps unless it is told otherwise."""
@@ -189,25 +196,24 @@ _MEANINGS = {
 }
 
 
-def sheet(study: DimensionStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
-    """Everything that the study says, for `study_report.write`."""
-    return StudyReport(
+def report_of(study: DimensionStudy, *, title: str, known: Mapping[str, str]) -> Report:
+    """Everything that the study says."""
+    ways = f"Ways to choose the layer, at {_shown(study)} components"
+    return Report(
         name="dimensions",
         title=title,
         said=said(study),
         known=known,
-        sections=(
-            ("At the Fisher-chosen layers", (_best(), wide(grid(study, "fisher")))),
-            ("At the best layers", (_best(), wide(grid(study, "best")))),
-            (
-                f"Ways to choose the layer, at {_shown(study)} components",
-                (wide(selectors(study)),),
-            ),
-            ("What the numbers mean", (facts(_MEANINGS),)),
-        ),
+        parts=[
+            ReportFigure("dimensions", draw(study), study.rows(), _CAPTION),
+            Section("At the Fisher-chosen layers", [Note(UNDERLINED), _grid(study, "fisher")]),
+            Section("At the best layers", [Note(UNDERLINED), _grid(study, "best")]),
+            Section(ways, [_selectors(study)]),
+            Section("What the numbers mean", [_MEANINGS]),
+        ],
         numbers=study.to_dict(),
         tables={"dimensions": study.rows()},
-        figures={"dimensions": StudyFigure(draw(study), study.rows(), _CAPTION)},
+        short=_grid(study, "fisher", first="states"),
     )
 
 
@@ -236,35 +242,25 @@ def said(study: DimensionStudy) -> list[str]:
     return lines
 
 
-def _best() -> str:
-    return paragraph(UNDERLINED, soft=True)
-
-
-def grid(study: DimensionStudy, which: str) -> str:
+def _grid(study: DimensionStudy, which: str, *, first: str = "States") -> Table:
     """Mean AUC by encoder and pooling, a column per dimension; the best of each row underlined."""
-    dims = sorted({cell.dim for cell in study.cells})
-    rows = []
+    rows: list[Row] = []
     for encoder, poolings in study.lines:
         values = [_value(cell, which) for cell in study.line(encoder, poolings)]
-        cells = [plain_cell(f"{value:.4f}", best=value == max(values)) for value in values]
-        rows.append([escape(f"{encoder}, {_kind(poolings)}"), *cells])
-    return table(["States", *map(str, dims)], rows)
+        cells = [Cell(f"{value:.4f}", best=value == max(values)) for value in values]
+        rows.append([f"{encoder}, {_kind(poolings)}", *cells])
+    return Table([first, *map(str, sorted({cell.dim for cell in study.cells}))], rows)
 
 
-def selectors(study: DimensionStudy) -> str:
+def _selectors(study: DimensionStudy) -> Table:
     """The paper's ablation: mean AUC by way to select, for every encoder and pooling."""
-    shown = _shown(study)
-    cells = [cell for cell in study.cells if cell.dim == shown]
-    head = ["States", *(selector.name for selector in cells[0].ways.selectors)]
+    cells = [cell for cell in study.cells if cell.dim == _shown(study)]
     rows = [
-        [
-            escape(f"{cell.encoder}, {_kind(cell.poolings)}"),
-            *(plain_cell(f"{selector.auc:.4f}") for selector in cell.ways.selectors),
-        ]
+        [f"{cell.encoder}, {_kind(cell.poolings)}", *(f"{s.auc:.4f}" for s in cell.ways.selectors)]
         for cell in cells
     ]
-    note = paragraph(f"Over {len(study.targets)} targets, on train rows.", soft=True)
-    return note + table(head, rows)
+    note = f"Over {len(study.targets)} targets, on train rows."
+    return Table(["States", *(s.name for s in cells[0].ways.selectors)], rows, note=note)
 
 
 def draw(study: DimensionStudy) -> Figure:
@@ -276,15 +272,9 @@ def draw(study: DimensionStudy) -> Figure:
         for place, (encoder, poolings) in enumerate(study.lines):
             colour, line, marker = stroke(place)
             cells = study.line(encoder, poolings)
-            axes.plot(
-                [cell.dim for cell in cells],
-                [_value(cell, which) for cell in cells],
-                color=colour,
-                ls=line,
-                marker=marker,
-                ms=5,
-                label=f"{encoder}, {_kind(poolings)}",
-            )
+            x, y = [cell.dim for cell in cells], [_value(cell, which) for cell in cells]
+            how = {"color": colour, "ls": line, "marker": marker, "ms": 5}
+            axes.plot(x, y, label=f"{encoder}, {_kind(poolings)}", **how)
         style(axes, title=title, x="PCA components")
         axes.set_xticks(sorted({cell.dim for cell in study.cells}))
     panels[0].set_ylabel("mean AUC over targets")

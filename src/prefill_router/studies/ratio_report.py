@@ -1,18 +1,29 @@
 """The page of the routing-ratio study."""
 
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from prefill_router.evaluation.formatting import interval, worded
 from prefill_router.reporting.figures import INK, QUIET, legend_below, new_figure, stroke, style
-from prefill_router.reporting.pages import BOLD, estimate_cell, facts, paragraph, sure, table, wide
-from prefill_router.reporting.study_report import StudyFigure, StudyReport
-from prefill_router.studies.ratio import PAIR, RatioCurve, RatioStudy
-from prefill_router.studies.ratio_order import RATIOS
+from prefill_router.reporting.report import (
+    BOLD,
+    Note,
+    Report,
+    ReportFigure,
+    Row,
+    Rows,
+    Section,
+    Table,
+    estimate_cell,
+    flat,
+    sure,
+)
+from prefill_router.studies.ratio import PAIR, RATIOS, RatioStudy
+from prefill_router.studies.recipe_fits import RecipeFailure, warnings
 
+_HEADS = tuple(f"{100 * ratio:g} %" for ratio in RATIOS)
 _MEANINGS = {
     "mean accuracy": "Over all shares from 0 to 1.",
     "above chance": "By how much that exceeds forcing the same shares of queries drawn by lot; 0 "
@@ -37,24 +48,38 @@ _PAIR_MEANING = {
 }
 
 
-def sheet(study: RatioStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
-    """Everything that the study says, for `study_report.write`."""
-    pair = PAIR[0] in study.curves[0].summary
-    meanings = {**_MEANINGS, **(_PAIR_MEANING if pair else {})}
-    return StudyReport(
+def report_of(
+    study: RatioStudy,
+    *,
+    title: str,
+    known: Mapping[str, str],
+    failed: Sequence[RecipeFailure] = (),
+) -> Report:
+    """Everything that the study says."""
+    meanings = {**_MEANINGS, **(_PAIR_MEANING if PAIR[0] in study.curves[0].summary else {})}
+    intro = (
+        f"The share of queries sent to {study.strong}; prices play no part. At 100 % all routers "
+        "are the same."
+    )
+    return Report(
         name="ratio",
         title=title,
         said=said(study),
         known={**known, "strong target": study.strong},
-        sections=(
-            ("Accuracy by share", (_intro(study), wide(shares(study)))),
-            (f"Differences from {study.curves[0].name}", (wide(differences(study)),)),
-            ("Over all shares", (wide(summaries(study)),)),
-            ("How to read it", (facts(meanings),)),
-        ),
+        parts=[
+            ReportFigure("ratio", draw(study), study.rows(), _caption(study)),
+            Section("Accuracy by share", [Note(intro), _shares(study)]),
+            Section(f"Differences from {study.curves[0].name}", [_differences(study)]),
+            Section("Over all shares", [_summaries(study)]),
+            Section("How to read it", [meanings]),
+        ],
         numbers=study.to_dict(),
-        tables={"ratio": _table(study)},
-        figures={"ratio": StudyFigure(draw(study), study.rows(), _caption(study))},
+        tables={"ratio": _rows(study)},
+        short=Table(
+            ["router", *_HEADS],
+            [[one.name, *(f"{100 * at.value:.1f}" for at in one.at)] for one in study.curves],
+        ),
+        warnings=warnings(failed),
     )
 
 
@@ -83,46 +108,35 @@ def said(study: RatioStudy) -> list[str]:
     return lines
 
 
-def shares(study: RatioStudy) -> str:
+def _shares(study: RatioStudy) -> Table:
     """Accuracy of each router at some shares."""
-    rows = [
-        [escape(one.name), *(estimate_cell(value, "share") for value in one.at)]
-        for one in study.curves
+    rows: list[Row] = [
+        [one.name, *(estimate_cell(value, "share") for value in one.at)] for one in study.curves
     ]
-    return table(["Router", *_heads()], rows)
+    return Table(["Router", *_HEADS], rows)
 
 
-def differences(study: RatioStudy) -> str:
+def _differences(study: RatioStudy) -> Table:
     """Each router minus the first, at the same shares and on the same resamples."""
-    rows = [
-        [
-            escape(one.name),
-            *(
-                estimate_cell(value, "points", held=sure(value, "higher"))
-                for value in one.difference
-            ),
-        ]
+    rows: list[Row] = [
+        [one.name, *(estimate_cell(d, "points", held=sure(d, "higher")) for d in one.difference)]
         for one in study.curves[1:]
     ]
-    if not rows:
-        return paragraph("There is no other router.")
-    note = paragraph(BOLD, soft=True)
-    return note + table(["Router", *_heads()], rows)
+    return Table(["Router", *_HEADS], rows, note=BOLD, otherwise="There is no other router.")
 
 
-def summaries(study: RatioStudy) -> str:
+def _summaries(study: RatioStudy) -> Table:
     """Means over all shares."""
     pair = [name for name in PAIR if name in study.curves[0].summary]
     head = ["Router", "mean accuracy", "above chance", *(_PAIR_LABELS[name] for name in pair)]
-    rows = []
+    rows: list[Row] = []
     for one in study.curves:
-        cells = [
-            estimate_cell(one.summary["mean_accuracy"], "share"),
-            estimate_cell(one.summary["lift"], "points", held=sure(one.summary["lift"], "higher")),
-        ]
-        cells += [estimate_cell(one.summary[n], "number" if n == "apgr" else "share") for n in pair]
-        rows.append([escape(one.name), *cells])
-    return table(head, rows)
+        found, lift = one.summary, one.summary["lift"]
+        cells = [estimate_cell(found[n], "number" if n == "apgr" else "share") for n in pair]
+        mean = estimate_cell(found["mean_accuracy"], "share")
+        above = estimate_cell(lift, "points", held=sure(lift, "higher"))
+        rows.append([one.name, mean, above, *cells])
+    return Table(head, rows)
 
 
 def draw(study: RatioStudy) -> Figure:
@@ -132,24 +146,12 @@ def draw(study: RatioStudy) -> Figure:
     for place, one in enumerate(study.curves):
         colour, line, _ = stroke(place)
         label = one.name if place < len(study.curves) else ""
-        axes.plot(
-            100 * one.ratio,
-            100 * one.accuracy,
-            color=colour,
-            ls=line,
-            lw=1.7,
-            label=label,
-            zorder=3,
-        )
+        x, y = 100 * one.ratio, 100 * one.accuracy
+        axes.plot(x, y, color=colour, ls=line, lw=1.7, label=one.name, zorder=3)
         if place == 0 and np.isfinite(one.lower).any():
             band = (100 * one.band_ratio, 100 * one.lower, 100 * one.upper)
-            axes.fill_between(
-                *band,
-                color=colour,
-                alpha=0.13,
-                lw=0,
-                label=f"{one.name}: 95 % of the resamples, end to end",
-            )
+            label = f"{one.name}: 95 % of the resamples, end to end"
+            axes.fill_between(*band, color=colour, alpha=0.13, lw=0, label=label)
     end = 100 * study.strong_accuracy
     axes.axhline(end, color=QUIET, lw=0.9, ls=":", label=f"{study.strong} alone")
     style(
@@ -164,27 +166,15 @@ def draw(study: RatioStudy) -> Figure:
     return figure
 
 
-def _heads() -> list[str]:
-    return [f"{100 * ratio:g} %" for ratio in RATIOS]
-
-
-def _intro(study: RatioStudy) -> str:
-    return paragraph(
-        f"The share of queries sent to {study.strong}; prices play no part. At 100 % all routers "
-        "are the same.",
-        soft=True,
-    )
-
-
 def _caption(study: RatioStudy) -> str:
     first = study.curves[0]
     spread = interval(first.summary["mean_accuracy"], "share")
     told = (
-        f" The band holds 95 % of the resampled curves of {first.name} from end to end; its "
-        if (spread)
+        f" The band holds 95 % of the resampled curves of {first.name} from end to end; its mean "
+        f"accuracy is within {spread}."
+        if spread
         else ""
     )
-    told += f"mean accuracy is within {spread}." if spread else ""
     return (
         "Left: the strong target answers nothing; right: everything. A curve that rises above both "
         f"of its ends says that the router knows whom to send there.{told} Overlapping bands don't "
@@ -192,13 +182,10 @@ def _caption(study: RatioStudy) -> str:
     )
 
 
-def _table(study: RatioStudy) -> list[dict[str, object]]:
-    return [_row(one) for one in study.curves]
-
-
-def _row(one: RatioCurve) -> dict[str, object]:
-    row: dict[str, object] = {"router": one.name}
-    named = {f"at_{ratio:g}": value for ratio, value in zip(RATIOS, one.at, strict=True)}
-    for name, value in {**named, **one.summary}.items():
-        row |= {name: value.value, f"{name}_lower": value.lower, f"{name}_upper": value.upper}
-    return row | {"best_ratio": one.best[0], "best_accuracy": one.best[1]}
+def _rows(study: RatioStudy) -> Rows:
+    rows = []
+    for one in study.curves:
+        named = {f"at_{ratio:g}": value for ratio, value in zip(RATIOS, one.at, strict=True)}
+        best = {"best_ratio": one.best[0], "best_accuracy": one.best[1]}
+        rows.append({"router": one.name, **flat({**named, **one.summary}), **best})
+    return rows

@@ -16,6 +16,7 @@ from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError, FitError, MissingExtraError, StoreError
 from prefill_router.fitting import FitConfig, Recipe, learn
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.reporting.report import Part
 from prefill_router.router import Router
 
 _TIMES = ".times.json"
@@ -53,6 +54,18 @@ class RecipeFailure:
 
     name: str
     why: str
+
+
+def failures(
+    failed: Sequence[RecipeFailure], *, said: str = "These could not be fitted:"
+) -> list[Part]:
+    """What couldn't be fitted, and why, for a page; nothing where everything could."""
+    return [said, {one.name: one.why for one in failed}] if failed else []
+
+
+def warnings(failed: Sequence[RecipeFailure], *, end: str = ":") -> list[str]:
+    """The same as lines for the terminal."""
+    return [f"{one.name} could not be fitted{end} {one.why}" for one in failed]
 
 
 def fit_all(

@@ -7,7 +7,6 @@ change is the bootstrap's matter.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
@@ -25,10 +24,18 @@ from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.progress import Advance, Progress, SilentProgress
-from prefill_router.reporting.figures import QUIET, STROKES, new_figure, style
-from prefill_router.reporting.pages import facts, paragraph, plain_cell, table, wide
-from prefill_router.reporting.study_report import StudyFigure, StudyReport
-from prefill_router.studies.recipe_fits import RecipeFailure, fit_all
+from prefill_router.reporting.figures import BLUE, ORANGE, QUIET, name_rows, new_figure, style
+from prefill_router.reporting.report import (
+    Cell,
+    Note,
+    Report,
+    ReportFigure,
+    Row,
+    Section,
+    Table,
+    heading,
+)
+from prefill_router.studies.recipe_fits import RecipeFailure, failures, fit_all, warnings
 
 Number = Literal["auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc", "argmax_accuracy"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
@@ -255,25 +262,37 @@ _CAPTION = (
     "with one sample standard deviation on either side. A diamond is a router that comes out the "
     "same whatever the seed."
 )
+_EXTREMES = (
+    "In brackets: the extremes over the seeds. They are no confidence intervals: another set of "
+    "test queries would move the numbers further."
+)
+_DEVIATION = (
+    "Of the sample (n - 1), over the seeds. An ensemble of networks, the default of the shared "
+    "trunk, moves less than the single networks of the paper's table; for these say seeds: 1 and "
+    "keep: 1 in the recipe."
+)
+_HEADS = tuple(heading(HEADLINE[name]) for name in NUMBERS)
 
 
-def sheet(study: SeedStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
-    """Everything that the study says, for `study_report.write`."""
-    return StudyReport(
+def report_of(study: SeedStudy, *, title: str, known: Mapping[str, str]) -> Report:
+    """Everything that the study says."""
+    drawn = [ReportFigure("seeds", draw(study), study.rows(), _CAPTION)] if study.spreads else []
+    meanings = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}
+    return Report(
         name="seeds",
         title=title,
         said=said(study),
         known=known,
-        sections=(
-            ("Mean and standard deviation", (wide(numbers(study)), *_failed(study))),
-            ("Lowest and highest", (_extremes_note(), wide(extremes(study)))),
-            ("What the numbers mean", (facts(_meanings()),)),
-        ),
+        parts=[
+            *drawn,
+            Section("Mean and standard deviation", [_means(study), *failures(study.failed)]),
+            Section("Lowest and highest", [Note(_EXTREMES), _extremes(study)]),
+            Section("What the numbers mean", [{**meanings, "standard deviation": _DEVIATION}]),
+        ],
         numbers=study.to_dict(),
         tables={"seeds": study.table(), "fits": study.rows()},
-        figures={"seeds": StudyFigure(draw(study), study.rows(), _CAPTION)}
-        if study.spreads
-        else {},
+        short=_short(study),
+        warnings=warnings(study.failed),
     )
 
 
@@ -283,9 +302,10 @@ def said(study: SeedStudy) -> list[str]:
     still = [one.name for one in study.spreads if one.deterministic]
     lines = []
     if moving:
-        most = max(moving, key=lambda one: _known(one.sd("auc_mean")))
+        most = max(moving, key=lambda one: np.nan_to_num(one.sd("auc_mean"), nan=-1.0))
+        count = "One router was" if len(moving) == 1 else f"{len(moving)} routers were"
         lines.append(
-            f"{_routers(len(moving))} fitted {study.count} times on the same queries, each time "
+            f"{count} fitted {study.count} times on the same queries, each time "
             f"with another seed. The seed moves the mean AUC most for {most.name}, by a standard "
             f"deviation of {most.sd('auc_mean'):.4f}; differences between routers that aren't "
             "clearly larger than that may be luck of the seed."
@@ -304,33 +324,40 @@ def said(study: SeedStudy) -> list[str]:
     return lines or ["No router could be fitted."]
 
 
-def numbers(study: SeedStudy) -> str:
+def _means(study: SeedStudy) -> Table:
     """The paper's table: mean and sample standard deviation."""
-    rows = [
-        [
-            escape(one.name),
-            *(
-                plain_cell(digits(one.mean(name), ".4f"), note=_deviation(one, name))
-                for name in NUMBERS
-            ),
-            plain_cell(str(len(one.seeds))),
-        ]
+
+    def cell(one: Spread, name: Number) -> Cell:
+        still = "deterministic" if one.deterministic else NOTHING
+        note = still if one.still(name) else f"± {one.sd(name):.4f}"
+        return Cell(digits(one.mean(name), ".4f"), note=note)
+
+    rows: list[Row] = [
+        [one.name, *(cell(one, name) for name in NUMBERS), str(len(one.seeds))]
         for one in study.spreads
     ]
-    return table(["Router", *map(_heading, NUMBERS), "fits"], rows)
+    return Table(["Router", *_HEADS, "fits"], rows)
 
 
-def extremes(study: SeedStudy) -> str:
+def _extremes(study: SeedStudy) -> Table:
     """The mean with the lowest and the highest value of any seed."""
-    rows = []
-    for one in study.spreads:
-        cells = []
-        for name in NUMBERS:
-            low, high = one.range(name)
-            note = "" if one.still(name) else f"[{low:.4f}, {high:.4f}]"
-            cells.append(plain_cell(digits(one.mean(name), ".4f"), note=note))
-        rows.append([escape(one.name), *cells])
-    return table(["Router", *map(_heading, NUMBERS)], rows)
+
+    def cell(one: Spread, name: Number) -> Cell:
+        low, high = one.range(name)
+        note = "" if one.still(name) else f"[{low:.4f}, {high:.4f}]"
+        return Cell(digits(one.mean(name), ".4f"), note=note)
+
+    rows: list[Row] = [[one.name, *(cell(one, name) for name in NUMBERS)] for one in study.spreads]
+    return Table(["Router", *_HEADS], rows)
+
+
+def _short(study: SeedStudy) -> Table:
+    def cell(one: Spread, name: Number) -> str:
+        spread = "" if one.still(name) else f" ± {one.sd(name):.4f}"
+        return digits(one.mean(name), ".4f") + spread
+
+    rows = [[one.name, *(cell(one, name) for name in NUMBERS)] for one in study.spreads]
+    return Table(["router", "mean AUC", "Brier", "best lam", "P-AUCCC", "lam 1"], rows)
 
 
 def draw(study: SeedStudy) -> Figure:
@@ -338,61 +365,16 @@ def draw(study: SeedStudy) -> Figure:
     ordered = study.spreads[::-1]
     figure = new_figure(11.0, 1.5 + 0.32 * len(ordered))
     panels = figure.subplots(1, len(NUMBERS), sharey=True, squeeze=False)[0]
-    for axes, name in zip(panels, NUMBERS, strict=True):
+    for axes, name, head in zip(panels, NUMBERS, _HEADS, strict=True):
         for row, one in enumerate(ordered):
             mean, sd = one.mean(name), one.sd(name)
             if one.deterministic:
-                axes.plot([mean], [row], "D", color=STROKES[1][0], ms=6)
+                axes.plot([mean], [row], "D", color=ORANGE, ms=6)
                 continue
-            axes.plot([mean - sd, mean + sd], [row, row], color=STROKES[0][0], lw=6, alpha=0.3)
-            axes.plot(one.values[name], [row] * len(one.seeds), "o", color=STROKES[0][0], ms=3.5)
+            axes.plot([mean - sd, mean + sd], [row, row], color=BLUE, lw=6, alpha=0.3)
+            axes.plot(one.values[name], [row] * len(one.seeds), "o", color=BLUE, ms=3.5)
             axes.plot([mean], [row], "|", color=QUIET, ms=12)
-        style(axes, title=_heading(name))
+        style(axes, title=head)
         axes.locator_params(axis="x", nbins=4)
-    panels[0].set_yticks(range(len(ordered)), [one.name for one in ordered])
-    panels[0].set_ylim(-0.6, len(ordered) - 0.4)
+    name_rows(panels[0], [one.name for one in ordered])
     return figure
-
-
-def _routers(count: int) -> str:
-    return "One router was" if count == 1 else f"{count} routers were"
-
-
-def _deviation(one: Spread, name: Number) -> str:
-    if one.still(name):
-        return "deterministic" if one.deterministic else NOTHING
-    return f"± {one.sd(name):.4f}"
-
-
-def _heading(name: Number) -> str:
-    arrow = {"higher": " ↑", "lower": " ↓", "neither": ""}
-    return HEADLINE[name].label + arrow[HEADLINE[name].better]
-
-
-def _extremes_note() -> str:
-    return paragraph(
-        "In brackets: the extremes over the seeds. They are no confidence intervals: another set "
-        "of test queries would move the numbers further.",
-        soft=True,
-    )
-
-
-def _meanings() -> dict[str, str]:
-    told = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}
-    return {
-        **told,
-        "standard deviation": "Of the sample (n - 1), over the seeds. An ensemble of networks, the "
-        "default of the shared trunk, moves less than the single networks of the paper's table; "
-        "for these say seeds: 1 and keep: 1 in the recipe.",
-    }
-
-
-def _failed(study: SeedStudy) -> list[str]:
-    if not study.failed:
-        return []
-    told = {one.name: one.why for one in study.failed}
-    return [paragraph("These could not be fitted:"), facts(told)]
-
-
-def _known(value: float) -> float:
-    return value if np.isfinite(value) else -1.0

@@ -1,19 +1,34 @@
 """The page of the shift study."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.formatting import interval, worded
-from prefill_router.reporting.figures import QUIET, STROKES, legend_below, new_figure, style
-from prefill_router.reporting.pages import BOLD, estimate_cell, facts, paragraph, sure, table, wide
-from prefill_router.reporting.study_report import StudyFigure, StudyReport
-from prefill_router.studies.shift import ARMS, Number, ShiftResult, ShiftStudy
-from prefill_router.studies.shift_arms import Arm
+from prefill_router.evaluation.formatting import digits, interval, worded
+from prefill_router.reporting.figures import (
+    QUIET,
+    STROKES,
+    draw_interval,
+    legend_below,
+    name_rows,
+    new_figure,
+    style,
+)
+from prefill_router.reporting.report import (
+    BOLD,
+    Note,
+    Report,
+    ReportFigure,
+    Row,
+    Section,
+    Table,
+    estimate_cell,
+    sure,
+)
+from prefill_router.studies.recipe_fits import failures, warnings
+from prefill_router.studies.shift import ARMS, Arm, Number, ShiftResult, ShiftStudy
 
 NAMES: Mapping[Arm, str] = {
     "reference": "trained on all",
@@ -40,25 +55,34 @@ _DRAWN: tuple[Number, ...] = ("argmax_accuracy", "auc_mean")
 _ORDER: tuple[Arm, ...] = ("reference", "equal", "shifted")
 
 
-def sheet(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
-    """Everything that the study says, for `study_report.write`."""
-    return StudyReport(
+_SECTIONS: Mapping[str, Number] = {
+    "Accuracy at lam = 1": "argmax_accuracy",
+    "Macro AUC over targets": "auc_mean",
+    "Brier score": "brier_mean",
+    "Best accuracy at any lam": "max_lam_accuracy",
+}
+
+
+def report_of(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> Report:
+    """Everything that the study says."""
+    drawn = [ReportFigure("shift", draw(study), study.rows(), _CAPTION)] if study.routers else []
+    return Report(
         name="shift",
         title=title,
         said=said(study),
         known={**known, **_kinds(study)},
-        sections=(
-            ("Accuracy at lam = 1", _of(study, "argmax_accuracy")),
-            ("Macro AUC over targets", _of(study, "auc_mean")),
-            ("Brier score", _of(study, "brier_mean")),
-            ("Best accuracy at any lam", _of(study, "max_lam_accuracy")),
-            ("What the columns mean", (facts(_MEANINGS), *_failed(study))),
-        ),
+        parts=[
+            *drawn,
+            *(
+                Section(head, [Note(f"{HEADLINE[n].meaning} {BOLD}"), _arms(study, n)])
+                for head, n in _SECTIONS.items()
+            ),
+            Section("What the columns mean", [_MEANINGS, *failures(study.failed)]),
+        ],
         numbers=study.to_dict(),
         tables={"shift": study.rows(), "paper": paper_rows(study)},
-        figures={"shift": StudyFigure(draw(study), study.rows(), _CAPTION)}
-        if study.routers
-        else {},
+        short=_short(study),
+        warnings=warnings(study.failed, end=","),
     )
 
 
@@ -88,19 +112,14 @@ def said(study: ShiftStudy) -> list[str]:
     return lines
 
 
-def columns(study: ShiftStudy, number: Number) -> str:
+def _arms(study: ShiftStudy, number: Number) -> Table:
     """One number in the three arms and the two differences, a row per router."""
     entry = HEADLINE[number]
     unit = "points" if entry.unit == "share" else entry.unit
-    head = [
-        "Router",
-        *(escape(NAMES[arm]) for arm in ARMS),
-        "elsewhere less all",
-        "elsewhere less as few",
-    ]
-    rows = [
+    head = ["Router", *(NAMES[a] for a in ARMS), "elsewhere less all", "elsewhere less as few"]
+    rows: list[Row] = [
         [
-            escape(one.name),
+            one.name,
             *(estimate_cell(one.numbers[arm][number], entry.unit) for arm in ARMS),
             *(
                 estimate_cell(value, unit, signed=True, held=sure(value, entry.better))
@@ -109,7 +128,25 @@ def columns(study: ShiftStudy, number: Number) -> str:
         ]
         for one in study.routers
     ]
-    return table(head, rows)
+    return Table(head, rows)
+
+
+def _short(study: ShiftStudy) -> Table:
+    rows = []
+    for one in study.routers:
+        accuracy = {arm: 100 * v["argmax_accuracy"].value for arm, v in one.numbers.items()}
+        losses = [100 * d["argmax_accuracy"].value for d in (one.loss, one.loss_of_shift)]
+        cells = [
+            digits(accuracy["shifted"], ".2f"),
+            digits(accuracy["reference"], ".2f"),
+            digits(losses[0], "+.2f"),
+            digits(accuracy["equal"], ".2f"),
+            digits(losses[1], "+.2f"),
+            digits(one.numbers["shifted"]["auc_mean"].value, ".4f"),
+        ]
+        rows.append([one.name, *cells])
+    head = ["router", "elsewhere", "on all", "diff.", "as few", "diff.", "macro AUC"]
+    return Table(head, rows)
 
 
 def paper_rows(study: ShiftStudy) -> list[dict[str, object]]:
@@ -136,34 +173,23 @@ def draw(study: ShiftStudy) -> Figure:
     for axes, number in zip(panels, _DRAWN, strict=True):
         scale = 100 if HEADLINE[number].unit == "share" else 1
         for row, one in enumerate(ordered):
-            _draw_row(axes, row, one, number, scale=scale, named=not row)
+            for place, arm in enumerate(_ORDER):
+                colour, _, marker = STROKES[place]
+                draw_interval(
+                    axes,
+                    row + 0.2 * (1 - place),
+                    one.numbers[arm][number],
+                    colour,
+                    scale=scale,
+                    marker=marker,
+                    label="" if row else NAMES[arm],
+                )
         unit = " (%)" if scale == 100 else ""
         style(axes, title=HEADLINE[number].label + unit)
     panels[1].axvline(0.5, color=QUIET, lw=0.9, ls=":")
-    panels[0].set_yticks(range(len(ordered)), [one.name for one in ordered])
-    panels[0].set_ylim(-0.6, len(ordered) - 0.4)
+    name_rows(panels[0], [one.name for one in ordered])
     legend_below(figure, columns=3)
     return figure
-
-
-def _draw_row(
-    axes: Axes, row: int, one: ShiftResult, number: Number, *, scale: float, named: bool
-) -> None:
-    for place, arm in enumerate(_ORDER):
-        colour, _, marker = STROKES[place]
-        value, height = one.numbers[arm][number], row + 0.2 * (1 - place)
-        if np.isfinite(value.lower):
-            ends = [scale * value.lower, scale * value.upper]
-            axes.plot(ends, [height, height], color=colour, lw=1.4)
-        label = NAMES[arm] if named else ""
-        axes.plot([scale * value.value], [height], marker, color=colour, ms=5, label=label)
-
-
-def _of(study: ShiftStudy, number: Number) -> Sequence[str]:
-    return (
-        paragraph(f"{HEADLINE[number].meaning} {BOLD}", soft=True),
-        wide(columns(study, number)),
-    )
 
 
 def _lost(one: ShiftResult) -> str:
@@ -193,10 +219,3 @@ def _kinds(study: ShiftStudy) -> dict[str, str]:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
-
-
-def _failed(study: ShiftStudy) -> list[str]:
-    if not study.failed:
-        return []
-    told = {one.name: one.why for one in study.failed}
-    return [paragraph("These could not be fitted:"), facts(told)]

@@ -18,6 +18,7 @@ from prefill_router.data.splits import FRACTIONS
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import Evaluation, Predictions, evaluate, paired
 from prefill_router.evaluation.bootstrap import Estimates
+from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.fitting import FitConfig, Recipe, read_recipes
 from prefill_router.policy import Lambda
 from prefill_router.predictors import Examples
@@ -251,3 +252,13 @@ def _constant(train: RoutingDataset, like: Predictions) -> Predictions:
         ("",) * len(train),
     ).base_rates
     return replace(like, correctness=np.tile(rates, (len(like), 1)))
+
+
+def by_number(routers: Sequence[ComparedRouter], name: str) -> list[ComparedRouter]:
+    """The routers from the best to the worst by one headline number."""
+    sign = 1 if HEADLINE[name].better == "lower" else -1
+    return sorted(routers, key=lambda one: _last(sign * one.headline[name].value))
+
+
+def _last(value: float) -> float:
+    return value if np.isfinite(value) else np.inf

@@ -9,19 +9,42 @@ index.html      one page with all of it; opens without a network
 routers/        every router, ready to load
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from prefill_router import files
-from prefill_router.evaluation.bootstrap import Estimates, plain
-from prefill_router.studies.comparison.comparison import ComparedRouter, ComparisonResult
+from prefill_router.evaluation.bootstrap import Estimate, Estimates, plain
+from prefill_router.evaluation.catalogue import HEADLINE, TARGET, MetricEntry
+from prefill_router.evaluation.formatting import worded
+from prefill_router.predictors import registry
+from prefill_router.reporting import report as reporting, report_files
+from prefill_router.reporting.report import (
+    BOLD,
+    UNDERLINED,
+    Cell,
+    Note,
+    Part,
+    Report,
+    Row,
+    Rows,
+    Section,
+    Sure,
+    Table,
+    ends,
+    estimate_cell,
+    flat,
+    plain_numbers,
+)
+from prefill_router.studies.comparison.comparison import (
+    ComparedRouter,
+    ComparisonResult,
+    beats,
+    by_number,
+)
+from prefill_router.studies.recipe_fits import failures
 
 STUDY = "comparison"
-"""What the folder is marked as (`reporting.study_report.mark`)."""
-NUMBERS = "compare.json"
+"""What the folder is marked as (`reporting.report_files.mark`)."""
 
 
 def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[str, str]) -> None:
@@ -33,22 +56,16 @@ def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[
         title: Heads the page.
         known: What the reader must know of the data.
     """
-    # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.reporting.figures import inline_svg, write_figure
-    from prefill_router.studies.comparison import figures as drawing, page
-
-    figures = {
-        "curves": (drawing.draw_curves(result), drawing.curve_rows(result)),
-        "intervals": (drawing.draw_intervals(result), drawing.interval_rows(result)),
-    }
-    (folder / "figures").mkdir(exist_ok=True)
-    for name, (figure, rows) in figures.items():
-        write_figure(figure, folder / "figures" / name, rows)
-    for name, table in tables(result).items():
-        files.write_text(folder / f"{name}.csv", table.fill_nan(None).write_csv())
-    files.write_json(folder / NUMBERS, {"title": title, "known": dict(known), **to_dict(result)})
-    svg = {name: inline_svg(figure, label=name) for name, (figure, _) in figures.items()}
-    files.write_text(folder / "index.html", page.render(result, title=title, known=known, svg=svg))
+    report = Report(
+        name="compare",
+        title=title,
+        said=verdict(result),
+        known=known,
+        parts=page_parts(result),
+        numbers=to_dict(result),
+        tables=tables(result),
+    )
+    report_files.write(report, folder)
 
 
 def to_dict(result: ComparisonResult) -> dict[str, Any]:
@@ -66,53 +83,275 @@ def _one(one: ComparedRouter) -> dict[str, Any]:
         "recipe": one.fitted.recipe.to_dict(),
         "seconds": plain(one.fitted.seconds),
         "notes": list(one.fitted.router.record.notes),
-        "evaluation": {**one.evaluation.to_dict(), **_plain(one.headline)},
-        "minus_reference": _plain(one.against),
-        "minus_constant": _plain(one.over_constant),
+        "evaluation": {**one.evaluation.to_dict(), **plain_numbers(one.headline)},
+        "minus_reference": plain_numbers(one.against),
+        "minus_constant": plain_numbers(one.over_constant),
     }
 
 
-def _plain(estimates: Estimates) -> dict[str, Any]:
-    return {name: estimate.to_dict() for name, estimate in estimates.items()}
-
-
-def tables(result: ComparisonResult) -> dict[str, pl.DataFrame]:
-    """The report's tables by name; null where a number isn't defined."""
+def tables(result: ComparisonResult) -> dict[str, Rows]:
+    """The rows of the report's tables by name."""
     routers, paired, targets = [], [], []
     for one in result.routers:
-        row: dict[str, Any] = {"router": one.name, "seconds": one.fitted.seconds}
-        for name, estimate in one.headline.items():
-            row |= {
-                name: estimate.value,
-                f"{name}_lower": estimate.lower,
-                f"{name}_upper": estimate.upper,
-            }
-        routers.append(row)
+        own = {"router": one.name}
+        routers.append({**own, "seconds": one.fitted.seconds, **flat(one.headline)})
         for minus, differences in (("reference", one.against), ("constant", one.over_constant)):
-            for name, estimate in differences.items():
-                paired.append(
-                    {
-                        "router": one.name,
-                        "minus": minus,
-                        "number": name,
-                        "difference": estimate.value,
-                        "lower": estimate.lower,
-                        "upper": estimate.upper,
-                        "significant": estimate.lower > 0 or estimate.upper < 0,
-                    }
-                )
+            for name, found in differences.items():
+                row = {**own, "minus": minus, "number": name, **ends(found, name="difference")}
+                paired.append({**row, "significant": found.lower > 0 or found.upper < 0})
         for target, values in one.evaluation.per_target.items():
             for name in ("auc", "brier"):
-                estimate = values[name]
-                targets.append(
-                    {
-                        "router": one.name,
-                        "target": target,
-                        "number": name,
-                        "value": estimate.value,
-                        "lower": estimate.lower,
-                        "upper": estimate.upper,
-                    }
-                )
-    frames = {"routers": routers, "paired": paired, "targets": targets}
-    return {name: pl.DataFrame(rows, infer_schema_length=None) for name, rows in frames.items()}
+                row = {**own, "target": target, "number": name}
+                targets.append({**row, **ends(values[name])})
+    return {"routers": routers, "paired": paired, "targets": targets}
+
+
+MAIN = (
+    "auc_mean",
+    "choice_auc",
+    "choice_auc_best",
+    "brier_mean",
+    "argmax_accuracy",
+    "chosen_accuracy",
+    "chosen_gain",
+    "savings",
+    "savings_gain",
+    "max_lam_accuracy",
+    "accuracy_gain",
+    "headroom_captured",
+    "cost_savings",
+    "p_auccc",
+    "mdp_auccc",
+    "oracle_distance",
+)
+"""The numbers of the first table: ours, and those of the paper's tables."""
+SAME_FOR_ALL = (
+    "best_single_accuracy",
+    "oracle_accuracy",
+    "oracle_held_out",
+    "model_only_p_auccc",
+    "model_only_oracle_distance",
+    "solvable_share",
+)
+"""Numbers of the targets and not of a router."""
+_EDGE = 3
+_BASELINES = (
+    "Baselines are implementations of this package, not their authors' code. A learned cascade "
+    "(FrugalGPT) reads no text of an answer, since datasets keep none: its scorer knows the "
+    "answer's length and the router's prediction. The guides on predictors and policies say what "
+    "else differs from each paper."
+)
+
+
+def page_parts(result: ComparisonResult) -> list[Part]:
+    """What stands on the page under the verdict."""
+    # Here and not above: matplotlib takes longer to import than most commands to run.
+    from prefill_router.studies.comparison.figures import curves, intervals
+
+    others = [n for n in HEADLINE if n not in (*MAIN, *SAME_FOR_ALL) and _defined(result, n)]
+    reference = result.plan.reference
+    reading = (
+        "↑ higher is better, ↓ lower is better. The small print is the 95 % interval over "
+        f"resampled queries. {BOLD} Here and below that is the reference, {reference}."
+    )
+    definitions = result.routers[0].evaluation.definitions
+    return [
+        Section("The routers", [Note(reading), _numbers(result, MAIN)]),
+        Section("Accuracy and cost", [curves(result)]),
+        Section("How sure the numbers are", [intervals(result)]),
+        Section(f"Differences from {reference}", [_differences(result)]),
+        Section("Better than no predictor at all?", _over_constant(result)),
+        Section("Each target: AUC ↑", _per_target(result, "auc")),
+        Section("Each target: Brier score ↓", _per_target(result, "brier")),
+        Section("Best and worst", [_extremes(result, n) for n in ("auc_mean", "brier_mean")]),
+        Section("What other benchmarks quote", [_numbers(result, others)]),
+        Section("The targets themselves", [_targets(result)]),
+        Section(
+            "How each router is made",
+            [Note(_BASELINES), _recipes(result), *failures(result.failed)],
+        ),
+        Section(
+            "What the numbers mean",
+            [{HEADLINE[name].label: HEADLINE[name].meaning for name in (*MAIN, *others)}],
+        ),
+        # What is the same for all; each router's policy stands beside its recipe.
+        Section(
+            "How they were read", [{n: said for n, said in definitions.items() if n != "policy"}]
+        ),
+    ]
+
+
+def verdict(result: ComparisonResult) -> list[str]:
+    """The result in a few sentences."""
+    first = result.routers[0].evaluation
+    best = by_number(result.routers, "auc_mean")[0]
+    chooser = by_number(result.routers, "choice_auc")[0]
+    shared = result.routers[0].headline
+    auc, choice = (
+        worded(one.headline[name].value, "number")
+        for one, name in ((best, "auc_mean"), (chooser, "choice_auc"))
+    )
+    single, oracle = (
+        worded(shared[name].value, "share") for name in ("best_single_accuracy", "oracle_accuracy")
+    )
+    sentences = [
+        *_worth(result),
+        f"{len(result.routers)} routers were fitted on the same queries and judged on "
+        f"{first.queries:,} others. "
+        + _told(
+            best.headline["auc_mean"],
+            f"{best.name} predicts best which target will be right (mean AUC {auc}).",
+            "Which predicts best isn't known",
+        )
+        + " "
+        + _told(
+            chooser.headline["choice_auc"],
+            f"{chooser.name} tells best which of two targets will be (choice AUC {choice}).",
+            "Which tells two targets apart best isn't known",
+        )
+        + " "
+        + _told(
+            shared["best_single_accuracy"],
+            f"The best single target answers {single}, and a perfect router would reach {oracle}.",
+            "What the best single target answers isn't known",
+        ),
+    ]
+    better = [one.name for one in result.routers if sure(one.against, "auc_mean") == "better"]
+    return [
+        *sentences,
+        f"Surely better than the reference, {result.plan.reference}, in mean AUC: "
+        f"{', '.join(better) or 'none'}.",
+    ]
+
+
+def _told(one: Estimate, said: str, otherwise: str) -> str:
+    """A sentence, or where its number isn't defined the reason."""
+    return said if one.reason == "" else f"{otherwise}: {one.reason}."
+
+
+def _worth(result: ComparisonResult) -> list[str]:
+    """Which routers are worth having, by their verdicts."""
+    said: dict[str, list[str]] = {}
+    for one in result.routers:
+        if one.evaluation.verdict is not None:
+            said.setdefault(one.evaluation.verdict.word, []).append(one.name)
+    return [
+        f"{word.capitalize()}, against the best fixed mix of targets at equal cost: "
+        f"{', '.join(said[word])}."
+        for word in ("worth it", "can't tell", "not worth it")
+        if word in said
+    ]
+
+
+def sure(against: Estimates, name: str) -> Sure:
+    """What the difference from the reference says of a router; nothing of the reference itself."""
+    return reporting.sure(against[name], HEADLINE[name].better) if name in against else ""
+
+
+def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
+    """A table of headline numbers, a row per router, the best AUC first."""
+    rows: list[Row] = [
+        [
+            one.name,
+            *(
+                estimate_cell(one.headline[n], HEADLINE[n].unit, held=sure(one.against, n))
+                for n in names
+            ),
+        ]
+        for one in by_number(result.routers, "auc_mean")
+    ]
+    return Table(["Router", *(_heading(HEADLINE[name]) for name in names)], rows)
+
+
+def _differences(result: ComparisonResult) -> Table:
+    """A table of the paired differences from the reference."""
+
+    def cell(against: Estimates, name: str) -> Cell:
+        unit = "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit
+        return estimate_cell(against[name], unit, signed=True, held=sure(against, name))
+
+    rows: list[Row] = [
+        [one.name, *(cell(one.against, name) for name in MAIN)]
+        for one in by_number(result.routers, "auc_mean")
+        if one.name != result.plan.reference
+    ]
+    head = ["Router", *(_heading(HEADLINE[name]) for name in MAIN)]
+    return Table(head, rows, otherwise="There is no other router.")
+
+
+def _over_constant(result: ComparisonResult) -> list[Part]:
+    lost = result.beaten_by_constant
+    said = (
+        "Every router's AUC and Brier score are better than those of always predicting each "
+        "target's share of right answers, with intervals that exclude 0."
+        if not lost
+        else "Not surely better than always predicting each target's share of right answers, in "
+        f"AUC or in Brier score: {', '.join(lost)}."
+    )
+    rows = [
+        [
+            one.name,
+            estimate_cell(one.over_constant["auc_mean"], "number", signed=True),
+            estimate_cell(one.over_constant["brier_mean"], "number", signed=True),
+            "yes" if beats(one.over_constant) else "no",
+        ]
+        for one in by_number(result.routers, "auc_mean")
+    ]
+    head = ["Router", "AUC over 0.5", "Brier score less the constant's", "surely better"]
+    return [said, Table(head, rows)]
+
+
+def _per_target(result: ComparisonResult, name: str) -> list[Part]:
+    """A table of one number of every target, a column per router."""
+    ordered = by_number(result.routers, "auc_mean")
+    better = max if TARGET[name].better == "higher" else min
+    rows: list[Row] = []
+    for target in ordered[0].evaluation.targets:
+        values = [one.evaluation.per_target[target][name].value for one in ordered]
+        best = better((v for v in values if v == v), default=float("nan"))
+        rows.append([target, *(Cell(worded(v, "number"), best=v == best) for v in values)])
+    table = Table(["Target", *(one.name for one in ordered)], rows)
+    return [Note(f"{TARGET[name].meaning} {UNDERLINED}"), table]
+
+
+def _extremes(result: ComparisonResult, name: str) -> Table:
+    """The first and last three routers by one number, with every target's."""
+    ordered, key = by_number(result.routers, name), name.removesuffix("_mean")
+    places = list(enumerate(ordered, start=1))
+    targets = ordered[0].evaluation.targets
+    rows: list[Row] = []
+    for place, one in places if len(places) <= 2 * _EDGE else places[:_EDGE] + places[-_EDGE:]:
+        values = (one.evaluation.per_target[target][key].value for target in targets)
+        mean = estimate_cell(one.headline[name], "number")
+        rows.append([f"#{place} {one.name}", mean, *(worded(v, "number") for v in values)])
+    return Table([_heading(HEADLINE[name]), "Mean", *targets], rows)
+
+
+def _targets(result: ComparisonResult) -> Table:
+    names = ("accuracy", "mean_cost")
+    rows: list[Row] = [
+        [target, *(estimate_cell(values[n], TARGET[n].unit) for n in names)]
+        for target, values in result.routers[0].evaluation.per_target.items()
+    ]
+    return Table(["Target", *(_heading(TARGET[name]) for name in names)], rows)
+
+
+def _recipes(result: ComparisonResult) -> Table:
+    rows: list[Row] = []
+    for one in result.routers:
+        made = one.fitted.recipe.to_dict()
+        entry = registry.find(made["predictor"]["kind"])
+        reads = ", ".join(family["kind"] for family in made["features"])
+        cells = [reads, entry.label, entry.source, made["calibration"], made["policy"]["kind"]]
+        name = Cell(one.name, note="; ".join(one.fitted.router.record.notes))
+        rows.append([name, *(Cell(c, words=True) for c in cells), f"{one.fitted.seconds:,.1f}"])
+    head = ["Router", "reads", "predictor", "after", "calibration", "policy", "fit, s"]
+    return Table(head, rows)
+
+
+def _defined(result: ComparisonResult, name: str) -> bool:
+    return any(one.headline[name].reason == "" for one in result.routers)
+
+
+def _heading(entry: MetricEntry) -> str:
+    return reporting.heading(entry, unit=", $ per {}")

@@ -6,33 +6,60 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.bootstrap import known_mean, mean_over, ones
 from prefill_router.evaluation.curve import LambdaSweep
 from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.evaluation.formatting import PER
-from prefill_router.reporting.accuracy_cost_figures import draw_mix
-from prefill_router.reporting.figures import INK, place_labels
+from prefill_router.reporting.accuracy_cost_figures import draw_mix, is_wide
+from prefill_router.reporting.figures import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PINK,
+    QUIET,
+    draw_interval,
+    legend_below,
+    new_figure,
+    place_labels,
+    scale_cost,
+    style,
+)
+from prefill_router.reporting.report import ReportFigure, ends
 from prefill_router.studies.doctor.checkup import Checkup
 from prefill_router.studies.doctor.fixed_choice import ShuffledControl
 
 Row = dict[str, Any]
-# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
-_ROUTER, _SINGLE, _CONTROL, _GOOD = "#0072B2", "#D55E00", "#CC79A7", "#009E73"
-_QUIET = "#888888"
 _MOST = 2000
 """Points drawn of a curve; more can't be seen."""
 
 
-def figures(checkup: Checkup) -> dict[str, tuple[Figure, list[Row]]]:
-    """Every figure that can be drawn, by name, with its data."""
+_CAPTIONS = {
+    "plane": "The curve is the router at every lam; the diamond is the lam that was examined. The "
+    "dashed line is what drawing targets by lot can reach, the cross what the router's own choices "
+    "reach when they are dealt out at random.",
+    "shuffled": "Each bar counts shuffles. The further right the line, the more the router's "
+    "choices have to do with the queries.",
+    "lift": "Green is surely better and orange surely worse: where the router is nowhere better or "
+    "worse, in at most 5 of 100 samples any part of the queries has a colour, and as seldom all of "
+    "them. Grey may be chance. Each line is the 95 % interval of its row alone, so some of many "
+    "leave 0 out by chance.",
+    "confidence": "Where the square lies below the dot the router promises more than it holds. The "
+    "bar is where the truth may lie.",
+}
+
+
+def figures(checkup: Checkup) -> list[ReportFigure]:
+    """Every figure that can be drawn, with its data."""
     made = {"plane": plane(checkup)}
     if checkup.shuffled is not None:
         made["shuffled"] = shuffled(checkup.shuffled)
     made["lift"] = lift(checkup)
-    return made | ({"confidence": confidence(checkup)} if checkup.regions else {})
+    if checkup.regions:
+        made["confidence"] = confidence(checkup)
+    return [ReportFigure(name, *drawn, _CAPTIONS[name]) for name, drawn in made.items()]
 
 
 def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
@@ -45,44 +72,35 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     own = [float(mean_over(same, values)[0]) for values in (subject.cost, subject.label)]
     corners = FixedChoice.mix(subject.train).corners[:, 0]
     mixed = _mixed(cost[corners], accuracy[corners])
-    rows = [
-        *_rows("router", curve.cost[0, ::step], curve.accuracy[0, ::step]),
-        *_rows("router at this lam", [own[0]], [own[1]]),
-        *(
-            []
-            if dealt is None
-            else _rows("shuffled control", [dealt.cost], [dealt.anywhere.mean()])
-        ),
-        *_rows("best fixed mix", *mixed),
-        *_rows("single target", cost, accuracy, trial.targets),
-    ]
+    rows = _rows("router", curve.cost[0, ::step], curve.accuracy[0, ::step])
+    rows += _rows("router at this lam", [own[0]], [own[1]])
+    if dealt is not None:
+        rows += _rows("shuffled control", [dealt.cost], [dealt.anywhere.mean()])
+    rows += _rows("best fixed mix", *mixed)
+    rows += _rows("single target", cost, accuracy, trial.targets)
     figure, axes = _frame("Accuracy against cost", (9.4, 5.4))
     if np.isnan(own).any() or np.isnan(cost[corners]).any():
         axes.text(0.5, 0.5, "no cost is known, so there is nothing to draw", ha="center", color=INK)
         axes.set_axis_off()
         return figure, rows
     styles: Mapping[str, tuple[str, str]] = {
-        "router": ("-", _ROUTER),
-        "single target": ("o", _SINGLE),
-        "shuffled control": ("X", _CONTROL),
-        "router at this lam": ("D", _ROUTER),
+        "router": ("-", BLUE),
+        "single target": ("o", ORANGE),
+        "shuffled control": ("X", PINK),
+        "router at this lam": ("D", BLUE),
     }
-    for series, (style, colour) in styles.items():
+    for series, (shape, colour) in styles.items():
         at = [(row["x"], row["y"]) for row in rows if row["series"] == series] or [(np.nan, np.nan)]
         x, y = np.array(at).T
         fill = "none" if series == "single target" else colour  # as on the other pages
-        axes.plot(PER * x, 100 * y, style, color=colour, label=series, ms=7, lw=1.6, mfc=fill)
+        axes.plot(PER * x, 100 * y, shape, color=colour, label=series, ms=7, lw=1.6, mfc=fill)
     draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixed, strict=True)))
-    known = cost[np.isfinite(cost) & (cost > 0)]
-    if len(known) and known.max() > 10 * known.min():
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+    if is_wide(np.where(cost > 0, cost, np.nan)):
+        scale_cost(axes)
     axes.set_xlabel(f"mean observed cost (US dollars per {PER:,} queries)", color=INK)
     axes.set_ylabel("accuracy (%)", color=INK)
     axes.margins(x=0.08, y=0.08)
-    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8, labelcolor=INK)
+    legend_below(figure, columns=5)
     shown = [i for i in range(len(cost)) if np.isfinite(cost[i]) and np.isfinite(accuracy[i])]
     places = [(PER * float(cost[i]), 100 * float(accuracy[i])) for i in shown]
     line = [(PER * float(a), 100 * float(b)) for a, b in zip(*mixed, strict=True)][::8]
@@ -96,12 +114,12 @@ def shuffled(found: ShuffledControl) -> tuple[Figure, list[Row]]:
     series = {"dealt out anywhere": found.anywhere, "within benchmarks and domains": found.within}
     figure, axes = _frame("The same choices, dealt out to other queries", (9.4, 3.6))
     bins = np.linspace(*_range([*found.anywhere, *found.within]), 41)
-    for (name, values), colour in zip(series.items(), (_CONTROL, _SINGLE), strict=True):
+    for (name, values), colour in zip(series.items(), (PINK, ORANGE), strict=True):
         axes.hist(100 * values, bins=bins.tolist(), color=colour, alpha=0.55, label=name)
-    axes.axvline(100 * found.accuracy, color=_ROUTER, lw=2, label="the router")
+    axes.axvline(100 * found.accuracy, color=BLUE, lw=2, label="the router")
     axes.set_xlabel("accuracy (%)", color=INK)
     axes.set_ylabel("shuffles", color=INK)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
+    legend_below(figure, columns=3)
     rows = [
         {"series": name, "shuffle": i, "accuracy": value}
         for name, values in series.items()
@@ -116,26 +134,21 @@ def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
     best = checkup.subject.trial.targets[checkup.subject.best]
     figure, axes = _frame(f"Accuracy beyond {best} alone", (9.4, 1.3 + 0.27 * len(found)))
     for place, one in enumerate(found):
-        value = one.lift
-        colour = {1: _GOOD, 0: _QUIET, -1: _SINGLE}[one.sure]
-        if np.isfinite(value.lower):
-            axes.plot([100 * value.lower, 100 * value.upper], [place, place], color=colour, lw=2)
-        axes.plot([100 * value.value], [place], "o", color=colour, ms=6)
+        colour = {1: GREEN, 0: QUIET, -1: ORANGE}[one.sure]
+        draw_interval(axes, place, one.lift, colour, scale=100, size=6, width=2)
     labels = [f"{one.name} ({one.queries:,})" for one in found]
     axes.set_yticks(range(len(found)), labels, color=INK, fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
-    axes.set_xlabel(
-        "percentage points; line: 95 % interval of this row alone; coloured: sure among all parts",
-        color=INK,
+    label = (
+        "percentage points; line: 95 % interval of this row alone; coloured: sure among all parts"
     )
+    axes.set_xlabel(label, color=INK)
     rows = [
         {
             "group": one.group,
             "name": one.name,
             "queries": one.queries,
-            "lift": one.lift.value,
-            "lower": one.lift.lower,
-            "upper": one.lift.upper,
+            **ends(one.lift, name="lift"),
             "sure": one.sure,
         }
         for one in checkup.lifts
@@ -148,28 +161,25 @@ def confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
     found = checkup.regions
     figure, axes = _frame("Sure of itself, near and far from the training queries", (9.4, 3.9))
     places = range(len(found))
-    axes.plot(
-        places, [100 * one.confidence for one in found], "o", color=_ROUTER, label="predicted"
-    )
-    axes.plot(places, [100 * one.accuracy for one in found], "s", color=_SINGLE, label="right")
+    predicted = [100 * one.confidence for one in found]
+    axes.plot(places, predicted, "o", color=BLUE, label="predicted")
+    axes.plot(places, [100 * one.accuracy for one in found], "s", color=ORANGE, label="right")
     for place, one in enumerate(found):
-        ends = [100 * (one.confidence - end) for end in (one.gap.lower, one.gap.upper)]
-        axes.plot([place, place], ends, color=_SINGLE, lw=1.6, alpha=0.6)
+        range_ = [100 * (one.confidence - end) for end in (one.gap.lower, one.gap.upper)]
+        axes.plot([place, place], range_, color=ORANGE, lw=1.6, alpha=0.6)
     labels = [f"{one.name}\n({one.queries:,})" for one in found]
     axes.set_xticks(places, labels, color=INK, fontsize=8)
     axes.margins(x=0.1)
     axes.set_xlabel("distance from the training queries", color=INK)
     axes.set_ylabel("chosen target (%)", color=INK)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8, labelcolor=INK)
+    legend_below(figure, columns=2)
     rows = [
         {
             "region": one.name,
             "queries": one.queries,
             "confidence": one.confidence,
             "accuracy": one.accuracy,
-            "gap": one.gap.value,
-            "lower": one.gap.lower,
-            "upper": one.gap.upper,
+            **ends(one.gap, name="gap"),
         }
         for one in found
     ]
@@ -177,14 +187,9 @@ def confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
 
 
 def _frame(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(*size)
     axes = figure.add_subplot()
-    axes.set_title(title, color=INK, fontsize=11, loc="left")
-    axes.tick_params(which="both", colors=INK, labelsize=8)
-    axes.grid(visible=True, color=_QUIET, alpha=0.25, lw=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(INK)
-    axes.set_facecolor("none")
+    style(axes, title=title, size=11)
     return figure, axes
 
 

@@ -4,8 +4,7 @@ The figure shows what routing adds to the bill and to the wait.
 """
 
 import math
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.formatting import NOTHING, PER, UNKNOWN, dollars
-from prefill_router.reporting.figures import INK
-from prefill_router.reporting.pages import facts, paragraph, plain_cell, table, wide
-from prefill_router.reporting.study_report import Rows, StudyFigure, StudyReport
+from prefill_router.evaluation.formatting import NOTHING, PER, UNKNOWN, digits, dollars, worded
+from prefill_router.reporting.figures import (
+    INK,
+    ORANGE,
+    SKY,
+    legend_below,
+    new_figure,
+    style,
+)
+from prefill_router.reporting.report import (
+    Cell,
+    Note,
+    Report,
+    ReportFigure,
+    Row,
+    Rows,
+    Section,
+    Table,
+    flat,
+)
 from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEndStudy, number, said
 
 NAME = "end-to-end"
@@ -33,7 +48,7 @@ _READINGS = {
 }
 
 
-def sheet(result: EndToEndStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
+def report_of(result: EndToEndStudy, *, title: str, known: Mapping[str, str]) -> Report:
     """Everything that the study says.
 
     Args:
@@ -41,7 +56,8 @@ def sheet(result: EndToEndStudy, *, title: str, known: Mapping[str, str]) -> Stu
         title: Heads the page.
         known: What the reader must know of the data.
     """
-    return StudyReport(
+    area = "P-AUCCC with the encoder charged"
+    return Report(
         name=NAME,
         title=title,
         said=said(result),
@@ -51,16 +67,17 @@ def sheet(result: EndToEndStudy, *, title: str, known: Mapping[str, str]) -> Stu
             **{f"encoder of {name}": text for name, text in result.charges.items()},
             "answers' time": result.timing or "unknown",
         },
-        sections=[
-            ("What it costs", [_small(_ABOUT_COST), wide(_costs(result))]),
-            ("How long it takes", [_small(_ABOUT_TIME), wide(_times(result)), *_decisions(result)]),
-            ("P-AUCCC with the encoder charged", [_small(_ABOUT_AREA), wide(_areas(result))]),
-            ("Who answers", [_small(_ABOUT_SHARES), wide(_shares(result))]),
-            ("What the numbers mean", [facts({h: m for h, _, m in NUMBERS.values()})]),
+        parts=[
+            ReportFigure("overhead", draw(result), rows(result), _CAPTION),
+            Section("What it costs", [Note(_ABOUT_COST), _costs(result)]),
+            Section("How long it takes", [Note(_ABOUT_TIME), _times(result), *_decisions(result)]),
+            Section(area, [Note(_ABOUT_AREA), _areas(result)]),
+            Section("Who answers", [Note(_ABOUT_SHARES), _shares(result)]),
+            Section("What the numbers mean", [{h: m for h, _, m in NUMBERS.values()}]),
         ],
         numbers=result.to_dict(),
         tables=tables(result),
-        figures={"overhead": StudyFigure(draw(result), rows(result), _CAPTION)},
+        short=_short(result),
     )
 
 
@@ -86,104 +103,98 @@ def tables(result: EndToEndStudy) -> dict[str, Rows]:
     systems, differences, areas = [], [], []
     for point in result.points:
         for name, numbers in point.systems.items():
-            systems.append({"lam": point.lam, "system": name, **_flat(numbers)})
+            systems.append({"lam": point.lam, "system": name, **flat(numbers)})
         for name, numbers in point.against.items():
-            differences.append({"lam": point.lam, "against": name, **_flat(numbers)})
+            differences.append({"lam": point.lam, "against": name, **flat(numbers)})
     for name, numbers in result.areas.items():
-        areas.append({"system": name, **_flat(numbers)})
+        areas.append({"system": name, **flat(numbers)})
     return {"systems": systems, "differences": differences, "areas": areas}
 
 
-def _flat(numbers: Mapping[str, Estimate]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name, one in numbers.items():
-        row |= {name: one.value, f"{name}_lower": one.lower, f"{name}_upper": one.upper}
-    return row
-
-
-def _costs(result: EndToEndStudy) -> str:
+def _costs(result: EndToEndStudy) -> Table:
     """The paper's table of costs at the operating points."""
     names, others = list(result.points[0].systems), list(result.points[0].against)
     head = [
         "Operating point",
-        *(f"{escape(name)}, total" for name in names),
-        *(f"Savings vs. {escape(name)}" for name in others),
-        *(f"Accuracy gain vs. {escape(name)}" for name in others),
+        *(f"{name}, total" for name in names),
+        *(f"Savings vs. {name}" for name in others),
+        *(f"Accuracy gain vs. {name}" for name in others),
     ]
-    rows = []
+    body: list[Row] = []
     for point in result.points:
         totals = [_scaled(point.systems[name]["total_cost"], result.queries) for name in names]
-        saved = [point.against[name]["savings"] for name in others]
-        gained = [point.against[name]["accuracy_gain"] for name in others]
-        rows.append(
-            [
-                escape(point.title),
-                *(_cell(one, _money) for one in totals),
-                *(_cell(one, _percent) for one in saved),
-                *(_cell(one, _points) for one in gained),
-            ]
-        )
-    return table(head, rows)
+        cells = [_cell(one, _money) for one in totals]
+        cells += [_cell(point.against[name]["savings"], _percent) for name in others]
+        cells += [_cell(point.against[name]["accuracy_gain"], _points) for name in others]
+        body.append([point.title, *cells])
+    return Table(head, body)
 
 
-def _times(result: EndToEndStudy) -> str:
+def _times(result: EndToEndStudy) -> Table:
     """The paper's table of latencies, at the first operating point."""
-    rows = [
-        [escape(name), *(_use_cell(n, numbers[n]) for n in _WAIT)]
+    body: list[Row] = [
+        [name, *(_use_cell(n, numbers[n]) for n in _WAIT)]
         for name, numbers in result.points[0].systems.items()
     ]
-    return table(["Scenario", *(escape(NUMBERS[n][0]) for n in _WAIT)], rows)
+    return Table(["Scenario", *(NUMBERS[n][0] for n in _WAIT)], body)
 
 
-def _decisions(result: EndToEndStudy) -> list[str]:
-    known = {name: one for name, one in result.latencies.items() if one is not None}
-    rows = []
-    for name, one in known.items():
+def _decisions(result: EndToEndStudy) -> list[Table]:
+    body: list[Row] = []
+    for name, one in result.latencies.items():
+        if one is None:
+            continue
         timed = f"{len(one.seconds) // one.rounds:,} prompts, {one.rounds} rounds"
         found = one.estimates(resamples=result.resamples, seed=result.seed)
         cells = [_cell(value, _milliseconds) for value in found.values()]
-        rows.append([escape(name), plain_cell(timed if one.source == "measured" else "given")])
-        rows[-1] += cells
+        body.append([name, timed if one.source == "measured" else "given", *cells])
     head = ["Router", "timed", "mean, ms", "median, ms", "95th percentile, ms"]
-    return [wide(table(head, rows))] if rows else []
+    return [Table(head, body)] if body else []
 
 
-def _areas(result: EndToEndStudy) -> str:
-    rows = []
+def _areas(result: EndToEndStudy) -> Table:
+    body: list[Row] = []
     for name, numbers in result.areas.items():
         for axis, end in (("inverse", ""), ("linear", "_linear")):
             cells = [_cell(numbers[f"{reading}{end}"], _four) for reading in _READINGS]
-            rows.append([escape(f"{name}, {axis} cost"), *cells])
-    return table(["Router", *_READINGS.values()], rows)
+            body.append([f"{name}, {axis} cost", *cells])
+    return Table(["Router", *_READINGS.values()], body)
 
 
-def _shares(result: EndToEndStudy) -> str:
+def _shares(result: EndToEndStudy) -> Table:
     shares = result.points[0].shares
-    rows = [
-        [
-            escape(target),
-            *(plain_cell(f"{100 * shares[name][target]:.1f} %") for name in result.routers),
-        ]
+    body = [
+        [target, *(f"{100 * shares[name][target]:.1f} %" for name in result.routers)]
         for target in shares[ROUTER]
     ]
-    return table(["Target", *map(escape, result.routers)], rows)
+    return Table(["Target", *result.routers], body)
 
 
-def _small(text: str) -> str:
-    return paragraph(text, soft=True)
+def _short(result: EndToEndStudy) -> Table:
+    head = ["lam", "system", f"$ per {PER:,}", "encoder", "routing, ms", "answer, s", "accuracy"]
+    body = []
+    for point in result.points:
+        for system, numbers in point.systems.items():
+            cells = [
+                worded(numbers["total_cost"].value, "usd"),
+                number("encoder_share", numbers["encoder_share"]),
+                _milliseconds(numbers["routing_seconds"].value),
+                number("answer_seconds", numbers["answer_seconds"]),
+                number("accuracy", numbers["accuracy"]),
+            ]
+            body.append([f"{point.lam:g}", system, *cells])
+    return Table(head, body, right_from=2, unbroken=True)
 
 
-def _use_cell(name: str, one: Estimate) -> str:
+def _use_cell(name: str, one: Estimate) -> Cell:
     low, high = (number(name, Estimate(end, end, end)) for end in (one.lower, one.upper))
     note = "" if NOTHING in (low, high) or low == high else f"{low} to {high}"
-    return plain_cell(number(name, one), note=note)
+    return Cell(number(name, one), note=note)
 
 
-def _cell(one: Estimate, word: Any) -> str:
+def _cell(one: Estimate, word: Callable[[float], str]) -> Cell:
     ends = [word(end) for end in (one.lower, one.upper)]
-    return plain_cell(
-        word(one.value), note="" if {NOTHING, UNKNOWN} & set(ends) else " to ".join(ends)
-    )
+    return Cell(word(one.value), note="" if {NOTHING, UNKNOWN} & set(ends) else " to ".join(ends))
 
 
 def _scaled(one: Estimate, by: int) -> Estimate:
@@ -203,15 +214,13 @@ def _points(value: float) -> str:
 
 
 def _milliseconds(value: float) -> str:
-    return f"{1000 * value:,.1f}" if math.isfinite(value) else NOTHING
+    return digits(1000 * value, ",.1f")
 
 
 def _four(value: float) -> str:
-    return f"{value:.4f}" if math.isfinite(value) else NOTHING
+    return digits(value, ".4f")
 
 
-# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
-_ANSWER, _ROUTING = "#56B4E9", "#D55E00"
 _ROOM = 1.35
 """How far the axis goes beyond the longest bar, for what is written there."""
 _PANELS = (
@@ -223,7 +232,7 @@ _PANELS = (
 def draw(result: EndToEndStudy) -> Figure:
     """Draw cost and time at the first setting, a bar per system."""
     systems = result.points[0].systems
-    figure = Figure(figsize=(9.4, 1.9 + 0.5 * len(systems)), layout="constrained")
+    figure = new_figure(9.4, 1.9 + 0.5 * len(systems))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (answer, routing, scale, label, what) in zip(panels, _PANELS, strict=True):
         ends = [
@@ -231,19 +240,10 @@ def draw(result: EndToEndStudy) -> Figure:
             for numbers in systems.values()
         ]
         _bars(axes, ends, what)
-        axes.set_xlabel(label, color=INK, fontsize=9)
+        style(axes, x=label, label_size=9, bars=True)
     panels[0].set_yticks(range(len(systems)), list(systems))
     panels[0].invert_yaxis()
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-        fontsize=8,
-        labelcolor=INK,
-    )
+    legend_below(figure, columns=2)
     return figure
 
 
@@ -261,18 +261,11 @@ def _bars(axes: Axes, ends: list[tuple[float, float]], what: str) -> None:
     answer, routing = (np.array(part) for part in zip(*ends, strict=True))
     known = np.isfinite(answer)
     shown = np.where(known, answer, 0)
-    axes.barh(places, shown, color=_ANSWER, label="the target's answer", height=0.6)
-    axes.barh(
-        places, np.nan_to_num(routing), left=shown, color=_ROUTING, label="routing", height=0.6
-    )
+    axes.barh(places, shown, color=SKY, label="the target's answer", height=0.6)
+    added = np.nan_to_num(routing)
+    axes.barh(places, added, left=shown, color=ORANGE, label="routing", height=0.6)
     for place in range(len(ends)):
-        added = routing[place] / (answer[place] + routing[place]) if known[place] else np.nan
-        text = "  unknown" if not known[place] else f"  {100 * added:.2f} % {what}" if added else ""
-        at = shown[place] + np.nan_to_num(routing[place])
-        axes.text(at, place, text, va="center", color=INK, fontsize=8)
-    axes.set_xlim(0, _ROOM * max(float(np.max(shown + np.nan_to_num(routing))), 1e-9))
-    axes.tick_params(colors=INK, labelsize=8)
-    axes.grid(visible=True, axis="x", color="#888888", alpha=0.25, lw=0.5)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(INK)
-    axes.set_facecolor("none")
+        share = routing[place] / (answer[place] + routing[place]) if known[place] else np.nan
+        text = "  unknown" if not known[place] else f"  {100 * share:.2f} % {what}" if share else ""
+        axes.text(shown[place] + added[place], place, text, va="center", color=INK, fontsize=8)
+    axes.set_xlim(0, _ROOM * max(float(np.max(shown + added)), 1e-9))

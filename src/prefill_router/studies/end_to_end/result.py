@@ -7,6 +7,7 @@ from typing import Any, Literal, final
 
 from prefill_router.evaluation.bootstrap import LEVEL, Estimate, Estimates
 from prefill_router.evaluation.formatting import NOTHING, UNKNOWN, dollars, worded
+from prefill_router.reporting.report import plain_numbers
 from prefill_router.studies.end_to_end.latency import Latency
 
 ROUTER = "router"
@@ -95,8 +96,8 @@ class EndToEndStudy:
             "queries": self.queries,
             "best_single": self.best,
             "points": [_point(point) for point in self.points],
-            "p_auccc": {name: _plain(values) for name, values in self.areas.items()},
-            "p_auccc_difference": _plain(self.area_difference),
+            "p_auccc": {name: plain_numbers(values) for name, values in self.areas.items()},
+            "p_auccc_difference": plain_numbers(self.area_difference),
             "latency": {
                 name: None if one is None else one.to_dict(resamples=self.resamples, seed=self.seed)
                 for name, one in self.latencies.items()
@@ -121,14 +122,10 @@ def alone(target: str) -> str:
 def _point(point: EndToEndPoint) -> dict[str, Any]:
     return {
         "lam": point.lam,
-        "systems": {name: _plain(values) for name, values in point.systems.items()},
-        "against": {name: _plain(values) for name, values in point.against.items()},
+        "systems": {name: plain_numbers(values) for name, values in point.systems.items()},
+        "against": {name: plain_numbers(values) for name, values in point.against.items()},
         "shares": {name: dict(values) for name, values in point.shares.items()},
     }
-
-
-def _plain(values: Estimates) -> dict[str, Any]:
-    return {name: estimate.to_dict() for name, estimate in values.items()}
 
 
 _SMALL = 5e-4

@@ -5,7 +5,6 @@ The figure shows each number against labels, for both ways of having fewer.
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,23 @@ from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.formatting import NOTHING
-from prefill_router.reporting.figures import INK
-from prefill_router.reporting.pages import estimate_cell, facts, paragraph, plain_cell, table, wide
-from prefill_router.reporting.study_report import Rows, StudyFigure, StudyReport
-from prefill_router.studies.learning.advice import rounded, said
+from prefill_router.evaluation.formatting import NOTHING, digits
+from prefill_router.reporting.figures import QUIET, STROKES, legend_below, new_figure, style
+from prefill_router.reporting.report import (
+    Cell,
+    Note,
+    Part,
+    Report,
+    ReportFigure,
+    Row,
+    Rows,
+    Section,
+    Table,
+    ends,
+    estimate_cell,
+    flat,
+)
+from prefill_router.studies.learning.advice import rounded, said, shown
 from prefill_router.studies.learning.result import (
     NUMBERS,
     STEP,
@@ -27,8 +38,10 @@ from prefill_router.studies.learning.result import (
     LearningStudy,
     Number,
     SizePoint,
+    Trend,
     better,
 )
+from prefill_router.studies.recipe_fits import failures
 
 NAME = "learning"
 _CAPTION = (
@@ -50,7 +63,7 @@ _LAW = (
 )
 
 
-def sheet(found: LearningStudy, *, title: str, known: Mapping[str, str]) -> StudyReport:
+def report_of(found: LearningStudy, *, title: str, known: Mapping[str, str]) -> Report:
     """Everything that the study says.
 
     Args:
@@ -58,14 +71,15 @@ def sheet(found: LearningStudy, *, title: str, known: Mapping[str, str]) -> Stud
         title: Heads the page.
         known: What the reader must know of the data.
     """
-    sections: list[tuple[str, Sequence[str]]] = []
-    for curve in found.curves.values():
-        sections += [
-            (f"{curve.name}: each size", [_small(_ABOUT), wide(_sizes(curve)), *_failed(curve)]),
-            (f"{curve.name}: how it goes on", [_small(_LAW), wide(_trends(curve))]),
+    parts: list[Part] = [ReportFigure("learning", draw(found), rows(found), _CAPTION)]
+    for name, curve in found.curves.items():
+        lost = failures(curve.failed, said="These fits had too little to learn from:")
+        parts += [
+            Section(f"{name}: each size", [Note(_ABOUT), _sizes(curve), *lost]),
+            Section(f"{name}: how it goes on", [Note(_LAW), _trends(curve)]),
         ]
     meanings = {HEADLINE[n].label: HEADLINE[n].meaning for n in NUMBERS}
-    return StudyReport(
+    return Report(
         name=NAME,
         title=title,
         said=said(found),
@@ -74,10 +88,15 @@ def sheet(found: LearningStudy, *, title: str, known: Mapping[str, str]) -> Stud
             "draws of each size": str(found.draws),
             "intervals": f"95 %, {found.resamples:,} resamples of test queries and draws",
         },
-        sections=[*sections, ("What the numbers mean", [facts(meanings)])],
+        parts=[*parts, Section("What the numbers mean", [meanings])],
         numbers=found.to_dict(),
         tables={"sizes": rows(found), "trends": trend_rows(found)},
-        figures={"learning": StudyFigure(draw(found), rows(found), _CAPTION)},
+        short=_short(found),
+        warnings=[
+            f"{name}, {one.name}: {one.why}"
+            for name, curve in found.curves.items()
+            for one in curve.failed
+        ],
     )
 
 
@@ -87,10 +106,7 @@ def trend_rows(found: LearningStudy) -> Rows:
         {
             "router": name,
             "number": number,
-            **_flat("per_doubling", trend.per_doubling),
-            **_flat("next_doubling", trend.next_doubling),
-            **_flat("labels_for_step", trend.labels_for_step),
-            **_flat("spread", curve.spread[number]),
+            **{key: value if math.isfinite(value) else math.nan for key, value in rises.items()},
             "a": math.nan if trend.law is None else trend.law.floor,
             "b": math.nan if trend.law is None else trend.law.scale,
             "c": math.nan if trend.law is None else trend.law.exponent,
@@ -99,25 +115,41 @@ def trend_rows(found: LearningStudy) -> Rows:
         }
         for name, curve in found.curves.items()
         for number, trend in curve.trends.items()
+        for rises in [flat({**_rises(trend), "spread": curve.spread[number]})]
     ]
 
 
-def _flat(name: str, one: Estimate) -> dict[str, Any]:
-    ends = {name: one.value, f"{name}_lower": one.lower, f"{name}_upper": one.upper}
-    return {key: value if math.isfinite(value) else math.nan for key, value in ends.items()}
+def _rises(trend: Trend) -> dict[str, Estimate]:
+    return {
+        "per_doubling": trend.per_doubling,
+        "next_doubling": trend.next_doubling,
+        "labels_for_step": trend.labels_for_step,
+    }
 
 
-def _sizes(curve: LearningCurve) -> str:
-    head = ["Learned from", "labels", *(escape(HEADLINE[n].label) for n in NUMBERS)]
-    body = [
+def _sizes(curve: LearningCurve) -> Table:
+    head = ["Learned from", "labels", *(HEADLINE[n].label for n in NUMBERS)]
+    body: list[Row] = [
         [
             _named(point),
-            plain_cell(f"{point.labels:,.0f}"),
+            f"{point.labels:,.0f}",
             *(estimate_cell(point.numbers[n], HEADLINE[n].unit) for n in NUMBERS),
         ]
         for point in curve.points
     ]
-    return table(head, body)
+    return Table(head, body)
+
+
+def _short(found: LearningStudy) -> Table:
+    head = ["router", "queries", "targets each", "labels"]
+    body = []
+    for name, curve in found.curves.items():
+        for point in curve.points:
+            each = "all" if point.size.measured is None else str(point.size.measured)
+            cells = [shown(number, point.numbers[number]) for number in NUMBERS]
+            body.append([name, f"{point.queries:,}", each, f"{point.labels:,.0f}", *cells])
+    numbers = (HEADLINE[number].label for number in NUMBERS)
+    return Table([*head, *numbers], body, right_from=3)
 
 
 def _named(point: SizePoint) -> str:
@@ -126,7 +158,7 @@ def _named(point: SizePoint) -> str:
     return f"{point.queries:,} queries ({100 * point.size.share:.3g} %)"
 
 
-def _trends(curve: LearningCurve) -> str:
+def _trends(curve: LearningCurve) -> Table:
     head = [
         "Number",
         "rise per doubling, measured",
@@ -136,54 +168,34 @@ def _trends(curve: LearningCurve) -> str:
         "R²",
         "not to be trusted because",
     ]
-    return table(head, [_trend(curve, number) for number in NUMBERS])
+    body: list[Row] = []
+    for number in NUMBERS:
+        trend = curve.trends[number]
+        cells = [_signed(one) for one in (trend.per_doubling, trend.next_doubling)]
+        cells += [_counted(trend.labels_for_step), _signed(curve.spread[number])]
+        why = Cell(trend.why_poor, words=True)
+        body.append([HEADLINE[number].label, *cells, digits(trend.explained, ".2f"), why])
+    return Table(head, body)
 
 
-def _trend(curve: LearningCurve, number: Number) -> list[str]:
-    trend = curve.trends[number]
-    return [
-        escape(HEADLINE[number].label),
-        _signed(trend.per_doubling),
-        _signed(trend.next_doubling),
-        _counted(trend.labels_for_step),
-        _signed(curve.spread[number]),
-        plain_cell(f"{trend.explained:.2f}" if math.isfinite(trend.explained) else NOTHING),
-        f'<td class="text">{escape(trend.why_poor)}</td>',
-    ]
+def _signed(one: Estimate) -> Cell:
+    return _ranged([digits(value, "+.4f") for value in (one.value, one.lower, one.upper)])
 
 
-def _signed(one: Estimate) -> str:
-    values = [_four(value) for value in (one.value, one.lower, one.upper)]
-    return plain_cell(values[0], note="" if NOTHING in values else f"{values[1]} to {values[2]}")
+def _counted(one: Estimate) -> Cell:
+    return _ranged(
+        [
+            NOTHING if math.isnan(value) else "never" if math.isinf(value) else rounded(value)
+            for value in (one.value, one.lower, one.upper)
+        ]
+    )
 
 
-def _four(value: float) -> str:
-    return f"{value:+.4f}" if math.isfinite(value) else NOTHING
+def _ranged(values: Sequence[str]) -> Cell:
+    """A number and the ends of its interval, where all of them are known."""
+    return Cell(values[0], note="" if NOTHING in values else f"{values[1]} to {values[2]}")
 
 
-def _counted(one: Estimate) -> str:
-    values = [
-        NOTHING if math.isnan(value) else "never" if math.isinf(value) else rounded(value)
-        for value in (one.value, one.lower, one.upper)
-    ]
-    return plain_cell(values[0], note="" if NOTHING in values else f"{values[1]} to {values[2]}")
-
-
-def _failed(curve: LearningCurve) -> list[str]:
-    if not curve.failed:
-        return []
-    return [
-        paragraph("These fits had too little to learn from:"),
-        facts({one.name: one.why for one in curve.failed}),
-    ]
-
-
-def _small(text: str) -> str:
-    return paragraph(text, soft=True)
-
-
-# Okabe and Ito's colours, told apart by readers with any colour vision, on white and on black.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _BEYOND = 2.0
 """How far beyond the largest size a law is drawn."""
 _TICKS = 6
@@ -193,22 +205,13 @@ _EDGE = 1.15
 
 def draw(found: LearningStudy) -> Figure:
     """Draw every number against the measured outcomes that were learned from."""
-    figure = Figure(figsize=(9.8, 7.4), layout="constrained")
+    figure = new_figure(9.8, 7.4)
     panels = figure.subplots(2, 2)
     for axes, number in zip(panels.flat, NUMBERS, strict=True):
-        for curve, colour in zip(found.curves.values(), _repeated(found), strict=True):
-            _one(axes, curve, number, colour)
+        for place, curve in enumerate(found.curves.values()):
+            _one(axes, curve, number, STROKES[place % len(STROKES)][0])
         _frame(axes, number, found)
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=8,
-        labelcolor=INK,
-    )
+    legend_below(figure, columns=3)
     return figure
 
 
@@ -222,19 +225,13 @@ def rows(found: LearningStudy) -> list[dict[str, Any]]:
             "queries": point.queries,
             "labels": point.labels,
             "number": number,
-            "value": point.numbers[number].value,
-            "lower": point.numbers[number].lower,
-            "upper": point.numbers[number].upper,
+            **ends(point.numbers[number]),
             "draws": " ".join(f"{value:.6g}" for value in point.draws[number]),
         }
         for name, curve in found.curves.items()
         for point in curve.points
         for number in NUMBERS
     ]
-
-
-def _repeated(found: LearningStudy) -> list[str]:
-    return [_COLOURS[i % len(_COLOURS)] for i in range(len(found.curves))]
 
 
 def _one(axes: Axes, curve: LearningCurve, number: Number, colour: str) -> None:
@@ -254,18 +251,16 @@ def _one(axes: Axes, curve: LearningCurve, number: Number, colour: str) -> None:
 
 
 def _columns(points: Sequence[SizePoint], number: Number) -> tuple[Any, ...]:
-    estimates = [point.numbers[number] for point in points]
-    return (
-        np.array([point.labels for point in points]),
-        np.array([one.value for one in estimates]),
-        np.array([one.lower for one in estimates]),
-        np.array([one.upper for one in estimates]),
-    )
+    found = [point.numbers[number] for point in points]
+    labels = [point.labels for point in points]
+    columns = zip(*((one.value, one.lower, one.upper) for one in found), strict=True)
+    return (np.array(labels), *map(np.array, columns if found else ((), (), ())))
 
 
 def _frame(axes: Axes, number: Number, found: LearningStudy) -> None:
     arrow = "↑" if better(number) > 0 else "↓"
-    axes.set_title(f"{HEADLINE[number].label} {arrow}", fontsize=10, color=INK, loc="left")
+    title = f"{HEADLINE[number].label} {arrow}"
+    style(axes, title=title, x="measured outcomes learned from", label_size=8)
     axes.set_xscale("log")
     labels = [point.labels for curve in found.curves.values() for point in curve.points]
     low, high = max(min(labels), 1) / _EDGE, _BEYOND * max(max(labels), 1) * _EDGE
@@ -275,10 +270,4 @@ def _frame(axes: Axes, number: Number, found: LearningStudy) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     if HEADLINE[number].unit == "share":
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    axes.axvline(found.labels, color="#888888", lw=0.8, ls="-", alpha=0.6)
-    axes.set_xlabel("measured outcomes learned from", color=INK, fontsize=8)
-    axes.tick_params(colors=INK, labelsize=8)
-    axes.grid(visible=True, color="#888888", alpha=0.25, lw=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(INK)
-    axes.set_facecolor("none")
+    axes.axvline(found.labels, color=QUIET, lw=0.8, ls="-", alpha=0.6)

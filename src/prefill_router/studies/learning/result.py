@@ -32,6 +32,7 @@ from prefill_router.evaluation.bootstrap import (
 from prefill_router.evaluation.curve import LambdaSweep
 from prefill_router.evaluation.metrics import auc_by_target, brier_by_target, macro_mean, rankings
 from prefill_router.evaluation.scores import best_point
+from prefill_router.reporting.report import plain_numbers
 from prefill_router.studies.learning.subsamples import Size
 from prefill_router.studies.recipe_fits import RecipeFailure
 
@@ -210,7 +211,7 @@ class SizePoint:
             "measured": self.size.measured,
             "queries": self.queries,
             "labels": self.labels,
-            "numbers": {name: one.to_dict() for name, one in self.numbers.items()},
+            "numbers": plain_numbers(self.numbers),
             "draws": {name: [plain(v) for v in values] for name, values in self.draws.items()},
         }
 
@@ -300,7 +301,7 @@ class LearningCurve:
             "because": self.because,
             "points": [point.to_dict() for point in self.points],
             "trends": {name: trend.to_dict() for name, trend in self.trends.items()},
-            "spread": {name: one.to_dict() for name, one in self.spread.items()},
+            "spread": plain_numbers(self.spread),
             "failed": {one.name: one.why for one in self.failed},
         }
 

@@ -3,8 +3,6 @@
 Its figures show the best score so far, and the best of each pair of features and predictor.
 """
 
-from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -13,17 +11,17 @@ from matplotlib.figure import Figure
 
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.formatting import NOTHING, interval, worded
-from prefill_router.reporting.figures import INK
-from prefill_router.reporting.pages import (
+from prefill_router.reporting.figures import BLUE, INK, ORANGE, PALE, new_figure, style
+from prefill_router.reporting.report import (
+    Cell,
+    Code,
+    Note,
+    Part,
+    ReportFigure,
+    Row,
+    Section,
+    Table,
     estimate_cell,
-    facts,
-    figure,
-    page,
-    paragraph,
-    plain_cell,
-    section,
-    table,
-    wide,
 )
 from prefill_router.studies.search.fold_scores import WORDS
 from prefill_router.studies.search.trials import RankedCandidate, SearchTrial
@@ -45,29 +43,27 @@ _CAPTIONS = {
 }
 
 
-def render(
-    verdict: SearchResult, *, title: str, known: Mapping[str, str], svg: Mapping[str, str]
-) -> str:
-    """The page's HTML.
-
-    Args:
-        verdict: What is reported.
-        title: Heads it.
-        known: What the reader must know of the data.
-        svg: The figures as SVG elements, `progress` and `pairs`.
-    """
-    return page(
-        title,
-        *(paragraph(text) for text in words(verdict)),
-        facts(known),
-        section("The winner", *_winner(verdict)),
-        section("On the test part", *_test(verdict)),
-        section("How the search went", figure(svg["progress"], _CAPTIONS["progress"])),
-        section("Features and predictors", figure(svg["pairs"], _CAPTIONS["pairs"])),
-        section("Top and bottom three", wide(_edges(verdict))),
-        section(f"The best {min(_SHOWN, len(verdict.ranking))}", wide(_best(verdict))),
-        section("What it took", wide(_times(verdict)), *_failed(verdict)),
+def page_parts(verdict: SearchResult) -> list[Part]:
+    """What stands on the page under the result in words."""
+    progress = ReportFigure(
+        "progress", draw_progress(verdict), progress_rows(verdict), _CAPTIONS["progress"]
     )
+    pairs = ReportFigure("pairs", draw_pairs(verdict), pair_rows(verdict), _CAPTIONS["pairs"])
+    lost = {f"trial {one.number}": one.why for one in verdict.trials if one.state == "failed"}
+    recipe = yaml.safe_dump(recipe_of(verdict), sort_keys=False, allow_unicode=True)
+    took: list[Part] = [_times(verdict)]
+    if lost:
+        took += ["These could not be fitted:", lost]
+    intro = "The recipe, as `prefill-router fit --recipe` takes it (winner.yaml):"
+    return [
+        Section("The winner", [intro, Code(recipe)]),
+        Section("On the test part", _test(verdict)),
+        Section("How the search went", [progress]),
+        Section("Features and predictors", [pairs]),
+        Section("Top and bottom three", [_edges(verdict)]),
+        Section(f"The best {min(_SHOWN, len(verdict.ranking))}", [_best(verdict)]),
+        Section("What it took", took),
+    ]
 
 
 def words(verdict: SearchResult) -> list[str]:
@@ -103,24 +99,16 @@ def words(verdict: SearchResult) -> list[str]:
     return said
 
 
-def _winner(verdict: SearchResult) -> list[str]:
-    text = yaml.safe_dump(recipe_of(verdict), sort_keys=False, allow_unicode=True)
-    return [
-        paragraph("The recipe, as `prefill-router fit --recipe` takes it (winner.yaml):"),
-        f"<pre>{escape(text)}</pre>",
-    ]
-
-
 def recipe_of(verdict: SearchResult) -> dict[str, object]:
     """The winner's recipe as a file of it has it: without what isn't used."""
     made = verdict.winner.recipe.to_dict()
     return {name: value for name, value in made.items() if value is not None}
 
 
-def _test(verdict: SearchResult) -> list[str]:
+def _test(verdict: SearchResult) -> list[Part]:
     judged, winner = verdict.evaluation, verdict.winner
     if judged is None:
-        return [paragraph("Not opened.")]
+        return ["Not opened."]
     said = {
         "choice_auc": winner.mean("choice"),
         "auc_mean": winner.mean("auc"),
@@ -128,59 +116,49 @@ def _test(verdict: SearchResult) -> list[str]:
     }
     if verdict.config.objective == "headroom":
         said["headroom_captured"] = winner.mean("headroom")
-    rows = [
+    rows: list[Row] = [
         [
-            escape(HEADLINE[name].label),
-            plain_cell(worded(said[name], HEADLINE[name].unit) if name in said else NOTHING),
+            HEADLINE[name].label,
+            worded(said[name], HEADLINE[name].unit) if name in said else NOTHING,
             estimate_cell(judged.headline[name], HEADLINE[name].unit),
         ]
         for name in _NUMBERS
     ]
-    targets = [
-        [
-            escape(target),
-            estimate_cell(values["auc"], "number"),
-            estimate_cell(values["brier"], "number"),
-        ]
+    targets: list[Row] = [
+        [target, *(estimate_cell(values[name], "number") for name in ("auc", "brier"))]
         for target, values in judged.per_target.items()
     ]
     looks = [
-        f"{one['date']}: configuration {one['configuration']}"
-        + (", after it had been opened for another one" if one.get("again") else "")
+        f"Opened {one['date']}: configuration {one['configuration']}"
+        + (", after it had been opened for another one." if one.get("again") else ".")
         for one in verdict.openings
     ]
     return [
-        wide(table(["Number", "cross-validation, train", "test"], rows)),
-        wide(table(["Target", "AUC ↑", "Brier score ↓"], targets)),
-        *(paragraph(f"Opened {look}.", soft=True) for look in looks),
+        Table(["Number", "cross-validation, train", "test"], rows),
+        Table(["Target", "AUC ↑", "Brier score ↓"], targets),
+        *(Note(look) for look in looks),
     ]
 
 
-def _edges(verdict: SearchResult) -> str:
+def _edges(verdict: SearchResult) -> Table:
     ranking = verdict.ranking
     few = len(ranking) <= 2 * _EDGE
-    picked = ranking if few else [*ranking[:_EDGE], *ranking[-_EDGE:]]
     rows = []
-    for one in picked:
-        aucs = np.array([score.aucs for score in one.scores])
-        cells = [plain_cell(worded(float(auc), "number")) for auc in aucs.mean(axis=0)]
-        made = f"{one.predictor} on {one.features}, {one.calibration}"
-        name = escape(f"#{one.rank} {made}{'' if one.state == 'finished' else ' (stopped)'}")
-        rows.append([name, plain_cell(f"{one.mean('auc'):.4f}"), *cells])
+    for one in ranking if few else [*ranking[:_EDGE], *ranking[-_EDGE:]]:
+        aucs = np.array([score.aucs for score in one.scores]).mean(axis=0).tolist()
+        made = f"#{one.rank} {one.predictor} on {one.features}, {one.calibration}"
+        name = made if one.state == "finished" else f"{made} (stopped)"
+        rows.append([name, f"{one.mean('auc'):.4f}", *(worded(auc, "number") for auc in aucs)])
     targets = verdict.targets or [f"target {k + 1}" for k in range(len(ranking[0].scores[0].aucs))]
-    return table(["AUC on the train part ↑", "mean", *map(escape, targets)], rows)
+    return Table(["AUC on the train part ↑", "mean", *targets], rows)
 
 
-def _best(verdict: SearchResult) -> str:
-    return _table(verdict.ranking[:_SHOWN])
-
-
-def _table(ranking: Sequence[RankedCandidate]) -> str:
-    rows = []
-    for one in ranking:
-        options = one.recipe.to_dict()
+def _best(verdict: SearchResult) -> Table:
+    rows: list[Row] = []
+    for one in verdict.ranking[:_SHOWN]:
+        recipe, error = one.recipe.to_dict(), spread(one)
         made = yaml.safe_dump(
-            {"features": options["features"], "predictor": options["predictor"]},
+            {name: recipe[name] for name in ("features", "predictor")},
             sort_keys=False,
             default_flow_style=True,
             width=10_000,
@@ -189,38 +167,23 @@ def _table(ranking: Sequence[RankedCandidate]) -> str:
         rows.append(
             [
                 f"#{one.rank}",
-                *(f'<td class="text">{escape(c)}</td>' for c in (one.features, one.predictor)),
-                f'<td class="text">{escape(one.calibration)}</td>',
-                plain_cell(f"{one.mean('auc'):.4f}", note=_spread(one)),
-                plain_cell(f"{one.mean('brier'):.4f}"),
-                plain_cell(folds, note=f"trial {one.trial}"),
-                f'<td class="text"><details><summary>options</summary>'
-                f"<small>{escape(made)}</small></details></td>",
+                *(Cell(c, words=True) for c in (one.features, one.predictor, one.calibration)),
+                Cell(f"{one.mean('auc'):.4f}", note=f"± {error:.4f}" if np.isfinite(error) else ""),
+                f"{one.mean('brier'):.4f}",
+                Cell(folds, note=f"trial {one.trial}"),
+                Cell("options", folded=made, words=True),
             ]
         )
     head = ["", "Features", "Predictor", "Calibration", "AUC ↑", "Brier ↓", "seen", ""]
-    return table(head, rows)
+    return Table(head, rows)
 
 
-def _spread(one: RankedCandidate) -> str:
-    error = spread(one)
-    return f"± {error:.4f}" if np.isfinite(error) else ""
-
-
-def _times(verdict: SearchResult) -> str:
+def _times(verdict: SearchResult) -> Table:
     rows = [
-        [escape(name), plain_cell(f"{count:,}"), plain_cell(f"{seconds:,.0f}")]
+        [name, f"{count:,}", f"{seconds:,.0f}"]
         for name, (count, seconds) in seconds_by_predictor(verdict.trials).items()
     ]
-    return table(["Predictor", "trials", "seconds"], rows)
-
-
-def _failed(verdict: SearchResult) -> list[str]:
-    lines = {f"trial {one.number}": one.why for one in verdict.trials if one.state == "failed"}
-    return [paragraph("These could not be fitted:"), facts(lines)] if lines else []
-
-
-_DONE, _STOPPED, _BEST = "#0072B2", "#9a9a9a", "#D55E00"
+    return Table(["Predictor", "trials", "seconds"], rows)
 
 
 def progress_rows(verdict: SearchResult) -> list[dict[str, Any]]:
@@ -250,28 +213,23 @@ def progress_rows(verdict: SearchResult) -> list[dict[str, Any]]:
 def draw_progress(verdict: SearchResult) -> Figure:
     """Dots are trials, the line is the best so far."""
     rows, objective = progress_rows(verdict), verdict.config.objective
-    figure = Figure(figsize=(9.0, 4.2), layout="constrained")
+    figure = new_figure(9.0, 4.2)
     axes = figure.add_subplot()
-    for state, colour, label in (
-        ("stopped", _STOPPED, "stopped early"),
-        ("finished", _DONE, "all folds"),
-    ):
+    states = (("stopped", PALE, "stopped early"), ("finished", BLUE, "all folds"))
+    for state, colour, label in states:
         chosen = [row for row in rows if row["state"] == state]
         x, y = [row["trial"] for row in chosen], [row[objective] for row in chosen]
         axes.plot(x, y, "o", color=colour, ms=4, label=label)
     numbers = [row["trial"] for row in rows]
-    axes.step(
-        numbers, [row["best"] for row in rows], where="post", color=_BEST, label="best so far"
-    )
+    best = [row["best"] for row in rows]
+    axes.step(numbers, best, where="post", color=ORANGE, label="best so far")
     done = [row[objective] for row in rows if row["state"] == "finished"]
     if done:
         # One hopeless trial must not press all others into a line.
         low, high = np.quantile(done, [0.0, 1.0]) + np.array([-0.02, 0.005])
         axes.set_ylim(*((low, high) if objective != "brier" else (low + 0.015, high + 0.015)))
-    axes.set_xlabel("trial", color=INK)
-    axes.set_ylabel(f"{WORDS[objective]}, folds of the train part", color=INK)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
-    _plain(axes)
+    style(axes, x="trial", y=f"{WORDS[objective]}, folds of the train part", grid=False)
     return figure
 
 
@@ -305,37 +263,21 @@ def draw_pairs(verdict: SearchResult) -> Figure:
     table = np.full((len(features), len(predictors)), np.nan)
     for (read, predictor), one in best.items():
         table[features.index(read), predictors.index(predictor)] = one.mean("auc")
-    figure = Figure(
-        figsize=(3.6 + 0.85 * len(predictors), 1.9 + 0.42 * len(features)), layout="constrained"
-    )
+    figure = new_figure(3.6 + 0.85 * len(predictors), 1.9 + 0.42 * len(features))
     axes = figure.add_subplot()
     top = float(np.nanmax(table))
     low = max(float(np.nanmin(table)), top - 0.04)
     axes.pcolormesh(table, cmap="cividis", vmin=low, vmax=top)
     axes.invert_yaxis()
     for i, j in np.argwhere(np.isfinite(table)).tolist():
-        state = best[features[i], predictors[j]].state
-        light = table[i, j] < (low + top) / 2
-        axes.text(
-            j + 0.5,
-            i + 0.5,
-            f"{table[i, j]:.3f}{'' if state == 'finished' else '*'}",
-            ha="center",
-            va="center",
-            fontsize=8,
-            color="white" if light else "black",
-        )
+        text = f"{table[i, j]:.3f}" + "*" * (best[features[i], predictors[j]].state != "finished")
+        colour = "white" if table[i, j] < (low + top) / 2 else "black"
+        how: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+        axes.text(j + 0.5, i + 0.5, text, color=colour, **how)
     axes.set_xticks(np.arange(len(predictors)) + 0.5, predictors, rotation=30, ha="right")
     axes.set_yticks(np.arange(len(features)) + 0.5, features)
-    _plain(axes)
+    style(axes, grid=False)
     return figure
-
-
-def _plain(axes: Any) -> None:
-    axes.tick_params(colors=INK, labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(INK)
-    axes.set_facecolor("none")
 
 
 def seconds_by_predictor(trials: tuple[SearchTrial, ...]) -> dict[str, tuple[int, float]]:

@@ -17,22 +17,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import yaml
 
 from prefill_router import files
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
+from prefill_router.reporting import report_files
+from prefill_router.reporting.report import Report, Rows
 from prefill_router.studies.recipe_fits import priced
 from prefill_router.studies.search.search import SearchConfig
 from prefill_router.studies.search.space import Space
 from prefill_router.studies.search.winner import SearchResult
 
 FORMAT = "prefill-router search 1"
-PLAN, NUMBERS, WINNER, SPLIT, ROUTER = (
-    *("plan.json", "search.json", "winner.yaml", "split.json"),
-    "router",
-)
+PLAN, WINNER, SPLIT, ROUTER = "plan.json", "winner.yaml", "split.json", "router"
 
 
 def plan_of(
@@ -94,38 +92,33 @@ def write(
         known: What the reader must know of the data.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.reporting.figures import inline_svg, write_figure
     from prefill_router.studies.search import page
 
-    figures = {
-        "progress": (page.draw_progress(verdict), page.progress_rows(verdict)),
-        "pairs": (page.draw_pairs(verdict), page.pair_rows(verdict)),
-    }
-    (folder / "figures").mkdir(exist_ok=True)
-    for name, (figure, rows) in figures.items():
-        write_figure(figure, folder / "figures" / name, rows)
-    files.write_text(folder / "ranking.csv", table(verdict).fill_nan(None).write_csv())
     text = yaml.safe_dump(page.recipe_of(verdict), sort_keys=False, allow_unicode=True)
     files.write_text(folder / WINNER, text)
     save_split(drawn, folder / SPLIT)
-    numbers = {"title": title, "known": dict(known), **verdict.to_dict()}
-    files.write_json(folder / NUMBERS, numbers)
-    svg = {name: inline_svg(figure, label=name) for name, (figure, _) in figures.items()}
-    files.write_text(folder / "index.html", page.render(verdict, title=title, known=known, svg=svg))
+    report = Report(
+        name="search",
+        title=title,
+        said=page.words(verdict),
+        known=known,
+        parts=page.page_parts(verdict),
+        numbers=verdict.to_dict(),
+        tables={"ranking": _ranking(verdict)},
+    )
+    report_files.write(report, folder)
 
 
-def table(verdict: SearchResult) -> pl.DataFrame:
+def _ranking(verdict: SearchResult) -> Rows:
     """Every configuration that was tried, a row each."""
-    rows = [
+    return [
         {
             "rank": one.rank,
             "configuration": one.key,
             "features": one.features,
             "predictor": one.predictor,
             "calibration": one.calibration,
-            "auc": one.mean("auc"),
-            "brier": one.mean("brier"),
-            "headroom": one.mean("headroom"),
+            **{number: one.mean(number) for number in ("auc", "brier", "headroom")},
             "folds": len(one.scores),
             "state": one.state,
             "trial": one.trial,
@@ -133,4 +126,3 @@ def table(verdict: SearchResult) -> pl.DataFrame:
         }
         for one in verdict.ranking
     ]
-    return pl.DataFrame(rows, infer_schema_length=None)

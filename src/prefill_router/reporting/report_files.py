@@ -1,0 +1,142 @@
+"""A report on disk.
+
+    NAME.json      every number
+    *.csv          its tables
+    figures/       .png, .svg, .csv
+    index.html     one page with all of it; opens without a network
+
+Each file is written whole or not at all. The folder of a study holds these files beside others:
+
+    study.json     which study the folder is for, and what it was asked; there from the start
+    routers/       what was fitted on the way, where routers are
+
+A folder that isn't the report's own is left alone.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import polars as pl
+
+from prefill_router import files
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.reporting.report import Report, Rows
+
+STUDY_FORMAT = "prefill-router study 1"
+MARK = "study.json"
+PAGE = "index.html"
+ROUTERS = "routers"
+
+
+@final
+@dataclass(frozen=True)
+class ReportKind:
+    """A kind of report that is written as a whole folder, and replaced as one.
+
+    Attributes:
+        what: Such as `a report`.
+        numbers: The name of the JSON file with its numbers.
+        format: Of that file; another version of it is of the same kind.
+    """
+
+    what: str
+    numbers: str
+    format: str
+
+    def is_own(self, folder: Path) -> bool:
+        """Whether this package wrote the folder."""
+        found = str(_read(folder / self.numbers).get("format", ""))
+        return found.startswith(self.format[:-1])
+
+    def check_replaceable(self, folder: Path) -> None:
+        """Check that one may be written here; worth doing before long work.
+
+        Raises:
+            DataError: The folder holds something else.
+            ConfigError: It can't be made.
+        """
+        empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+        if not empty and not self.is_own(folder):
+            raise DataError(
+                f"{folder} exists and isn't {self.what}; name another folder, or remove this one"
+            )
+        files.check_place(folder)
+
+    def replace(self, report: Report, folder: Path) -> None:
+        """Write a report, the folder whole or not at all; an earlier one is replaced.
+
+        Raises:
+            DataError: The folder holds something else.
+        """
+        self.check_replaceable(folder)
+        with files.replacing_folder(folder) as temporary:
+            write(report, temporary)
+
+
+def check_place(folder: Path, name: str) -> None:
+    """Check that a study may be written here; worth doing before long work.
+
+    Raises:
+        ConfigError: The folder holds something else.
+    """
+    if folder.exists() and not (folder.is_dir() and _is_own(folder, name)):
+        raise ConfigError(
+            f"{folder} exists and is no study {name!r}; name another folder, or remove it"
+        )
+    files.check_place(folder, replaced=False)
+
+
+def mark(folder: Path, name: str, asked: Mapping[str, Any]) -> None:
+    """Say what the folder is for, before the work begins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / MARK, {"format": STUDY_FORMAT, "study": name, "asked": dict(asked)})
+
+
+def write(report: Report, folder: Path) -> None:
+    """Write a report, each file whole or not at all.
+
+    Args:
+        report: What it says.
+        folder: Where to, checked before.
+    """
+    # Here and not above: matplotlib takes longer to import than most commands to run.
+    from prefill_router.reporting.figures import inline_svg, write_figure
+    from prefill_router.reporting.pages import render
+
+    folder.mkdir(parents=True, exist_ok=True)
+    svg = {}
+    for name, one in report.figures.items():
+        write_figure(one.figure, folder / "figures" / name, one.rows)
+        svg[name] = inline_svg(one.figure, label=one.label or name)
+    for name, rows in report.tables.items():
+        write_csv(folder / f"{name}.csv", rows)
+    head: Mapping[str, Any] = {"title": report.title, "known": dict(report.known)}
+    if report.head is not None:
+        head = report.head
+    files.write_json(folder / f"{report.name}.json", {**head, **report.numbers})
+    files.write_text(folder / PAGE, render(report, svg))
+
+
+def write_csv(path: Path, rows: Rows) -> None:
+    """Write rows, or columns, as CSV; empty where a number isn't defined."""
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    files.write_text(path, frame.fill_nan(None).write_csv())
+
+
+def _is_own(folder: Path, name: str) -> bool:
+    value = _read(folder / MARK)
+    return not any(folder.iterdir()) or (
+        value.get("format") == STUDY_FORMAT and value.get("study") == name
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
