@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from prefill_router import __version__
 from prefill_router.cli.commands import COMMANDS, CommandEntry
-from prefill_router.cli.usage import UsageError, check_numbers, check_spelling
+from prefill_router.cli.usage import UsageError, check_drawing, check_numbers, check_spelling
 from prefill_router.errors import PrefillRouterError
 
 
@@ -75,6 +75,11 @@ class Command(TyperCommand):
         rest = super().parse_args(ctx, args)
         check_numbers(command, self.params, ctx)
         return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it, if what it draws with is there."""
+        check_drawing(ctx.command_path.partition(" ")[2], ctx.params)
+        return super().invoke(ctx)
 
 
 class Group(TyperGroup):

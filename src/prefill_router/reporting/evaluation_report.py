@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from prefill_router import files
-from prefill_router.errors import DataError
+from prefill_router.errors import DataError, MissingExtraError
 from prefill_router.evaluation.evaluation import Evaluation
 
 FORMAT = "prefill-router report 1"
@@ -53,16 +53,23 @@ def write_report(
 
     Raises:
         DataError: The folder holds something else than a report.
+        MissingExtraError: Matplotlib isn't installed; all but the figures and the page is written.
     """
     folder = Path(folder)
     check_replaceable(folder)
     facts = dict(facts or {})
+    missing: MissingExtraError | None = None
     with files.replacing_folder(folder) as temporary:
         head = {"format": FORMAT, "title": title, "facts": facts}
         files.write_json(temporary / METRICS, head | evaluation.to_dict())
         for name, frame in tables(evaluation).items():
             (temporary / f"{name}.csv").write_text(frame.write_csv(), encoding="utf-8")
-        _write_figures(evaluation, temporary, title, facts)
+        try:
+            _write_figures(evaluation, temporary, title, facts)
+        except MissingExtraError as error:
+            missing = error
+    if missing is not None:
+        raise missing
 
 
 def check_replaceable(folder: Path) -> None:

@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import matplotlib as mpl
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 from prefill_router import files
+from prefill_router.plotting import Axes, Bbox, Figure, FigureCanvasAgg, mpl
 
 # Okabe and Ito's colours, told apart by readers with any colour vision, with strokes and markers
 # beside them for print without colour.

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from prefill_router import files
 from prefill_router.evaluation.reliability_diagram import Diagram, Reliability
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import INK, any_script, png, svg
 
 _POINT, _MASS, _EVEN = "#0072B2", "#999999", "#D55E00"  # told apart with any colour vision

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.accuracy_cost_figures import (
     draw_singles,
     drawing,

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from html import escape
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.plotting import Figure
 from prefill_router.reporting.figures import INK, QUIET, legend_below, new_figure, stroke, style
 from prefill_router.reporting.pages import BOLD, estimate_cell, facts, paragraph, sure, table, wide
 from prefill_router.reporting.study_report import StudyFigure, StudyReport

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, final, get_args
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations
@@ -24,6 +23,7 @@ from prefill_router.evaluation.formatting import NOTHING, digits
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.fitting import FitConfig, Recipe
+from prefill_router.plotting import Figure
 from prefill_router.progress import Advance, Progress, SilentProgress
 from prefill_router.reporting.figures import QUIET, STROKES, new_figure, style
 from prefill_router.reporting.pages import facts, paragraph, plain_cell, table, wide

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import QUIET, STROKES, legend_below, new_figure, style
 from prefill_router.reporting.pages import BOLD, estimate_cell, facts, paragraph, sure, table, wide
 from prefill_router.reporting.study_report import StudyFigure, StudyReport

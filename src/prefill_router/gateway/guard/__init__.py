@@ -8,11 +8,14 @@ limits          how much each key may ask, and how much the gateway takes on at 
 error_replies   refusals and failures as replies
 """
 
-from prefill_router.gateway.guard.admission import FREE_BODY, KEY, Guard, address_of
-from prefill_router.gateway.guard.client_keys import ClientKey, ClientKeys, read_keys
-from prefill_router.gateway.guard.error_replies import error_handlers, send_refusal
-from prefill_router.gateway.guard.limits import BodyBudget, KeyLimits, RequestSlots, key_budgets
-from prefill_router.gateway.guard.request_head import HostNames, check_listen
+from prefill_router.lazy_imports import optional_imports
+
+with optional_imports("the gateway"):
+    from prefill_router.gateway.guard.admission import FREE_BODY, KEY, Guard, address_of
+    from prefill_router.gateway.guard.client_keys import ClientKey, ClientKeys, read_keys
+    from prefill_router.gateway.guard.error_replies import error_handlers, send_refusal
+    from prefill_router.gateway.guard.limits import BodyBudget, KeyLimits, RequestSlots, key_budgets
+    from prefill_router.gateway.guard.request_head import HostNames, check_listen
 
 __all__ = [
     "FREE_BODY",

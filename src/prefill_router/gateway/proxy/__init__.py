@@ -11,8 +11,11 @@ response_metadata    what is read of an answer in passing
 stream_observer      a stream of events, looked at in passing
 """
 
-from prefill_router.gateway.proxy.call import ForwardRequest, Header
-from prefill_router.gateway.proxy.circuit_breakers import Breakers, BreakerState
-from prefill_router.gateway.proxy.forwarder import Forwarder, TargetState
+from prefill_router.lazy_imports import optional_imports
+
+with optional_imports("the gateway"):
+    from prefill_router.gateway.proxy.call import ForwardRequest, Header
+    from prefill_router.gateway.proxy.circuit_breakers import Breakers, BreakerState
+    from prefill_router.gateway.proxy.forwarder import Forwarder, TargetState
 
 __all__ = ["BreakerState", "Breakers", "ForwardRequest", "Forwarder", "Header", "TargetState"]

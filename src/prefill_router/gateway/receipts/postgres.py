@@ -7,7 +7,7 @@ told in words of our own.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from prefill_router.errors import ConfigError, MissingExtraError, StoreError
+from prefill_router.errors import ConfigError, StoreError
 from prefill_router.gateway.receipts.rows import Kind, Row
 from prefill_router.gateway.receipts.store import (
     FEEDBACK,
@@ -20,6 +20,7 @@ from prefill_router.gateway.receipts.store import (
     insert_statement,
     prepare,
 )
+from prefill_router.lazy_imports import optional_imports
 
 if TYPE_CHECKING:
     import psycopg
@@ -51,12 +52,8 @@ class PostgresStore(Store):
     """A database of PostgreSQL; a connection that was lost is made again by the next use."""
 
     def __init__(self, url: str, *, create: bool = True) -> None:
-        try:
+        with optional_imports("a receipts URL of PostgreSQL"):
             import psycopg
-        except ImportError:
-            raise MissingExtraError(
-                "psycopg", extra="postgres", needed_for="a receipts URL of PostgreSQL"
-            ) from None
         self._psycopg, self._create = psycopg, create
         self._options = _options(url)
         self._place = _place(self._options)

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import transformers
-from matplotlib.figure import Figure
 from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -34,6 +33,7 @@ from prefill_router.minipool.training.loop import (
 )
 from prefill_router.minipool.training.network import make_tokenizer
 from prefill_router.minipool.training.profiles import PROFILES, Profile
+from prefill_router.plotting import Figure
 from prefill_router.progress import BarProgress, Progress
 
 

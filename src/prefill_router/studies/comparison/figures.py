@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.accuracy_cost_figures import (
     draw_singles,
     drawing,

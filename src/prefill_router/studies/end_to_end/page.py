@@ -9,11 +9,10 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.formatting import NOTHING, PER, UNKNOWN, dollars
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import INK
 from prefill_router.reporting.pages import facts, paragraph, plain_cell, table, wide
 from prefill_router.reporting.study_report import Rows, StudyFigure, StudyReport

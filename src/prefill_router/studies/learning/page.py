@@ -9,13 +9,11 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.formatting import NOTHING
+from prefill_router.plotting import Axes, Figure, LogLocator, NullLocator, PercentFormatter
 from prefill_router.reporting.figures import INK
 from prefill_router.reporting.pages import estimate_cell, facts, paragraph, plain_cell, table, wide
 from prefill_router.reporting.study_report import Rows, StudyFigure, StudyReport
