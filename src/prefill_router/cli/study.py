@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import err, out, print_json
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
@@ -31,17 +32,12 @@ Config = Annotated[
         help="A YAML file with routers, the folder of a router, or: all, the packaged list.",
     ),
 ]
-Data = Annotated[Path, typer.Option("--data", help="The dataset's folder.")]
+Data = opt.Data
+Stores = opt.Stores
+Folders = opt.EncoderFolders
+Resamples = opt.Resamples
 Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
-Stores = Annotated[
-    list[Path] | None, typer.Option("--store", help="A store of states; may be given again.")
-]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
-Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")]
-Folders = Annotated[
-    list[Path] | None,
-    typer.Option("--encoder-folder", help="The folder of a local encoder; may be given again."),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
 
 
@@ -101,8 +97,6 @@ def begin(
     Raises:
         PrefillRouterError: Something can't be read, or the folder holds something else.
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import sources
     from prefill_router.data import read_dataset
     from prefill_router.fitting import gather
     from prefill_router.reporting.study_report import check_place, mark
@@ -114,11 +108,11 @@ def begin(
     if check is not None:
         check(dataset, drawn)
     bar = BarProgress(console=err)
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = opt.open_stores(store)
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
     mark(to, name, {"seed": seed, **(asked or {}), "recipes": plain, "split": drawn.to_dict()})
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
-    states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
+    states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
     known = facts(data, drawn, seed)
     return OpenedStudy(dataset, recipes, drawn, states, to, bar, known, router)
 
@@ -166,14 +160,14 @@ def finish(
 
     write(sheet, to)
     for note in notes:
-        err.print(note, soft_wrap=True)
+        err.say(note)
     if as_json:
         print_json(dict(sheet.numbers))
         return
     out.print(table)
     for line in sheet.said:
-        out.print(line, soft_wrap=True)
-    out.print(f"report: {to / PAGE}", soft_wrap=True)
+        out.say(line)
+    out.say(f"report: {to / PAGE}")
 
 
 def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
