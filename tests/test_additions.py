@@ -137,17 +137,15 @@ ADDITIONS = (
         "a table of a report",
         "unsure_table.py",
         {
-            "from prefill_router.reporting.pages import pairs, style, table\n": (
-                "from prefill_router.reporting.unsure_table import unsure\n"
-            ),
-            "        title=escape(title),\n": "        unsure=unsure(evaluation),\n",
-            "<h2>Operating points</h2>\n": "$unsure\n",
+            "from prefill_router.reporting.evaluation_tables import REPORT_TABLES, csv_tables\n": (
+                "import prefill_router.reporting.unsure_table\n"
+            )
         },
         {"index.html": "Every target by its name"},
     ),
 )
 BY_ROW = {one.row: one for one in ADDITIONS}
-SPREAD = {"an importer", "a table of a report"}
+SPREAD = {"an importer"}
 """What needs more than one file to be registered in."""
 
 

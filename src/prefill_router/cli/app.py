@@ -16,17 +16,20 @@ from collections.abc import Sequence
 from enum import IntEnum
 from importlib import import_module
 from types import FrameType
-from typing import Annotated, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from prefill_router import __version__
 from prefill_router.cli.commands import COMMANDS, CommandEntry
-from prefill_router.cli.usage import UsageError, check_numbers, check_spelling
+from prefill_router.cli.usage import UsageError, check_drawing, check_numbers, check_spelling
 from prefill_router.errors import PrefillRouterError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class ExitCode(IntEnum):
@@ -75,6 +78,11 @@ class Command(TyperCommand):
         rest = super().parse_args(ctx, args)
         check_numbers(command, self.params, ctx)
         return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it, if what it draws with is there."""
+        check_drawing(ctx.command_path.partition(" ")[2], ctx.params)
+        return super().invoke(ctx)
 
 
 class Group(TyperGroup):
@@ -129,9 +137,19 @@ def load(home: str, name: str) -> Command:
 
 
 NAME = "prefill-router"
-out = Console(highlight=False, markup=False)
+
+
+class Terminal(Console):
+    """Where a command prints."""
+
+    def say(self, text: RenderableType, *, style: str | None = None) -> None:
+        """Print it without breaks of our own, however narrow the terminal is."""
+        self.print(text, style=style, soft_wrap=True)
+
+
+out = Terminal(highlight=False, markup=False)
 """Results: standard output."""
-err = Console(stderr=True, highlight=False, markup=False)
+err = Terminal(stderr=True, highlight=False, markup=False)
 """Progress, warnings and errors: standard error."""
 
 
@@ -172,6 +190,24 @@ def root(
 ) -> None:
     """Every command's --help has an example; the guide on the command line has the rules."""
     del version
+
+
+def columns(first: str, *numbers: str, fold: bool = False, no_wrap: bool = False) -> "Table":
+    """A table without lines: names stand in the first column, numbers in the others.
+
+    Args:
+        first: What heads the names.
+        numbers: What heads the others.
+        fold: Whether names too long for the terminal go on in the next line.
+        no_wrap: Whether numbers stay in one line.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, overflow="fold" if fold else "ellipsis")
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=no_wrap)
+    return table
 
 
 def print_json(value: Any) -> None:

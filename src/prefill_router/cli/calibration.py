@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router import files
-from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import app, columns, err, out, print_json
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.progress import BarProgress
 
@@ -33,19 +34,15 @@ _HOW = (
 
 @app.command()
 def calibration(
-    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    folder: opt.RouterFolder,
     data: Annotated[Path, typer.Option(help="The dataset that it was fitted on.")],
     to: Annotated[Path, typer.Option("--out", help="A folder for figure and tables.")],
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A store of states; may be given again.")
-    ] = None,
+    store: opt.Stores = None,
     bins: Annotated[int, typer.Option(help="Of the calibration error and the figure.")] = 15,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 for none.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Another seed, other resamples.")] = 0,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    resamples: opt.Resamples = 1000,
+    seed: opt.ResampleSeed = 0,
+    encoder_folder: opt.EncoderFolders = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Show whether a router's probabilities hold on its test part, and what calibrators would do.
 
@@ -55,17 +52,14 @@ def calibration(
 
     Example: prefill-router calibration router --data answers --out calibration
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import sources
     from prefill_router.data import read_dataset
     from prefill_router.evaluation.calibrator_comparison import try_calibrators
     from prefill_router.evaluation.reliability_diagram import reliability_of
-    from prefill_router.router import Router
 
     _check(to)
-    router = Router.load(folder, sources=sources(encoder_folder))
+    router = opt.load_router(folder, encoder_folder)
     dataset = read_dataset(data)
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = opt.open_stores(store)
     bar = BarProgress(console=err)
     found = reliability_of(
         _trial(router, dataset, "test", stores, bar),
@@ -84,9 +78,9 @@ def calibration(
         print_json(found.to_dict() | {"calibrators": [one.to_dict() for one in tried]})
     else:
         _show(found, tried)
-        out.print(f"figure and tables: {to}", soft_wrap=True)
+        out.say(f"figure and tables: {to}")
     if not tried:
-        err.print(f"note: {_HOW}", soft_wrap=True)
+        err.say(f"note: {_HOW}")
 
 
 def _check(to: Path) -> None:
@@ -105,7 +99,6 @@ def _trial(
 ) -> "Trial":
     """The router's predictions on a part of its split, and what happened."""
     from prefill_router.evaluation.judged_predictions import Trial
-    from prefill_router.router.states import default_cache
 
     ids = router.split["calibration" if part == "calibration" else "test"]
     lacking = set(ids) - set(dataset.query_ids)
@@ -115,7 +108,7 @@ def _trial(
             "the router's split; give the dataset that the router was fitted on, all of it"
         )
     chosen = dataset.select(ids)
-    predicted = router.predict(chosen, stores=stores, cache=default_cache(), progress=progress)
+    predicted = opt.predict(router, chosen, stores, progress)
     return Trial.join(predicted, chosen)
 
 
@@ -144,12 +137,12 @@ def _show(found: "Reliability", tried: "Sequence[CalibratorComparison]") -> None
     out.print(_brier(found))
     if found.resamples:
         out.print()
-        out.print(_verdict(found.off), soft_wrap=True)
+        out.say(_verdict(found.off))
     if tried:
         out.print()
         out.print(_calibrators(tried))
     for note in dict.fromkeys(note for one in tried for note in one.fit.notes):
-        out.print(f"note: {note}", soft_wrap=True)
+        out.say(f"note: {note}")
 
 
 def _verdict(off: Sequence[str]) -> str:
@@ -203,13 +196,7 @@ def _calibrators(tried: "Sequence[CalibratorComparison]") -> "Table":
 
 
 def _table(first: str, *others: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first, overflow="fold")
-    for head in others:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
+    return columns(first, *others, fold=True, no_wrap=True)
 
 
 def _number(value: float, style: str = ".3f") -> str:

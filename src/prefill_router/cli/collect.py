@@ -1,26 +1,100 @@
-"""`prefill-router collect`: every target is asked every question, and each answer is kept."""
+"""`prefill-router tasks` and `collect`: questions, and the answers of every target to each."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from prefill_router.cli.app import app, counted, dollars, err, out, print_json, rounded_up
-from prefill_router.cli.usage import one_of
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import (
+    Terminal,
+    app,
+    columns,
+    counted,
+    dollars,
+    err,
+    out,
+    print_json,
+    rounded_up,
+)
+from prefill_router.cli.usage import check_suffix, one_of
 from prefill_router.errors import ConfigError
+from prefill_router.files import check_place
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from prefill_router.harness import Task
     from prefill_router.harness.collection.estimate import CollectionEstimate
     from prefill_router.harness.collection.job import CollectionSummary
     from prefill_router.harness.run import Retry
     from prefill_router.targets import Pool
+
+
+BENCHMARKS = {
+    "mmlu_pro": "MMLU-Pro, multiple choice; shots=5 adds solved questions",
+    "hle": "Humanity's Last Exam, the questions without images",
+    "livecodebench": "LiveCodeBench, programming; release=release_v5, from=2024-08-01, "
+    "to=2025-01-01",
+}
+"""As the registry has them, written out so that the help needn't import it."""
+_LISTING = "  \n".join(f"{name}: {summary}" for name, summary in BENCHMARKS.items())
+
+
+@app.command(
+    help=(
+        "Write the tasks of a benchmark or of a file of your own as JSON Lines, to look at or edit."
+        "\n\nSPEC is a file of questions, or one of these, whose files come from the Hugging Face "
+        "hub or, with NAME=FOLDER, from a copy. Options stand after commas.\n\n"
+        f"{_LISTING}\n\n"
+        "Example: prefill-router tasks mmlu_pro,shots=5 --sample 500 --out tasks.jsonl"
+    )
+)
+def tasks(
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="A benchmark, or a file.")],
+    to: Annotated[Path, typer.Option("--out", help="The file to write.")],
+    sample: Annotated[int | None, typer.Option(help="Draw so many.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of the hub's repository.")
+    ] = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.AsDocument = False,
+) -> None:
+    """Write the tasks of a benchmark or a file as JSON Lines."""
+    from prefill_router.harness.benchmarks import LoadReport, load_tasks, sample_tasks, write_tasks
+
+    check_suffix("--out", to, (".jsonl", ".ndjson"))
+    check_place(to)
+    report, kinds = LoadReport(), Counter[str]()
+    found: Iterable[Task] = load_tasks(spec, revision=revision, report=report)
+    with opt.replacing(to, overwrite=overwrite) as temporary, err.status(f"reading {spec}"):
+        if sample is not None:
+            found = sample_tasks(found, sample, seed=seed)
+        count = write_tasks(_counted(found, kinds), temporary)
+    if json:
+        print_json(
+            {
+                "out": str(to),
+                "source": report.source,
+                "tasks": count,
+                "graders": dict(kinds),
+                "skipped": dict(report.skipped),
+            }
+        )
+        return
+    graders = ", ".join(f"{number:,} {name}" for name, number in kinds.most_common())
+    out.say(f"{to}: {count:,} tasks of {report.source}; graders: {graders}")
+    for reason, left_out in report.skipped.items():
+        out.say(f"  {left_out:,} left out: {reason}")
+
+
+def _counted(found: Iterable["Task"], kinds: Counter[str]) -> Iterator["Task"]:
+    for task in found:
+        kinds[task.grader] += 1
+        yield task
 
 
 @app.command()
@@ -67,7 +141,7 @@ def collect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would take.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: opt.AsDocument = False,
 ) -> None:
     """Ask every target every question, and keep each answer as it arrives.
 
@@ -111,7 +185,7 @@ def collect(
         tell_interrupted=partial(_tell_summary, json=json),
     )
     for reason, left_out in report.skipped.items():
-        err.print(f"{counted(left_out, 'task')} left out: {reason}", soft_wrap=True)
+        err.say(f"{counted(left_out, 'task')} left out: {reason}")
     _tell_summary(summary, json=json)
     _check(summary)
 
@@ -137,15 +211,12 @@ def _tell_estimate(found: "CollectionEstimate", *, json: bool) -> None:
         _show_estimate(found, to=out)
 
 
-def _show_estimate(found: "CollectionEstimate", to: "Console" = err) -> None:
+def _show_estimate(found: "CollectionEstimate", to: Terminal = err) -> None:
     """What asking will take: a line for each target, and sums."""
     if not found.calls:
         to.print("nothing is left to ask")
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("to ask")
-    for title in ("calls", "tokens in", "tokens out", "dollars", "at most"):
-        table.add_column(title, justify="right")
+    table = columns("to ask", "calls", "tokens in", "tokens out", "dollars", "at most")
     for row in found.targets:
         table.add_row(
             Text(row.target),
@@ -159,10 +230,9 @@ def _show_estimate(found: "CollectionEstimate", to: "Console" = err) -> None:
     time = "" if found.seconds is None else f", about {_duration(found.seconds)}"
     priced = any(row.dollars is not None for row in found.targets)
     usual, most = (_dollars(x if priced else None) for x in (found.dollars, found.most_dollars))
-    to.print(
+    to.say(
         f"{counted(found.calls, 'call')}, {usual} expected, "
-        f"{most} if every answer is as long as it may be{time}",
-        soft_wrap=True,
+        f"{most} if every answer is as long as it may be{time}"
     )
 
 
@@ -174,10 +244,7 @@ def _tell_summary(summary: "CollectionSummary", *, json: bool) -> None:
 
 
 def _show(summary: "CollectionSummary") -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("target")
-    for title in ("answered", "missing", "not asked"):
-        table.add_column(title, justify="right")
+    table = columns("target", "answered", "missing", "not asked")
     table.add_column("missing by reason")
     for row in summary.targets:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(row.missing.items()))
@@ -185,28 +252,25 @@ def _show(summary: "CollectionSummary") -> None:
         table.add_row(Text(row.target), *(f"{n:,}" for n in numbers), Text(reasons))
     out.print(table)
     rate = summary.calls / max(summary.seconds, 1e-9)
-    out.print(
+    out.say(
         f"{counted(summary.calls, 'call')} in {_duration(summary.seconds)} ({rate:,.1f}/s), "
-        f"{_dollars(summary.cost)}; the run has cost {_dollars(summary.spent)}",
-        soft_wrap=True,
+        f"{_dollars(summary.cost)}; the run has cost {_dollars(summary.spent)}"
     )
     if summary.at_risk > 0:
-        out.print(
+        out.say(
             f"up to {_dollars(summary.at_risk)} more may have been billed, by calls whose bill is "
-            "unknown; it counts against a limit, until you say --settled",
-            soft_wrap=True,
+            "unknown; it counts against a limit, until you say --settled"
         )
     for why, number in summary.not_asked.items():
-        out.print(f"{counted(number, 'question')} not asked: {why}", soft_wrap=True)
+        out.say(f"{counted(number, 'question')} not asked: {why}")
     before = sum(row.missing_before for row in summary.targets)
     if before:
-        out.print(f"missing from before, of those not asked: {before:,}", soft_wrap=True)
+        out.say(f"missing from before, of those not asked: {before:,}")
     if summary.limit_that_would_do is not None:
         enough = rounded_up(summary.limit_that_would_do)
-        out.print(
+        out.say(
             f"by an estimate --max-cost {enough} would do for the rest: it goes by what each "
-            "target's questions were charged so far, at risk included",
-            soft_wrap=True,
+            "target's questions were charged so far, at risk included"
         )
 
 

@@ -29,7 +29,9 @@ class CommandEntry:
 _SHARED = {
     **dict.fromkeys(("describe", "split", "merge"), "datasets"),
     **dict.fromkeys(("show", "reprice"), "routers"),
-    **dict.fromkeys(("explain", "canary"), "receipts"),
+    **dict.fromkeys(("explain", "canary", "export"), "receipts"),
+    **dict.fromkeys(("serve", "litellm"), "gateway"),
+    "tasks": "collect",
     **dict.fromkeys(("study_seeds", "study_ratio", "study_shift"), "study_routers"),
     **{"paired": "compare", "sweep": "layers", "study_dimensions": "study_layers"},
 }
@@ -133,7 +135,7 @@ COMMANDS: dict[str, CommandEntry] = {
         panel="Serve",
         commands=_listed(
             "",
-            home="key",
+            home="gateway",
             new="Make a key, print it once, and keep its hash.",
             list="List the keys of a file, and what they may do.",
             revoke="Take a key out of a file; a gateway that runs refuses it from its next "

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import Overwrite, SplitFile, check_origin
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import app, columns, err, out, print_json
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
@@ -41,21 +40,17 @@ def compare(
             metavar="CONFIG", help="A YAML file with routers, or: all, the packaged list."
         ),
     ],
-    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
-    to: Annotated[Path, typer.Option("--out", help="The report's folder.")],
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A store of states; may be given again.")
-    ] = None,
+    data: opt.Data,
+    to: opt.ReportOut,
+    store: opt.Stores = None,
     reference: Annotated[
         str | None, typer.Option(help="Compare with this router; the first by default.")
     ] = None,
-    split_file: SplitFile = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 for none.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the split, the training and the resamples.")] = 0,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
-    overwrite: Overwrite = False,
+    split_file: opt.SplitFile = None,
+    resamples: opt.Resamples = 1000,
+    seed: opt.StudySeed = 0,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json.")] = False,
 ) -> None:
     """Fit routers of several recipes on one split and lay them side by side.
@@ -65,8 +60,6 @@ def compare(
 
     Example: prefill-router compare all --data answers --store states --out comparison
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import sources
     from prefill_router.data import Origin, load_split, read_dataset
     from prefill_router.fitting import gather
     from prefill_router.reporting.report_files import ROUTERS, check_place, mark
@@ -82,24 +75,24 @@ def compare(
 
     check_place(to, STUDY)
     origin = Origin.of("compare", data)
-    check_origin(to, origin, overwrite=overwrite)
+    opt.check_origin(to, origin, overwrite=overwrite)
     recipes = recipes_of(config)
     dataset = read_dataset(data)
     drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
     plan = ComparisonPlan(recipes, reference or next(iter(recipes)), drawn, resamples, seed)
     bar = BarProgress(console=err)
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = opt.open_stores(store)
     mark(to, STUDY, plan.to_dict())
     origin.write(to)
-    states = gather(needs, dataset, stores, sources=sources(encoder_folder), progress=bar)
+    states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
     result = run_plan(plan, dataset, states, folder=to / ROUTERS, progress=bar)
     write(result, to, title=f"Routers on {data.name}", known=_known(plan, data))
     if as_json:
         print_json(to_dict(result))
         return
     _show(result)
-    out.print(f"report: {to / 'index.html'}", soft_wrap=True)
+    out.say(f"report: {to / 'index.html'}")
 
 
 def _known(plan: "ComparisonPlan", data: Path) -> dict[str, str]:
@@ -119,10 +112,7 @@ def _show(result: "ComparisonResult") -> None:
     from prefill_router.studies.comparison.comparison import by_number
     from prefill_router.studies.comparison.report import sure, verdict
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("router")
-    for title in _COLUMNS.values():
-        table.add_column(title, justify="right")
+    table = columns("router", *_COLUMNS.values())
     marks = {"better": "+", "worse": "-", "": " "}
     for one in by_number(result.routers, "auc_mean"):
         cells = [
@@ -133,7 +123,7 @@ def _show(result: "ComparisonResult") -> None:
     out.print(table)
     out.print(f"+ surely better, - surely worse than {result.plan.reference}", style="dim")
     for failed in result.failed:
-        err.print(f"{failed.name} could not be fitted: {failed.why}", soft_wrap=True)
+        err.say(f"{failed.name} could not be fitted: {failed.why}")
     for line in verdict(result):
         out.print(line)
     lost = result.beaten_by_constant
@@ -145,15 +135,11 @@ def _show(result: "ComparisonResult") -> None:
 def paired(
     first: Annotated[Path, typer.Argument(metavar="ROUTER", help="A router's folder.")],
     second: Annotated[Path, typer.Argument(metavar="OTHER", help="Another router's folder.")],
-    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A store of states; may be given again.")
-    ] = None,
+    data: opt.Data,
+    store: opt.Stores = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Another seed, other resamples.")] = 0,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
+    seed: opt.ResampleSeed = 0,
+    encoder_folder: opt.EncoderFolders = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
 ) -> None:
     """Compare two routers by a paired bootstrap, on queries that neither was fitted on.
@@ -163,22 +149,15 @@ def paired(
 
     Example: prefill-router paired router other-router --data answers
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import sources
     from prefill_router.data import read_dataset
     from prefill_router.evaluation import compare
-    from prefill_router.router import Router
-    from prefill_router.router.states import default_cache
 
-    where, bar = sources(encoder_folder), BarProgress(console=err)
-    routers = [Router.load(folder, sources=where) for folder in (first, second)]
+    bar = BarProgress(console=err)
+    routers = [opt.load_router(folder, encoder_folder) for folder in (first, second)]
     unseen = _unseen(read_dataset(data), routers).with_pool(routers[0].pool)
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = opt.open_stores(store)
     predicted = [
-        router.with_pool(routers[0].pool).predict(
-            unseen, stores=stores, cache=default_cache(), progress=bar
-        )
-        for router in routers
+        opt.predict(router.with_pool(routers[0].pool), unseen, stores, bar) for router in routers
     ]
     found = compare(
         predicted[0],
@@ -228,10 +207,7 @@ def _show_paired(found: "Comparison", queries: int, first: str, second: str) -> 
     from prefill_router.evaluation.catalogue import HEADLINE
     from prefill_router.evaluation.formatting import interval, worded
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"{queries:,} queries")
-    for title in (first, second, "difference", "95 % interval", ""):
-        table.add_column(title, justify="right")
+    table = columns(f"{queries:,} queries", first, second, "difference", "95 % interval", "")
     for name, estimate in found.difference.items():
         if estimate.reason:
             continue

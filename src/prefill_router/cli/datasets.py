@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from prefill_router import files
-from prefill_router.cli.app import app, out, print_json
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import app, columns, out, print_json
 from prefill_router.cli.import_ import REPEATS
-from prefill_router.cli.options import Overwrite
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError, FormatError
 
@@ -82,34 +82,29 @@ def _show_comparison(whole: "PartSummary") -> None:
     few = whole.single_label if len(whole.targets) > 1 else 0
     if few and few == labelled:
         out.print(best)
-        out.print(
+        out.say(
             "no query has the labels of two targets: there is no oracle and no consensus to tell, "
             "and accuracies are of different queries",
             style="yellow",
-            soft_wrap=True,
         )
         return
     best.append(", oracle ").append(_percent(whole.oracle_accuracy), "bold")
     if whole.best_single is not None and whole.compared < whole.queries:
         best.append(fewer)
-    out.print(best, soft_wrap=True)
+    out.say(best)
     out.print()
     out.print(_regimes(whole))
     if few:
-        out.print(
+        out.say(
             f"{few:,} of {labelled:,} labelled queries have one target's label alone, which "
             "consensus takes for everybody's",
             style="yellow",
-            soft_wrap=True,
         )
 
 
 def _targets(whole: "PartSummary", pool: "Pool") -> Table:
     """Targets by accuracy, the best first."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("target", overflow="fold")
-    for title in ("accuracy", "missing", "mean cost", "per million tokens"):
-        table.add_column(title, justify="right")
+    table = columns("target", "accuracy", "missing", "mean cost", "per million tokens", fold=True)
     for target in sorted(whole.targets, key=lambda t: -1 if t.accuracy is None else -t.accuracy):
         listed = pool[target.name]
         cost = "?" if target.mean_cost is None else f"${target.mean_cost:.6f}"
@@ -123,7 +118,7 @@ def _targets(whole: "PartSummary", pool: "Pool") -> Table:
 def _regimes(whole: "PartSummary") -> Table:
     from prefill_router.data.summary import MEASURED
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False)
     table.add_column("consensus")
     table.add_column("queries", justify="right")
     table.add_column("share", justify="right")
@@ -163,7 +158,7 @@ def _show_matrix(
     keys = list(parts)
     for start in range(0, len(keys), fitting):
         shown = keys[start : start + fitting]
-        table = Table(box=None, pad_edge=False, header_style="bold")
+        table = Table(box=None, pad_edge=False)
         table.add_column(f"accuracy by {by.value}", overflow="fold")
         for key in shown:
             table.add_column(key or "(unknown)", justify="right", overflow="fold", max_width=11)
@@ -189,7 +184,7 @@ def split_command(
     calibration: Annotated[
         bool, typer.Option("--calibration", help="75/10/15 with a calibration part, not 85/15.")
     ] = False,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Draw train and test parts, stratified and saved by query id, for every stage to share.
@@ -215,7 +210,7 @@ def split_command(
     out.print(", ".join(f"{part} {count:,}" for part, count in sizes.items()), f"-> {to}")
     if drawn.merged:
         small = ", ".join(f"{name} ({count})" for name, count in drawn.merged.items())
-        out.print(f"strata too small to split alone, merged by regime: {small}", soft_wrap=True)
+        out.say(f"strata too small to split alone, merged by regime: {small}")
 
 
 def _is_same(drawn: "Split", there: Path) -> bool:
@@ -241,7 +236,7 @@ def merge_command(
     folders: Annotated[
         list[Path], typer.Argument(metavar="DATA...", help="Two or more dataset folders.")
     ],
-    to: Annotated[Path, typer.Option("--out", help="The dataset folder to write.")],
+    to: opt.DatasetOut,
     prefer: Annotated[
         MergePreference | None,
         typer.Option(help="Whose labels and prices count where datasets contradict each other."),
@@ -250,7 +245,7 @@ def merge_command(
         str | None,
         typer.Option(help="The datasets are runs of the same questions: mean."),
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Join datasets by the ids of their queries and the names of their targets.
@@ -279,8 +274,7 @@ def merge_command(
         print_json({"out": str(to), "dataset": whole.to_dict()})
         return
     labels, missing = (sum(getattr(t, n) for t in whole.targets) for n in ("measured", "missing"))
-    out.print(
+    out.say(
         f"{to}: {whole.queries:,} queries, {len(whole.targets)} targets, {labels:,} labels, "
-        f"{missing:,} missing",
-        soft_wrap=True,
+        f"{missing:,} missing"
     )

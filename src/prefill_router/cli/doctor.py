@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import ExitCode, app, err, out, print_json
-from prefill_router.cli.options import Overwrite, UnseenPart, check_origin
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
@@ -30,8 +30,8 @@ CODES = {
 
 @app.command()
 def doctor(
-    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
-    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
+    folder: opt.RouterFolder,
+    data: opt.Data,
     to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
     given_lam: Annotated[
         float | None,
@@ -40,19 +40,15 @@ def doctor(
             help="From 0, cheapest, to 1, most probably correct; the router's own if not given.",
         ),
     ] = None,
-    part: UnseenPart = "test",
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A store of states; may be given again.")
-    ] = None,
+    part: opt.UnseenPart = "test",
+    store: opt.Stores = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples and shuffles.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
     probe: Annotated[
         bool, typer.Option(help="Ask for the probabilities of nonsense; needs the encoder.")
     ] = True,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
-    overwrite: Overwrite = False,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print doctor.json.")] = False,
 ) -> None:
     """Examine whether a router is more than a fixed choice.
@@ -63,24 +59,21 @@ def doctor(
 
     Example: prefill-router doctor router --data answers --out check-up
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import sources
     from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
     from prefill_router.data import Origin, read_dataset
     from prefill_router.evaluation.evaluation import DEFAULT_LAM
-    from prefill_router.router import Router
     from prefill_router.studies.doctor.report import KIND, write_checkup
 
     one_of("--part", part, PARTS)
     origin = Origin.of("doctor", folder, data)
     if to is not None:
         KIND.check_replaceable(to)
-        check_origin(to, origin, overwrite=overwrite)
-    router = Router.load(folder, sources=sources(encoder_folder))
+        opt.check_origin(to, origin, overwrite=overwrite)
+    router = opt.load_router(folder, encoder_folder)
     chosen = router.record.chosen
     lam = given_lam if given_lam is not None else DEFAULT_LAM if chosen is None else chosen.worth
     unseen = UnseenQueries.of(router, read_dataset(data), part)
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = opt.open_stores(store)
     found = _examined(
         router, unseen, stores, lam=lam, resamples=resamples, seed=seed, nonsense=probe
     )
@@ -113,7 +106,6 @@ def _examined(
     nonsense: bool,
 ) -> "Checkup":
     from prefill_router.evaluation import Trial
-    from prefill_router.router.states import default_cache
     from prefill_router.studies.doctor import Subject, examine
 
     if unseen.train is None:
@@ -122,7 +114,7 @@ def _examined(
             "choices that it is compared with come from these; give the whole dataset"
         )
     bar, notes = BarProgress(console=err), []
-    predictions = router.predict(unseen.judged, stores=stores, cache=default_cache(), progress=bar)
+    predictions = opt.predict(router, unseen.judged, stores, bar)
     trial = Trial.join(predictions, unseen.judged, policy=router.policy)
     distances = _distances(router, unseen.train, unseen.judged, stores)
     if distances is None:
@@ -197,7 +189,7 @@ def _show(found: "Checkup", to: Path | None) -> None:
     out.print(table)
     out.print(", ".join(f"{mark} {sign}" for sign, mark in SIGNS.items()), style="dim")
     for note in found.notes:
-        out.print(f"note: {note}", soft_wrap=True)
-    out.print(f"\nverdict: {found.verdict}: {found.because}", soft_wrap=True)
+        out.say(f"note: {note}")
+    out.say(f"\nverdict: {found.verdict}: {found.because}")
     if to is not None:
-        out.print(f"report: {to / 'index.html'}", soft_wrap=True)
+        out.say(f"report: {to / 'index.html'}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
@@ -26,7 +27,7 @@ _Choice = TypeVar("_Choice", bound=str)
 
 @app.command()
 def encode(
-    dataset: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
+    dataset: opt.DataFolder,
     store: Annotated[Path, typer.Option("--out", help="The store to make or to go on with.")],
     encoder: Annotated[
         str,
@@ -43,7 +44,7 @@ def encode(
         str | None,
         typer.Option(help="Such as 3-6, 0,4,8 or all; by default the upper half, ceil(L/2) to L."),
     ] = None,
-    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
+    pooling: opt.Poolings = "last,mean",
     max_tokens: Annotated[int | None, typer.Option(help="Longer prompts are cut to it.")] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens in one batch, padding included.")
@@ -62,7 +63,7 @@ def encode(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let code that comes with the weights run.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: opt.AsDocument = False,
 ) -> None:
     """Read every prompt with an encoder and keep its hidden states.
 
@@ -72,12 +73,11 @@ def encode(
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
     from prefill_router.activations.base import ROUNDINGS
-    from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset
     from prefill_router.encoders import load_encoder, plan_encoding, run_encoding
     from prefill_router.encoders.load import TEMPLATES
 
-    poolings, part, numbers = parse_poolings(pooling), _shard(shard), _numbers(layers)
+    poolings, part, numbers = opt.parse_poolings(pooling), _shard(shard), _numbers(layers)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)

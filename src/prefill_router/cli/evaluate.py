@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import Overwrite, check_origin
 from prefill_router.cli.usage import one_of
-from prefill_router.errors import DataError
+from prefill_router.errors import DataError, MissingExtraError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -19,30 +19,26 @@ if TYPE_CHECKING:
 
 @app.command()
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
-    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
-    report: Annotated[Path, typer.Option("--out", help="The report's folder.")],
+    folder: opt.RouterFolder,
+    data: opt.Data,
+    report: opt.ReportOut,
     part: Annotated[
         str,
         typer.Option(
             metavar="NAME", help="train, calibration or test of the router's split, or all."
         ),
     ] = "test",
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A store of states; may be given again.")
-    ] = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples; 0 for none.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Another seed, other resamples.")] = 0,
+    store: opt.Stores = None,
+    resamples: opt.Resamples = 1000,
+    seed: opt.ResampleSeed = 0,
     step: Annotated[
         float | None, typer.Option(help="Read the curve on a grid of lam, as 0.01, not exactly.")
     ] = None,
     linear: Annotated[
         bool, typer.Option("--linear", help="Normalise linear and not inverse cost.")
     ] = False,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
-    overwrite: Overwrite = False,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json.")] = False,
 ) -> None:
     """Judge a router on queries with known outcomes.
@@ -52,20 +48,16 @@ def evaluate(
 
     Example: prefill-router evaluate router --data answers --out report
     """
-    from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
-    from prefill_router.cli.options import sources
     from prefill_router.data import PARTS, Origin, read_dataset
     from prefill_router.evaluation import evaluate as judge
     from prefill_router.reporting import check_replaceable, write_report
-    from prefill_router.router import Router
-    from prefill_router.router.states import default_cache
 
     one_of("--part", part, (*PARTS, "all"))
     check_replaceable(report)
     origin = Origin.of("evaluate", folder, data)
-    check_origin(report, origin, overwrite=overwrite)
-    router = Router.load(folder, sources=sources(encoder_folder))
+    opt.check_origin(report, origin, overwrite=overwrite)
+    router = opt.load_router(folder, encoder_folder)
     whole = read_dataset(data)
     dataset = _part(whole, router.split, part)
     if part != "all" and whole.fingerprint != router.record.trained_on.fingerprint:
@@ -74,8 +66,8 @@ def evaluate(
             "its prompts, targets or labels differ"
         )
     bar = BarProgress(console=err)
-    stores = [ActivationStore.open(path) for path in store or []]
-    predictions = router.predict(dataset, stores=stores, cache=default_cache(), progress=bar)
+    stores = opt.open_stores(store)
+    predictions = opt.predict(router, dataset, stores, bar)
     priced = dataset.select(targets=router.pool.names).with_pool(router.pool)
     result = judge(
         predictions,
@@ -89,18 +81,18 @@ def evaluate(
         train=_train(router, whole),
         progress=bar,
     )
-    write_report(
-        result,
-        report,
-        title=f"{folder.name} on {data.name}",
-        facts=_facts(router, dataset, folder, data, part),
-    )
+    facts = _facts(router, dataset, folder, data, part)
+    try:
+        write_report(result, report, title=f"{folder.name} on {data.name}", facts=facts)
+    except MissingExtraError as error:
+        err.say(f"note: {report} has the numbers and no page: {error}")
     origin.write(report)
     if as_json:
         print_json(result.to_dict())
         return
     show_headline(result)
-    out.print(f"report: {report / 'index.html'}", soft_wrap=True)
+    page = report / "index.html"
+    out.say(f"report: {page if page.exists() else report}")
 
 
 def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None":

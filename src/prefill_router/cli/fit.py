@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import Overwrite, SplitFile
 from prefill_router.cli.usage import UsageError, one_of, reading_words
 from prefill_router.progress import BarProgress
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def fit(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
+    data: opt.DataFolder,
     to: Annotated[Path, typer.Option("--out", help="The router's folder.")],
     store: Annotated[
         list[Path] | None, typer.Option(help="A finished store; may be given again.")
@@ -51,22 +51,20 @@ def fit(
         str, typer.Option(help="A site for each target, or one for the pool.")
     ] = "target",
     dim: Annotated[int, typer.Option(help="PCA components of each block.")] = 100,
-    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
+    pooling: opt.Poolings = "last,mean",
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Consider layers below the middle too.")
     ] = False,
     assign: Annotated[
         list[str] | None, typer.Option(help="For per_model: TARGET=ENCODER; may be given again.")
     ] = None,
-    split_file: SplitFile = None,
+    split_file: opt.SplitFile = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the training.")] = 0,
     assume_output_tokens: Annotated[
         float | None, typer.Option(help="For targets with prices and no output counts.")
     ] = None,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
-    overwrite: Overwrite = False,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Fit a router on the train part of a dataset and judge it on the test part.
@@ -76,9 +74,7 @@ def fit(
 
     Example: prefill-router fit answers --store states --out router
     """
-    from prefill_router.activations import ActivationStore
     from prefill_router.cli.headline import show_headline
-    from prefill_router.cli.options import sources
     from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import FitConfig, fit_router
     from prefill_router.fitting.overwrite_check import check_same_fit
@@ -94,7 +90,7 @@ def fit(
         seed=seed,
     )
     drawn = None if split_file is None else load_split(split_file)
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = opt.open_stores(store)
     dataset = read_dataset(data)
     if not overwrite:
         check_same_fit(to, dataset, stores, config=config, drawn=drawn)
@@ -103,7 +99,7 @@ def fit(
         stores,
         config=config,
         drawn=drawn,
-        sources=sources(encoder_folder),
+        sources=opt.sources(encoder_folder),
         progress=BarProgress(console=err),
     )
     fitted.router.save(to)
@@ -115,7 +111,7 @@ def fit(
         return
     _tell(fitted)
     show_headline(fitted.evaluation)
-    out.print(f"router: {to}", soft_wrap=True)
+    out.say(f"router: {to}")
 
 
 def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | None) -> "Recipe":
@@ -166,7 +162,6 @@ def _prefill(
     all_layers: bool,
     assign: list[str] | None,
 ) -> "PrefillConfig":
-    from prefill_router.cli.options import parse_poolings
     from prefill_router.features.prefill import PrefillConfig
 
     return PrefillConfig(
@@ -177,7 +172,7 @@ def _prefill(
         select=_selected(select, pin),
         scope=cast(Literal["target", "pool"], one_of("--scope", scope, ("target", "pool"))),
         dim=dim,
-        poolings=tuple(parse_poolings(pooling)),
+        poolings=tuple(opt.parse_poolings(pooling)),
         all_layers=all_layers,
         assignments=_by_target("--assign", assign or []),
     )
@@ -214,7 +209,7 @@ def _tell(fitted: "RouterFit") -> None:
         else:
             out.print(f"{family.kind}: {family.width} columns")
     for note in fitted.router.record.notes:
-        out.print(f"note: {note}", soft_wrap=True)
+        out.say(f"note: {note}")
 
 
 def _tell_blocks(features: "FeatureExtractor") -> None:
@@ -224,8 +219,7 @@ def _tell_blocks(features: "FeatureExtractor") -> None:
             for n, b in zip(features.targets, features.block_of_target(), strict=True)
             if b is block
         ]
-        out.print(
+        out.say(
             f"{len(readers)} targets read {block.provenance.encoder} {block.site.name}, "
-            f"PCA {block.dim}",
-            soft_wrap=True,
+            f"PCA {block.dim}"
         )

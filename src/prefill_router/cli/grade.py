@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.table import Table
 
-from prefill_router.cli.app import app, counted, dollars, err, needed, out, print_json, rounded_up
-from prefill_router.cli.options import Overwrite
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import (
+    app,
+    columns,
+    counted,
+    dollars,
+    err,
+    needed,
+    out,
+    print_json,
+    rounded_up,
+)
 from prefill_router.cli.usage import one_of, reading_words
 from prefill_router.progress import BarProgress
 
@@ -44,7 +54,7 @@ _LISTING = "  \n".join(f"{name}: {summary}" for name, summary in GRADERS.items()
 )
 def grade(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that collect has made.")],
-    to: Annotated[Path, typer.Option("--out", help="The dataset folder to write.")],
+    to: opt.DatasetOut,
     judge: Annotated[
         Path | None, typer.Option(help="A pool.yaml of the one target that judges.")
     ] = None,
@@ -77,8 +87,8 @@ def grade(
     grader_function: Annotated[
         str | None, typer.Option(help="For the grader python: path/to/file.py:function.")
     ] = None,
-    overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.AsDocument = False,
 ) -> None:
     """Grade a run's answers and write a dataset folder."""
     from prefill_router.harness.grading import Settings, grade_run
@@ -112,9 +122,9 @@ def grade(
         print_json({"out": str(to), "reused": report.reused, **report.to_dict()})
     else:
         show_grading(report, to)
-        out.print(f"{to}: for more, prefill-router describe {to}", soft_wrap=True)
+        out.say(f"{to}: for more, prefill-router describe {to}")
     if report.judge_useless:
-        err.print(judge_warning(report), style="yellow", soft_wrap=True)
+        err.say(judge_warning(report), style="yellow")
         raise typer.Exit(1)
 
 
@@ -136,7 +146,7 @@ def show_grading(report: "GradingReport", folder: Path) -> None:
     for target in report.targets:
         if target.missing:
             reasons = ", ".join(f"{n:,} {reason}" for reason, n in target.missing.items())
-            out.print(f"{target.target} lacks labels: {reasons}", soft_wrap=True)
+            out.say(f"{target.target} lacks labels: {reasons}")
     _show_examples(report, folder)
     if report.reused:
         verdicts = counted(report.reused, "verdict was", "verdicts were")
@@ -154,9 +164,9 @@ def _show_examples(report: "GradingReport", folder: Path) -> None:
     shown = {reason: one for reason, one in report.examples.items() if reason != "skipped"}
     for reason, one in shown.items():
         told = f": {one.detail}" if one.detail else ""
-        out.print(f"{reason}: for one, {one.query_id} of {one.target}{told}", soft_wrap=True)
+        out.say(f"{reason}: for one, {one.query_id} of {one.target}{told}")
     if shown:
-        out.print(f"the rest: {folder / GRADES}, column detail", soft_wrap=True)
+        out.say(f"the rest: {folder / GRADES}, column detail")
 
 
 def judge_warning(report: "GradingReport") -> str:
@@ -169,27 +179,23 @@ def judge_warning(report: "GradingReport") -> str:
 
 def _show_bill(bill: "JudgeBill") -> None:
     calls = counted(bill.calls, "judge call")
-    out.print(f"{calls} in all gradings of this run: {dollars(bill.cost)}", soft_wrap=True)
+    out.say(f"{calls} in all gradings of this run: {dollars(bill.cost)}")
     if bill.at_risk:
-        out.print(
+        out.say(
             f"up to {dollars(bill.at_risk)} more may have been billed, by judge calls whose bill "
-            "is unknown; it counts against --judge-max-cost",
-            soft_wrap=True,
+            "is unknown; it counts against --judge-max-cost"
         )
     if bill.unpriced:
         replies = counted(bill.unpriced, "judge reply", "judge replies")
         out.print(f"{replies} without a known cost: the judge's pool file has no prices")
     if bill.limit_that_would_do is not None:
         enough = rounded_up(bill.limit_that_would_do)
-        out.print(f"about --judge-max-cost {enough} would do for all of them", soft_wrap=True)
+        out.say(f"about --judge-max-cost {enough} would do for all of them")
 
 
 def _table(targets: tuple["GradedTarget", ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("target", overflow="fold")
-    for title in ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("median", justify="right", no_wrap=True)
+    heads = ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost", "median")
+    table = columns("target", *heads, fold=True, no_wrap=True)
     digits = max((needed(t.mean_cost) for t in targets if t.mean_cost is not None), default=0)
     for target in targets:
         table.add_row(*_cells(target, digits))

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from rich.table import Table
-
-from prefill_router.cli.app import out
+from prefill_router.cli.app import columns, out
 
 if TYPE_CHECKING:
     from prefill_router.evaluation import Evaluation, Verdict
@@ -45,16 +43,14 @@ def show_verdict(verdict: "Verdict | None") -> None:
     """Print whether a router is worth having, and why."""
     if verdict is not None:
         out.print(f"{verdict.word}, at lam = {verdict.lam:.3g}: ", style="bold", end="")
-        out.print(f"{verdict.because}\n", soft_wrap=True)
+        out.say(f"{verdict.because}\n")
 
 
 def show_headline(result: "Evaluation") -> None:
     """Print the verdict, the headline numbers with their intervals, and the accuracy-cost plane."""
     show_verdict(result.verdict)
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"{result.queries:,} queries, {len(result.targets)} targets")
-    table.add_column("value", justify="right")
-    table.add_column("95 % interval", justify="right")
+    head = f"{result.queries:,} queries, {len(result.targets)} targets"
+    table = columns(head, "value", "95 % interval")
     for key, (title, factor, unit) in _ROWS.items():
         got = result.headline[key]
         digits = 1 if factor == 100 else 4
@@ -63,10 +59,10 @@ def show_headline(result: "Evaluation") -> None:
         )
         table.add_row(title, value, f"{low} to {high}")
     out.print(table)
-    out.print(_PAPER, style="dim", soft_wrap=True)
+    out.say(_PAPER, style="dim")
     out.print("\n" + picture(result) + "\n")
     if result.caution:
-        out.print(f"note: {result.caution}\n", soft_wrap=True)
+        out.say(f"note: {result.caution}\n")
 
 
 def _text(value: float, digits: int, unit: str) -> str:

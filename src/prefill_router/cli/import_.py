@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import Overwrite
 from prefill_router.cli.usage import UsageError, one_of, reading_words
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _LISTING = "  \n".join(f"{name}: {summary}" for name, summary in FORMATS.items()
 def import_command(
     format_: Annotated[str, typer.Argument(metavar="FORMAT", help="One of the formats above.")],
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE", help="Files or folders.")],
-    to: Annotated[Path, typer.Option("--out", help="The dataset folder to write.")],
+    to: opt.DatasetOut,
     prices: Annotated[
         Path | None, typer.Option(help="A pool.yaml, a prices.csv, or RouterArena's prices.")
     ] = None,
@@ -56,7 +56,7 @@ def import_command(
             "--skip-malformed", help="Go on although more than one row in a hundred is malformed."
         ),
     ] = False,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     prompt: Annotated[str | None, typer.Option("--prompt-column", help="Usually prompt.")] = None,
     query: Annotated[
@@ -143,26 +143,25 @@ def import_command(
 def _show(report: "ImportReport") -> None:
     out.print(f"read {report.rows_read:,} rows of {report.files_read:,} files")
     for reason, count in report.files_skipped.items():
-        out.print(f"  {count:,} files left out: {reason}", soft_wrap=True)
+        out.say(f"  {count:,} files left out: {reason}")
     out.print(
         f"kept {report.rows_kept:,}, dropped {report.duplicates:,} repeats and "
         f"{report.malformed:,} malformed"
     )
     for problem in report.problems[:_SHOWN]:
-        out.print(f"  {problem}", soft_wrap=True)
+        out.say(f"  {problem}")
     if report.malformed > _SHOWN:
         out.print(f"  and {report.malformed - _SHOWN:,} more; --json lists them")
     for note in report.notes:
-        out.print(f"note: {note}", soft_wrap=True)
+        out.say(f"note: {note}")
 
 
 def _show_dataset(summary: "Summary", to: Path) -> None:
     whole = summary.whole
     labels = sum(target.measured for target in whole.targets)
     missing = sum(target.missing for target in whole.targets)
-    out.print(
+    out.say(
         f"{to}: {whole.queries:,} queries, {len(whole.targets)} targets, {labels:,} labels, "
         f"{missing:,} missing, {len(summary.by_benchmark)} benchmarks; "
-        f"for more: prefill-router describe {to}",
-        soft_wrap=True,
+        f"for more: prefill-router describe {to}"
     )

@@ -1,12 +1,11 @@
 """`prefill-router keep`: the cheapest lam that keeps the best target's accuracy, guaranteed."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import ExitCode, app, err, out, print_json
-from prefill_router.cli.options import UnseenPart
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 
 @app.command()
 def keep(
-    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
-    data: Annotated[Path, typer.Option(help="The dataset's folder.")],
+    folder: opt.RouterFolder,
+    data: opt.Data,
     share: Annotated[
         float, typer.Option("--keep", help="Of the best single target's accuracy, as 0.98.")
     ] = 0.98,
     confidence: Annotated[float, typer.Option(help="Of the guarantee.")] = 0.95,
-    part: UnseenPart = "test",
+    part: opt.UnseenPart = "test",
     best: Annotated[
         str | None,
         typer.Option(help="The best single target; by default that of the train part."),
@@ -37,15 +36,11 @@ def keep(
             "missing-at-random: queries that lack one are left out where nothing speaks against it."
         ),
     ] = "nothing",
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A store of states; may be given again.")
-    ] = None,
+    store: opt.Stores = None,
     resamples: Annotated[int, typer.Option(help="For the intervals; 0 for none.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    encoder_folder: opt.EncoderFolders = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Find the cheapest lam that keeps a share of the best single target's accuracy, guaranteed.
 
@@ -55,24 +50,18 @@ def keep(
 
     Example: prefill-router keep router --data answers --keep 0.95
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import sources
     from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
     from prefill_router.data import read_dataset
     from prefill_router.evaluation import Trial
-    from prefill_router.router import Router
-    from prefill_router.router.states import default_cache
     from prefill_router.studies.guarantee import guarantee
 
     one_of("--part", part, PARTS)
     assumed = _assumption(assume)
-    router = Router.load(folder, sources=sources(encoder_folder))
+    router = opt.load_router(folder, encoder_folder)
     unseen = UnseenQueries.of(router, read_dataset(data), part)
     best = best or _best(unseen.train)
-    stores = [ActivationStore.open(path) for path in store or []]
-    predictions = router.predict(
-        unseen.judged, stores=stores, cache=default_cache(), progress=BarProgress(console=err)
-    )
+    stores = opt.open_stores(store)
+    predictions = opt.predict(router, unseen.judged, stores, BarProgress(console=err))
     found = guarantee(
         Trial.join(predictions, unseen.judged, policy=router.policy),
         best=best,
@@ -120,7 +109,7 @@ def _show(found: "Guarantee") -> None:
         first = f"lam = {found.lam:g} keeps at least {promise}"
         last = f"expected{_where(found)}: {kept} of that accuracy, {saved}"
     for line in (first, f"tested on {found.queries:,} queries", *_lacking(found), last):
-        out.print(line, soft_wrap=True, markup=False)
+        out.say(line)
 
 
 def _lacking(found: "Guarantee") -> list[str]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router import files
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import SplitFile
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @app.command()
 def layers(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
+    data: opt.DataFolder,
     store: Annotated[Path, typer.Option(help="A finished store.")],
-    split_file: SplitFile = None,
+    split_file: opt.SplitFile = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the folds.")] = 0,
-    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
+    pooling: opt.Poolings = "last,mean",
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Layers below the middle too, if held.")
     ] = False,
@@ -32,7 +32,7 @@ def layers(
     to: Annotated[
         Path | None, typer.Option("--out", help="A folder for figures, with their data as CSV.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Show Fisher J, effective dimensionality and anisotropy by depth, and what selects best.
 
@@ -42,11 +42,10 @@ def layers(
     Example: prefill-router layers answers --store states --out figures
     """
     from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset
     from prefill_router.layers import ablation, candidate_sites, search, survey
 
-    poolings = parse_poolings(pooling)
+    poolings = opt.parse_poolings(pooling)
     if to is not None:
         files.check_place(to / "figure.png")
     activations = ActivationStore.open(store)
@@ -66,7 +65,7 @@ def layers(
     _print_geometry(found)
     _print_ablations(ablations)
     if to is not None:
-        out.print(f"figures: {to}", soft_wrap=True)
+        out.say(f"figures: {to}")
 
 
 def drawn(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
@@ -139,12 +138,12 @@ def _number(value: float | None, digits: int) -> str:
 
 @app.command()
 def sweep(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
+    data: opt.DataFolder,
     store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
     to: Annotated[Path, typer.Option("--out", help="A folder for the heat map and its CSV.")],
-    split_file: SplitFile = None,
+    split_file: opt.SplitFile = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the folds.")] = 0,
-    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last",
+    pooling: opt.Poolings = "last",
     dim: Annotated[int, typer.Option(help="PCA components.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
@@ -154,15 +153,13 @@ def sweep(
 
     Example: prefill-router sweep answers --store states-a --store states-b --out sweep
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset
     from prefill_router.layers import sweep as run
     from prefill_router.layers.figures import draw_sweep
 
-    poolings = parse_poolings(pooling)
+    poolings = opt.parse_poolings(pooling)
     files.check_place(to / "sweep.png")
-    stores = [ActivationStore.open(path) for path in store]
+    stores = opt.open_stores(store)
     dataset = read_dataset(data)
     parts = drawn(dataset, split_file, seed)
     found = run(
@@ -179,7 +176,7 @@ def sweep(
         print_json(found.rows())
         return
     _print(found)
-    out.print(f"heat map: {to}", soft_wrap=True)
+    out.say(f"heat map: {to}")
 
 
 def _print(found: "EncoderSweep") -> None:

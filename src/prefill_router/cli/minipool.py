@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import err, out, print_json
-from prefill_router.cli.options import Overwrite, replacing
 from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
@@ -68,7 +68,7 @@ def serve(
     wrong = Faults(rules=rules, seed=read.seed, personas=read.personas)
     key = None if api_key_env is None else _key(api_key_env)
     if not is_loopback(host):
-        err.print(f"warning: whoever reaches {host} can use it", style="yellow", soft_wrap=True)
+        err.say(f"warning: whoever reaches {host} can use it", style="yellow")
     torch.set_num_threads(threads)
     serving = serve_pool(
         names, faults=wrong, port=port, host=host, api_key=key, max_batch=max_batch
@@ -77,7 +77,7 @@ def serve(
         pool = served_pool(server, names=names, api_key_env=api_key_env)
         if write_pool is not None:
             targets.write_pool(pool, write_pool)
-        out.print(f"serving {', '.join(pool.names)} at {server.base_url}", soft_wrap=True)
+        out.say(f"serving {', '.join(pool.names)} at {server.base_url}")
         _wait(ended)
     stats = server.stats()
     out.print(
@@ -92,7 +92,7 @@ def tasks(
     count: Annotated[int, typer.Option(help="How many.")] = 2000,
     seed: Annotated[int, typer.Option(help="Another seed, other questions.")] = 0,
     domains: Annotated[str | None, typer.Option(help="Families of tasks, between commas.")] = None,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Make questions that none of the tiny models was trained on, each with its answer.
@@ -116,13 +116,13 @@ def tasks(
         )
         for task in asked
     ]
-    with replacing(to, overwrite=overwrite) as temporary:
+    with opt.replacing(to, overwrite=overwrite) as temporary:
         write_tasks(made, temporary)
     families = sorted({task.query.domain or "" for task in made})
     if as_json:
         print_json({"tasks": len(made), "families": families, "file": str(to)})
         return
-    out.print(f"{len(made):,} tasks of {len(families)} families: {to}", soft_wrap=True)
+    out.say(f"{len(made):,} tasks of {len(families)} families: {to}")
 
 
 def _key(name: str) -> str:

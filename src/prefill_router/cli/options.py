@@ -13,11 +13,33 @@ from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
 
 if TYPE_CHECKING:
-    from prefill_router.activations import Pooling
-    from prefill_router.data import Origin
-    from prefill_router.router import EncoderSources
+    from prefill_router.activations import Activations, ActivationStore, Pooling
+    from prefill_router.data import Origin, RoutingDataset
+    from prefill_router.evaluation import Predictions
+    from prefill_router.progress import Progress
+    from prefill_router.router import EncoderSources, Router
 
 
+EncoderFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--encoder-folder", help="The folder of a local encoder; may be given again."),
+]
+RouterFolder = Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")]
+Stores = Annotated[
+    list[Path] | None, typer.Option("--store", help="A store of states; may be given again.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+Poolings = Annotated[str, typer.Option("--pooling", help="last, mean, or both.")]
+Data = Annotated[Path, typer.Option("--data", help="The dataset's folder.")]
+AsDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")]
+Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")]
+ResampleSeed = Annotated[int, typer.Option("--seed", help="Another seed, other resamples.")]
+StudySeed = Annotated[
+    int, typer.Option("--seed", help="Of the split, the training and the resamples.")
+]
+DatasetOut = Annotated[Path, typer.Option("--out", help="The dataset folder to write.")]
+ReportOut = Annotated[Path, typer.Option("--out", help="The report's folder.")]
 SplitFile = Annotated[
     Path | None,
     typer.Option("--split", metavar="FILE", help="A split drawn before; else one is drawn."),
@@ -106,3 +128,29 @@ def sources(folders: Sequence[Path] | None) -> "EncoderSources":
     from prefill_router.router import EncoderSources
 
     return EncoderSources(folders={path.resolve().name: path for path in folders or ()})
+
+
+def open_stores(folders: Sequence[Path] | None) -> "list[ActivationStore]":
+    """The stores of states in these folders."""
+    from prefill_router.activations import ActivationStore
+
+    return [ActivationStore.open(path) for path in folders or ()]
+
+
+def load_router(folder: Path, encoder_folders: Sequence[Path] | None) -> "Router":
+    """The router in a folder, which may read the encoders in these."""
+    from prefill_router.router import Router
+
+    return Router.load(folder, sources=sources(encoder_folders))
+
+
+def predict(
+    router: "Router",
+    dataset: "RoutingDataset",
+    stores: "Sequence[Activations]",
+    progress: "Progress",
+) -> "Predictions":
+    """A router's predictions; states that no store holds are encoded now and kept in the cache."""
+    from prefill_router.router.states import default_cache
+
+    return router.predict(dataset, stores=stores, cache=default_cache(), progress=progress)

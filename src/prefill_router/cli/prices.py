@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import Overwrite, replacing
 from prefill_router.cli.usage import UsageError, check_suffix
 from prefill_router.files import check_place
 
@@ -38,8 +38,8 @@ def prices(
         list[str] | None,
         typer.Option("--map", metavar="TARGET=MODEL", help="The list's name of a target."),
     ] = None,
-    overwrite: Overwrite = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    overwrite: opt.Overwrite = False,
+    json: opt.AsDocument = False,
 ) -> None:
     """Refresh a pool's prices from OpenRouter's list of models, and date them.
 
@@ -69,11 +69,11 @@ def prices(
             providers=by_target,
         )
     if place == pool and _COMMENT.search(pool.read_text(encoding="utf-8-sig")):
-        err.print(f"note: the comments in {pool} aren't kept", soft_wrap=True)
+        err.say(f"note: the comments in {pool} aren't kept")
     if to is None:
         write_pool(found.pool, pool)
     else:
-        with replacing(to, overwrite=overwrite or _is_same(to, pool)) as temporary:
+        with opt.replacing(to, overwrite=overwrite or _is_same(to, pool)) as temporary:
             write_pool(found.pool, temporary)
     if json:
         print_json(_summary(found, place))
@@ -109,15 +109,12 @@ def _show(found: "RefreshedPool", place: Path) -> None:
         at = "" if change.provider is None else f" at {change.provider}"
         pairs = zip(change.before, change.after, strict=True)
         table.add_row(change.target, f"{change.model}{at}", *(_moved(b, a) for b, a in pairs))
-    out.print(table, soft_wrap=True)
-    out.print(
-        f"US dollars per million tokens, {found.pool.prices_date}; written to {place}",
-        soft_wrap=True,
-    )
+    out.say(table)
+    out.say(f"US dollars per million tokens, {found.pool.prices_date}; written to {place}")
     for name, reason in found.kept.items():
-        err.print(f"{name} keeps its prices: {reason}", soft_wrap=True)
+        err.say(f"{name} keeps its prices: {reason}")
     for note in found.notes:
-        err.print(f"note: {note}", soft_wrap=True)
+        err.say(f"note: {note}")
 
 
 def _moved(before: float | None, after: float | None) -> str:

@@ -1,7 +1,7 @@
-"""`prefill-router explain` and `canary`: what receipts of the gateway say.
+"""`prefill-router explain`, `canary` and `export`: what receipts of the gateway say.
 
 `explain` says why the gateway sent a request where it went; `canary` what is routed against the
-rest, where a share of traffic is.
+rest, where a share of traffic is; `export` makes a dataset of receipts and feedback.
 """
 
 import math
@@ -10,13 +10,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from prefill_router.cli.app import app, counted, dollars, needed, out, print_json
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import app, columns, counted, dollars, needed, out, print_json
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import DataError
 
@@ -63,7 +65,7 @@ def explain(
         str, typer.Argument(metavar="ID", help="The decision's id, or last for the latest.")
     ],
     receipts: Annotated[str, typer.Option(help=URL, envvar=VARIABLE, show_envvar=True)] = RECEIPTS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Say why the gateway sent a request where it went, from its receipt.
 
@@ -99,9 +101,9 @@ def _find(url: str, decision: str) -> "Receipt":
 
 def _show(found: "Explanation") -> None:
     first, *sentences = found.sentences()
-    out.print(Text(first, style="bold"), soft_wrap=True)
+    out.say(Text(first, style="bold"))
     for sentence in sentences:
-        out.print(sentence, soft_wrap=True)
+        out.say(sentence)
     out.print()
     out.print(_targets(found))
     out.print()
@@ -110,10 +112,7 @@ def _show(found: "Explanation") -> None:
 
 
 def _targets(found: "Explanation") -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("target", overflow="fold")
-    for title in ("place", "P(correct)", "estimated cost", "score"):
-        table.add_column(title, justify="right")
+    table = columns("target", "place", "P(correct)", "estimated cost", "score", fold=True)
     table.add_column("why not", overflow="fold")
     for line in found.targets:
         table.add_row(
@@ -143,10 +142,9 @@ def _show_amounts(found: "Explanation") -> None:
     reading = "" if forecast is None else f" ({1000 * forecast:.1f} ms for the forecast)"
     first = outcome.first_byte_seconds
     begun = "" if first is None else f", first byte after {first:.3f} s"
-    out.print(
+    out.say(
         f"decided in {1000 * receipt.decision_seconds:.1f} ms{reading}{begun}, "
-        f"{outcome.total_seconds:.3f} s in all",
-        soft_wrap=True,
+        f"{outcome.total_seconds:.3f} s in all"
     )
     usage = outcome.usage
     if usage is not None:
@@ -172,7 +170,7 @@ _MANY = 1000
 def canary(
     receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
     since: Annotated[str | None, typer.Option(help=HELP)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Compare what was routed with the rest, where a share of traffic is (`traffic.share`).
 
@@ -196,9 +194,7 @@ def canary(
             }
         )
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "routed", "the rest", "difference"):
-        table.add_column(title, justify="right" if title else "left")
+    table = columns("", "routed", "the rest", "difference")
     table.add_row("conversations", f"{routed.conversations:,}", f"{rest.conversations:,}", "")
     table.add_row("requests", f"{routed.requests:,}", f"{rest.requests:,}", "")
     for name, difference in differences.items():
@@ -224,3 +220,55 @@ def _told(mean: "Mean", value: str, digits: int) -> str:
     if math.isnan(mean.value):
         return "?"
     return value if math.isnan(mean.half) else f"{value} ± {mean.half:,.{digits}f}"
+
+
+@app.command()
+def export(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    to: Annotated[Path, typer.Option("--out", metavar="DIR", help="The dataset folder to write.")],
+    pool: Annotated[
+        Path | None, typer.Option(help="The pool file; without it, targets have no prices.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    overwrite: opt.Overwrite = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Make a dataset for the next fit: requests with their prompts, and the feedback on answers.
+
+    Example: prefill-router export receipts.sqlite --out traffic --pool pool.yaml --since 30d
+    """
+    import numpy as np
+
+    from prefill_router.data import Origin
+    from prefill_router.data.storage import check_replaceable, write_dataset
+    from prefill_router.gateway.receipts import export as make, scored_receipts
+    from prefill_router.gateway.receipts.store import file_of
+    from prefill_router.targets import read_pool
+
+    start = moment(since)
+    origin = Origin.of("export", file_of(receipts) or receipts)
+    check_replaceable(to, origin=origin, overwrite=overwrite)
+    prices = None if pool is None else read_pool(pool)
+    found = make(scored_receipts(receipts, since=start), pool=prices)
+    write_dataset(found.dataset, to, origin=origin)
+    labels = int((~np.isnan(found.dataset.correct)).sum())
+    if as_json:
+        print_json(
+            {
+                "receipts": found.receipts,
+                "queries": len(found.dataset),
+                "targets": list(found.dataset.pool.names),
+                "labels": labels,
+                "left_out": dict(found.left_out),
+                "notes": list(found.notes),
+            }
+        )
+        return
+    out.say(
+        f"{to}: {len(found.dataset):,} queries and {labels:,} labels, "
+        f"of {found.receipts:,} receipts"
+    )
+    for why, count in found.left_out.items():
+        out.say(f"left out: {count:,} {why}")
+    for note in found.notes:
+        out.say(f"note: {note}")

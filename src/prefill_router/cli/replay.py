@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from prefill_router.cli.app import app, counted, dollars, err, needed, out, print_json
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import app, columns, counted, dollars, err, needed, out, print_json
 from prefill_router.cli.receipts import HELP, URL, moment
 from prefill_router.cli.usage import UsageError
 from prefill_router.files import check_place
@@ -43,10 +43,8 @@ def replay(
     to: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Draw the curve into this folder.")
     ] = None,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    encoder_folder: opt.EncoderFolders = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Decide recorded requests again: at another lam, at other prices, or by another router.
 
@@ -78,7 +76,7 @@ def replay(
     else:
         _show(found)
     for path in written:
-        err.print(f"wrote {path}", soft_wrap=True)
+        err.say(f"wrote {path}")
 
 
 def _drawn(found: "Replay", to: Path) -> list[Path]:
@@ -108,10 +106,7 @@ def _decide(
 
     recorded, notes = Recorded.of(receipts()), []
     if router is not None and len(recorded):
-        from prefill_router.cli.options import sources
-        from prefill_router.router import Router
-
-        other = Router.load(router, sources=sources(encoders))
+        other = opt.load_router(router, encoders)
         other = other if pool is None else other.with_pool(pool.select(other.pool.names))
         progress = BarProgress(console=err)
         recorded, lacking = by_router(recorded, receipts(), other, progress=progress)
@@ -124,10 +119,8 @@ def _decide(
 
 
 def _show(found: "Replay") -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("setting")
-    for title in ("changed", "expected\naccuracy", "estimated\ncost", "observed cost\nof the same"):
-        table.add_column(title, justify="right")
+    heads = ("changed", "expected\naccuracy", "estimated\ncost", "observed cost\nof the same")
+    table = columns("setting", *heads)
     costs = [one.estimated_cost for one in found.settings if one.estimated_cost > 0]
     digits = needed(min(costs, default=1.0))
     for one in found.settings:
@@ -149,8 +142,8 @@ def _show(found: "Replay") -> None:
     for one in found.settings[1:]:
         moves = ", ".join(f"{n:,} {a} -> {b}" for a, b, n in one.moves[:_MOVES])
         if moves:
-            out.print(f"{one.name}: {moves}", soft_wrap=True)
+            out.say(f"{one.name}: {moves}")
     for why, count in found.recorded.left_out.items():
-        out.print(f"left out: {count:,} {why}", soft_wrap=True)
+        out.say(f"left out: {count:,} {why}")
     for note in found.notes:
-        out.print(f"note: {note}", soft_wrap=True)
+        out.say(f"note: {note}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.progress import BarProgress
 
@@ -35,7 +36,7 @@ def reproduce(
         typer.Argument(metavar="DATA", help="The data as published, or a dataset folder of them."),
     ],
     bench: Annotated[BenchName, typer.Option(help="Where the data come from.")],
-    to: Annotated[Path, typer.Option("--out", help="The report's folder.")],
+    to: opt.ReportOut,
     encoder: Annotated[
         list[str] | None,
         typer.Option(help="Whose hidden states are read; may be given again. Usually minilm."),
@@ -43,12 +44,8 @@ def reproduce(
     embedding: Annotated[
         str, typer.Option(help="What makes the semantic routers' embeddings.")
     ] = "minilm",
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A store of states; may be given again.")
-    ] = None,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
+    store: opt.Stores = None,
+    encoder_folder: opt.EncoderFolders = None,
     prices: Annotated[Path | None, typer.Option(help="Prices, for data without any.")] = None,
     encoder_price: Annotated[
         float, typer.Option(help="US dollars per million tokens that the encoder reads.")
@@ -67,7 +64,7 @@ def reproduce(
         int | None, typer.Option(help="Training seeds of the seed study; 5, the paper's 10.")
     ] = None,
     resamples: Annotated[int | None, typer.Option(help="Bootstrap resamples.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the split, the training and the resamples.")] = 0,
+    seed: opt.StudySeed = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="A rehearsal: hardly trained, its numbers mean little.")
     ] = False,
@@ -79,8 +76,6 @@ def reproduce(
 
     Example: prefill-router reproduce answers --bench mmlu-pro --store states --out paper
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import sources
     from prefill_router.reporting.report_files import check_place, mark
     from prefill_router.reproduce import ReproduceMeans, ReproduceOptions, reproduce as work, write
     from prefill_router.reproduce.report import STUDY, WORK, to_dict
@@ -93,11 +88,11 @@ def reproduce(
         resamples=_given(resamples, quick=quick),
         quick=quick,
     )
-    stores = [ActivationStore.open(path) for path in store or []]
+    stores = opt.open_stores(store)
     means = ReproduceMeans(
         encoders=tuple(encoder or _held(stores)),
         embedding=embedding,
-        sources=sources(encoder_folder),
+        sources=opt.sources(encoder_folder),
         charge=Charge(per_million_tokens=encoder_price),
         speeds={} if speeds is None else read_speeds(speeds),
         text_network=text_network,
@@ -115,7 +110,7 @@ def reproduce(
         print_json(to_dict(runs))
         return
     _show(runs)
-    out.print(f"report: {to / 'index.html'}", soft_wrap=True)
+    out.say(f"report: {to / 'index.html'}")
 
 
 def _given(resamples: int | None, *, quick: bool) -> int:
@@ -142,7 +137,7 @@ def _read(bench: BenchName, data: Path, prices: Path | None) -> "RoutingDataset"
     with err.status(f"reading {bench.value}"):
         dataset, report = import_dataset(_FORMATS[bench.value], [data], prices=prices)
     if report.malformed:
-        err.print(f"{report.malformed:,} malformed rows of {data} were left out", soft_wrap=True)
+        err.say(f"{report.malformed:,} malformed rows of {data} were left out")
     return dataset
 
 
@@ -199,4 +194,4 @@ def _show(runs: "list[PoolRun]") -> None:
     out.print(table)
     for one in all_tables(runs):
         if one.missing:
-            out.print(f"Table {one.number}: {one.missing}", soft_wrap=True)
+            out.say(f"Table {one.number}: {one.missing}")

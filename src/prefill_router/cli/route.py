@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from prefill_router.cli.app import app, out, print_json
-from prefill_router.cli.options import Lam
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import app, columns, out, print_json
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 
@@ -25,21 +24,19 @@ if TYPE_CHECKING:
 
 @app.command()
 def route(
-    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    folder: opt.RouterFolder,
     prompt: Annotated[
         str,
         typer.Argument(metavar="PROMPT", help="The request, or - to read it from standard input."),
     ],
-    lam: Lam = 0.5,
+    lam: opt.Lam = 0.5,
     chat: Annotated[
         bool, typer.Option("--chat", help="The request is a JSON list of {role, content} messages.")
     ] = False,
     only: Annotated[
         str | None, typer.Option(help="Choose among these targets alone, separated by commas.")
     ] = None,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
+    encoder_folder: opt.EncoderFolders = None,
     answer: Annotated[
         bool, typer.Option("--answer", help="Ask the chosen target and print its answer too.")
     ] = False,
@@ -53,16 +50,15 @@ def route(
 
     Example: prefill-router route router "Prove that 2 is irrational." --lam 0.7
     """
-    from prefill_router.cli.options import sources
     from prefill_router.policy import Cascade
-    from prefill_router.router import Router, plan_cascade
+    from prefill_router.router import plan_cascade
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one prompt: threads that wait only burn
     places = _places(pool) if answer else None
     text = _standard_input() if prompt == "-" else prompt
     asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
-    router = Router.load(folder, sources=sources(encoder_folder))
+    router = opt.load_router(folder, encoder_folder)
     if isinstance(router.policy, Cascade):
         if names is not None:
             raise ConfigError("a cascade names whom it asks; leave out --only")
@@ -162,9 +158,7 @@ def _show(decision: "Decision") -> None:
     scored = decision.policy == "lambda"
     by = "" if scored else f" by the policy {decision.policy}"
     out.print(Text.assemble((decision.target, "bold"), f" at lam = {decision.lam:g}{by}"))
-    table = Table(box=None, pad_edge=False)
-    for title in ("target", "P(correct)", "estimated cost", *(["score"] if scored else [])):
-        table.add_column(title, justify="left" if title == "target" else "right")
+    table = columns("target", "P(correct)", "estimated cost", *(["score"] if scored else []))
     for name in decision.order:
         score = [f"{decision.score[name]:+.4f}"] if scored else []
         correct, cost = decision.correctness[name], decision.estimated_cost[name]
@@ -183,9 +177,7 @@ def _show(decision: "Decision") -> None:
 def show_plan(plan: "CascadePlan") -> None:
     """Whom it asks, and what score is enough."""
     out.print(f"a cascade at lam = {plan.lam:g}: the first answer that scores enough is taken")
-    table = Table(box=None, pad_edge=False)
-    for title in ("ask", "enough", "P(correct)", "estimated cost"):
-        table.add_column(title, justify="left" if title == "ask" else "right")
+    table = columns("ask", "enough", "P(correct)", "estimated cost")
     for stage in plan.stages:
         enough = "any" if stage.threshold is None else f"{stage.threshold:.3f}"
         cost = f"${stage.estimated_cost:.6f}"
@@ -199,4 +191,4 @@ def show_trail(run: "CascadeRun[Reply]") -> None:
     """Who was asked, and what their answers scored."""
     for asked in run.trail:
         said = asked.failure if asked.score is None else f"scored {asked.score:.3f}"
-        out.print(f"asked {asked.target}: {said}", soft_wrap=True)
+        out.say(f"asked {asked.target}: {said}")

@@ -8,8 +8,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import Overwrite
 from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import file_digest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    folder: opt.RouterFolder,
     curves: Annotated[
         Path | None, typer.Option(help="A folder to draw the training curves into.")
     ] = None,
@@ -80,7 +80,7 @@ def _show_endpoints(router: "Router") -> None:
 
 @app.command()
 def reprice(
-    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    folder: opt.RouterFolder,
     prices: Annotated[Path, typer.Option(help="A pool.yaml or a prices.csv.")],
     date: Annotated[
         str | None, typer.Option(help="The day of the prices, such as 2026-11-20.")
@@ -89,7 +89,7 @@ def reprice(
         Path | None, typer.Option("--out", help="Write here and leave ROUTER as it is.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the new prices as JSON.")] = False,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Change a router's prices without fitting it again.
 
@@ -135,15 +135,14 @@ def reprice(
             }
         )
         return
-    out.print(_summary(router.pool, pool), soft_wrap=True)
+    out.say(_summary(router.pool, pool))
     if unmoved:
-        err.print(
+        err.say(
             "without effect, since no output token counts are known and the median recorded cost "
-            f"stands: {', '.join(unmoved)}",
-            soft_wrap=True,
+            f"stands: {', '.join(unmoved)}"
         )
     if kept:
-        err.print(f"prices kept, the file doesn't name them: {', '.join(kept)}", soft_wrap=True)
+        err.say(f"prices kept, the file doesn't name them: {', '.join(kept)}")
 
 
 def _check_same(to: Path, folder: Path) -> None:

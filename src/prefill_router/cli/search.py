@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
-from prefill_router.cli.options import SplitFile
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
 
@@ -26,9 +26,7 @@ def search(
     ],
     data: Annotated[Path | None, typer.Option(help="The dataset's folder.")] = None,
     to: Annotated[Path | None, typer.Option("--out", help="The search's folder.")] = None,
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A store of states; may be given again.")
-    ] = None,
+    store: opt.Stores = None,
     trials: Annotated[int, typer.Option(help="Fits to try, those of earlier runs included.")] = 200,
     minutes: Annotated[
         float | None, typer.Option(help="Begin nothing new after these; no limit by default.")
@@ -40,7 +38,7 @@ def search(
         float | None,
         typer.Option(help="Stop what is further behind the best on the same folds."),
     ] = None,
-    split_file: SplitFile = None,
+    split_file: opt.SplitFile = None,
     seed: Annotated[int, typer.Option(help="Of the split and everything that is drawn.")] = 0,
     resamples: Annotated[int, typer.Option(help="For the intervals on test; 0 for none.")] = 1000,
     sealed: Annotated[
@@ -50,9 +48,7 @@ def search(
         bool,
         typer.Option("--open-again", help="Open the test part for another configuration, too."),
     ] = False,
-    encoder_folder: Annotated[
-        list[Path] | None, typer.Option(help="The folder of a local encoder; may be given again.")
-    ] = None,
+    encoder_folder: opt.EncoderFolders = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Say what there is to try, and try nothing.")
     ] = False,
@@ -118,8 +114,6 @@ class _SearchJob:
         self, stores: list[Path], encoders: list[Path] | None, *, sealed: bool
     ) -> "SearchResult":
         """Search, choose, write; and open the test part, unless it stays sealed."""
-        from prefill_router.activations import ActivationStore
-        from prefill_router.cli.options import sources
         from prefill_router.data import load_split, read_dataset, split
         from prefill_router.fitting import gather
         from prefill_router.studies.search import choose, conclude, report, seal, search
@@ -132,12 +126,12 @@ class _SearchJob:
             else load_split(self._split)
         )
         report.begin(self._to, report.plan_of(self._space, self._config, dataset, drawn))
-        bar, found = BarProgress(console=err), sources(encoders)
+        bar, found = BarProgress(console=err), opt.sources(encoders)
         needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]
         states = gather(
             tuple(dict.fromkeys(needs)),
             dataset,
-            [ActivationStore.open(path) for path in stores],
+            opt.open_stores(stores),
             sources=found,
             progress=bar,
         )
@@ -199,12 +193,10 @@ def _show(verdict: "SearchResult", to: Path) -> None:
     from prefill_router.studies.search.page import words
 
     for one in verdict.ranking[:3]:
-        out.print(
+        out.say(
             f"#{one.rank} {one.predictor} on {one.features}, calibration {one.calibration}: "
             f"AUC {one.mean('auc'):.4f}, Brier {one.mean('brier'):.4f}",
-            soft_wrap=True,
-            highlight=False,
         )
     for line in words(verdict):
         out.print(line)
-    out.print(f"report: {to / 'index.html'}", soft_wrap=True)
+    out.say(f"report: {to / 'index.html'}")

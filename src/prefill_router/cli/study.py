@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
+from prefill_router.cli import options as opt
 from prefill_router.cli.app import err, out, print_json
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
@@ -29,17 +30,12 @@ Config = Annotated[
         help="A YAML file with routers, the folder of a router, or: all, the packaged list.",
     ),
 ]
-Data = Annotated[Path, typer.Option("--data", help="The dataset's folder.")]
+Data = opt.Data
+Stores = opt.Stores
+Folders = opt.EncoderFolders
+Resamples = opt.Resamples
 Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
-Stores = Annotated[
-    list[Path] | None, typer.Option("--store", help="A store of states; may be given again.")
-]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
-Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")]
-Folders = Annotated[
-    list[Path] | None,
-    typer.Option("--encoder-folder", help="The folder of a local encoder; may be given again."),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
 
 
@@ -110,8 +106,6 @@ def begin(
     Raises:
         PrefillRouterError: Something can't be read, or the folder holds something else.
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import sources
     from prefill_router.data import read_dataset
     from prefill_router.fitting import gather
     from prefill_router.reporting.report_files import check_place, mark
@@ -123,12 +117,11 @@ def begin(
     if check is not None:
         check(dataset, drawn)
     bar = BarProgress(console=err)
-    stores = [ActivationStore.open(path) for path in given.store or []]
+    stores = opt.open_stores(given.store)
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
     mark(given.to, name, {"seed": given.seed, **asked, "recipes": plain, "split": drawn.to_dict()})
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
-    found = sources(given.encoder_folder)
-    states = gather(needs, dataset, stores, sources=found, progress=bar)
+    states = gather(needs, dataset, stores, sources=opt.sources(given.encoder_folder), progress=bar)
     known = facts(given.data, drawn, given.seed)
     return OpenedStudy(dataset, recipes, drawn, states, given.to, bar, known, router)
 
@@ -167,15 +160,15 @@ def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
 
     write(report, to)
     for warning in report.warnings:
-        err.print(warning, soft_wrap=True)
+        err.say(warning)
     if as_json:
         print_json(dict(report.numbers))
         return
     if report.short is not None:
         out.print(report.short.for_terminal())
     for line in report.said:
-        out.print(line, soft_wrap=True)
-    out.print(f"report: {to / PAGE}", soft_wrap=True)
+        out.say(line)
+    out.say(f"report: {to / PAGE}")
 
 
 def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":

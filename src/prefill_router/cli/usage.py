@@ -5,13 +5,14 @@ whatever the command. Spellings of earlier versions are refused with the one tha
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.lazy_imports import installed
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -134,6 +135,21 @@ def check_numbers(command: str, params: list[Any], ctx: Any) -> None:
             if is_number and span is not None and number not in span:
                 told = number if isinstance(number, int) else f"{number:g}"
                 raise UsageError(f"{param.opts[0]} is {told}; it must be {span}")
+
+
+_DRAWING = ("calibration", "compare", "demo", "doctor", "layers", "replay", "reproduce", "search")
+"""Commands that draw into the folder of their --out; so do `sweep` and every study."""
+
+
+def check_drawing(command: str, options: Mapping[str, Any]) -> None:
+    """Check that what a command draws with is there, before it has worked for hours.
+
+    Raises:
+        MissingExtraError: It isn't installed.
+    """
+    draws = command in (*_DRAWING, "sweep") or command.startswith("study ")
+    if draws and options.get("to") is not None:
+        installed("matplotlib", needed_for="drawing figures")
 
 
 @final

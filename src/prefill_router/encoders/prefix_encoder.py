@@ -102,7 +102,9 @@ class PrefixCachingEncoder(Encoder):
         wanted = tuple(dict.fromkeys(sites))
         self._begin(wanted)
         depth = max(site.layer for site in wanted)
-        long = [i for i, prompt in enumerate(prompts) if depth and _is_worth_it(prompt)]
+        long = [
+            i for i, p in enumerate(prompts) if depth and not p.truncated and len(p.ids) > BLOCK
+        ]
         short = sorted(set(range(len(prompts))) - set(long))
         shape = (len(wanted), len(prompts), self.provenance.hidden_size)
         rows = np.empty(shape, dtype=np.float32)
@@ -140,10 +142,6 @@ def with_prefix_reuse(encoder: Encoder, *, most_bytes: int = MOST_BYTES) -> Enco
         return PrefixCachingEncoder(encoder, most_bytes=most_bytes)
     except ConfigError:
         return encoder
-
-
-def _is_worth_it(prompt: TokenizedPrompt) -> bool:
-    return not prompt.truncated and len(prompt.ids) > BLOCK
 
 
 _SAME_AT_ANY_LENGTH = frozenset({"default", "linear", "llama3", "yarn"})

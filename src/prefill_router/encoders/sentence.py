@@ -19,7 +19,8 @@ from prefill_router.encoders.single_vector import (
     estimated_tokens,
     vector_prompt,
 )
-from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.errors import ConfigError
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.short_repr import short_repr
 
 _NO_LIMIT = 1 << 20
@@ -120,12 +121,8 @@ def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEn
 
 
 def _library(name: str) -> Any:
-    try:
+    with optional_imports(f"the encoder {name}"):
         from sentence_transformers import SentenceTransformer
-    except ModuleNotFoundError:
-        raise MissingExtraError(
-            "sentence-transformers", extra="sentence", needed_for=f"the encoder {name}"
-        ) from None
     return SentenceTransformer
 
 

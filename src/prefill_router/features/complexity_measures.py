@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, final
 
-from prefill_router.errors import MissingExtraError
+from prefill_router.lazy_imports import optional_imports
 
 # Every quantifier that another could take characters from is possessive, and no pattern can start
 # inside a run that it has rejected: the time is linear in the text, whatever it holds.
@@ -133,12 +133,8 @@ def _by_vowels(part: str) -> int:
 
 @lru_cache(maxsize=1)
 def _patterns() -> Any:
-    try:
+    with optional_imports("counting syllables for readability"):
         import pyphen
-    except ImportError:
-        raise MissingExtraError(
-            "pyphen", extra="complexity", needed_for="counting syllables for readability"
-        ) from None
     return pyphen.Pyphen(lang="en_US", cache=False)
 
 

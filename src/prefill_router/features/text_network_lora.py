@@ -18,8 +18,9 @@ from transformers.pytorch_utils import Conv1D
 
 from prefill_router.encoders.base import TokenizedPrompt, batches
 from prefill_router.encoders.hub import HubEncoder, TokenBatch, pad
-from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.errors import ConfigError
 from prefill_router.features.text_network import Pool
+from prefill_router.lazy_imports import optional_imports
 
 Arrays = Mapping[str, NDArray[np.float32]]
 _NAME = "router"
@@ -171,12 +172,8 @@ def _own_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
 def _lora(
     modules: Sequence[str], network: nn.Module, rank: int, alpha: int, dropout: float
 ) -> tuple[Any, Any]:
-    try:
+    with optional_imports("a network on the text"):
         from peft import LoraConfig, inject_adapter_in_model
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "peft":
-            raise
-        raise MissingExtraError("peft", extra="lora", needed_for="a network on the text") from None
     found = dict(network.named_modules())
     config = LoraConfig(
         r=rank,

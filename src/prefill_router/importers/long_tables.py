@@ -65,9 +65,10 @@ def read_long_table(
         FormatError: It isn't a table, or lacks a column.
     """
     names = {option: getattr(columns, option) or name for option, name in usual.items()}
-    usually = columns.target is None and names["target"] == LONG_COLUMNS["target"]
-    if usually and _lacks_column(path, LONG_COLUMNS["target"], but=_OTHER_TARGET):
-        names["target"] = _OTHER_TARGET
+    if columns.target is None and names["target"] == LONG_COLUMNS["target"]:
+        present = tables.columns_of(path)
+        if names["target"] not in present and _OTHER_TARGET in present:
+            names["target"] = _OTHER_TARGET
     must = {"prompt", "target", "correct", *columns.given()}
     needs = [name for option, name in names.items() if option in must]
     for place, record in tables.records(path, into, needs=needs, wants=list(names.values())):
@@ -77,12 +78,6 @@ def read_long_table(
             target = values.filled_text(record[names["target"]], names["target"])
             found = outcome(record, *(names[option] for option in _OUTCOME), scale=columns.scale)
             into.add(place, query, {target: found})
-
-
-def _lacks_column(path: Path, column: str, *, but: str) -> bool:
-    """Whether a table lacks a column, but has another."""
-    present = tables.columns_of(path)
-    return column not in present and but in present
 
 
 def require(record: Record, needs: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ read. There are no ids: a query is known by its file and prompt. The file's name
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from pathlib import Path
 from prefill_router.data import Prompt
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import long_tables, sources, tables, values
-from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
+from prefill_router.importers.builder import DatasetBuilder, TargetOutcome
 from prefill_router.importers.columns import TARGET, Columns
 
 WIDE_COLUMNS = {
@@ -60,7 +60,8 @@ def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
         ConfigError: There is none.
     """
     cells: dict[str, list[object]] = {}
-    for _, record in islice(_whole(path), _READ_FIRST):
+    whole = tables.records(path, DatasetBuilder(), needs=(), wants=tables.columns_of(path))
+    for _, record in islice(whole, _READ_FIRST):
         for column, cell in record.items():
             cells.setdefault(column, []).append(cell)
         tables.check_count(cells, path)
@@ -85,10 +86,6 @@ def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
             "scale of their scores, where that isn't 0 to 1, with --scale WORST-BEST"
         )
     return tuple(found)
-
-
-def _whole(path: Path) -> Iterator[tuple[Place, tables.Record]]:
-    return tables.records(path, DatasetBuilder(), needs=(), wants=tables.columns_of(path))
 
 
 def _are_labels(cells: Iterable[object], label: Callable[[object, str], float | None]) -> bool:

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prefill_router import files
 from prefill_router.activations import POOLINGS, Pooling
 from prefill_router.layers.criteria import Survey, mean_over_targets
 from prefill_router.layers.sweep import EncoderSweep
+from prefill_router.plotting import Axes, Figure, FigureCanvasAgg, rc_context
 
 _COLOURS: dict[Pooling, str] = {"last": "#0072b2", "mean": "#d55e00"}
 _MARKERS: dict[Pooling, str] = {"last": "o", "mean": "s"}

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 from scipy.special import expit, logit
 
-from prefill_router.errors import ConfigError, CorruptError, MissingExtraError
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -360,12 +361,8 @@ class BoostingConfig(PredictorConfig):
 
 
 def _xgboost() -> Any:
-    try:
+    with optional_imports("fitting boosted trees"):
         import xgboost
-    except ImportError:
-        raise MissingExtraError(
-            "xgboost-cpu", extra="xgboost", needed_for="fitting boosted trees"
-        ) from None
     return xgboost
 
 

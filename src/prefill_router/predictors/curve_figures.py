@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prefill_router import files
+from prefill_router.plotting import Axes, Figure, FigureCanvasAgg
 from prefill_router.predictors.training import TrainingCurves
 
 Losses = Float64[NDArray[np.float64], "seed epoch"]

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from prefill_router.errors import MissingExtraError
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.predictors.graph import GraphConfig
 
 Matrix = Float[Tensor, "_ _"]
@@ -149,17 +149,10 @@ class Messages:
 
 
 def _simple_conv() -> Any:
-    try:
-        with warnings.catch_warnings():
-            # While it is imported it compiles parts of itself in a way that torch will give up.
-            warnings.filterwarnings("ignore", r".*torch\.jit\.", DeprecationWarning)
-            from torch_geometric.nn import SimpleConv
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "torch_geometric":
-            raise
-        raise MissingExtraError(
-            "torch-geometric", extra="graph", needed_for="the graph router"
-        ) from None
+    with optional_imports("the graph router"), warnings.catch_warnings():
+        # While it is imported it compiles parts of itself in a way that torch will give up.
+        warnings.filterwarnings("ignore", r".*torch\.jit\.", DeprecationWarning)
+        from torch_geometric.nn import SimpleConv
     return SimpleConv(aggr="sum")
 
 

@@ -11,8 +11,6 @@ from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prefill_router.errors import DataError
@@ -20,6 +18,7 @@ from prefill_router.evaluation.accuracy_cost_plane import Anchors, Axis
 from prefill_router.evaluation.bootstrap import Band
 from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.formatting import PER
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import (
     BLUE,
     GREEN,

@@ -11,11 +11,12 @@ The folder is written whole or not at all. Costs in files are US dollars per que
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 
+from prefill_router.errors import MissingExtraError
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.evaluation import Evaluation
 from prefill_router.evaluation.formatting import interval, worded
@@ -85,12 +86,28 @@ def write_report(
 
     Raises:
         DataError: The folder holds something else than a report.
+        MissingExtraError: Matplotlib isn't installed; all but the figures and the page is written.
     """
     check_replaceable(Path(folder))
-    KIND.replace(report_of(evaluation, title=title, facts=dict(facts or {})), Path(folder))
+    lacking: MissingExtraError | None = None
+    figures: list[ReportFigure] = []
+    try:
+        figures = _figures(evaluation)
+    except MissingExtraError as error:
+        lacking = error
+    report = report_of(evaluation, figures, title=title, facts=dict(facts or {}))
+    KIND.replace(report, Path(folder), page=lacking is None)
+    if lacking is not None:
+        raise lacking
 
 
-def report_of(evaluation: Evaluation, *, title: str, facts: Mapping[str, str]) -> Report:
+def report_of(
+    evaluation: Evaluation,
+    figures: Sequence[ReportFigure],
+    *,
+    title: str,
+    facts: Mapping[str, str],
+) -> Report:
     """Everything that the report says; the arguments are those of `write_report`."""
     number = evaluation.headline
     cards = []
@@ -107,7 +124,7 @@ def report_of(evaluation: Evaluation, *, title: str, facts: Mapping[str, str]) -
         Banner(verdict(evaluation).splitlines()),
         {**facts, **_counts(evaluation, said=facts)},
         Cards(cards),
-        Section("Accuracy and cost", [_DIAL, *_figures(evaluation)]),
+        Section("Accuracy and cost", [_DIAL, *figures]),
         *tables,
         Section("How the numbers were read", [evaluation.definitions]),
     ]

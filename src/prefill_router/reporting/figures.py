@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
-from matplotlib.transforms import Bbox
 
 from prefill_router import files
 from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.plotting import (
+    Axes,
+    Bbox,
+    Figure,
+    FigureCanvasAgg,
+    LogLocator,
+    NullFormatter,
+    mpl,
+)
 from prefill_router.reporting.report import Rows
 from prefill_router.reporting.report_files import write_csv
 

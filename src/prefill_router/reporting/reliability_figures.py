@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation.reliability_diagram import Diagram, Reliability
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import (
     BLUE,
     INK,

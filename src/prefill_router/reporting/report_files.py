@@ -65,15 +65,20 @@ class ReportKind:
             )
         files.check_place(folder)
 
-    def replace(self, report: Report, folder: Path) -> None:
+    def replace(self, report: Report, folder: Path, *, page: bool = True) -> None:
         """Write a report, the folder whole or not at all; an earlier one is replaced.
+
+        Args:
+            report: What it says.
+            folder: Where to.
+            page: Whether figures and the page are written too.
 
         Raises:
             DataError: The folder holds something else.
         """
         self.check_replaceable(folder)
         with files.replacing_folder(folder) as temporary:
-            write(report, temporary)
+            write(report, temporary, page=page)
 
 
 def check_place(folder: Path, name: str) -> None:
@@ -95,28 +100,34 @@ def mark(folder: Path, name: str, asked: Mapping[str, Any]) -> None:
     files.write_json(folder / MARK, {"format": STUDY_FORMAT, "study": name, "asked": dict(asked)})
 
 
-def write(report: Report, folder: Path) -> None:
+def write(report: Report, folder: Path, *, page: bool = True) -> None:
     """Write a report, each file whole or not at all.
 
     Args:
         report: What it says.
         folder: Where to, checked before.
+        page: Whether figures and the page are written too.
     """
-    # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.reporting.figures import inline_svg, write_figure
-    from prefill_router.reporting.pages import render
-
     folder.mkdir(parents=True, exist_ok=True)
-    svg = {}
-    for name, one in report.figures.items():
-        write_figure(one.figure, folder / "figures" / name, one.rows)
-        svg[name] = inline_svg(one.figure, label=one.label or name)
     for name, rows in report.tables.items():
         write_csv(folder / f"{name}.csv", rows)
     head: Mapping[str, Any] = {"title": report.title, "known": dict(report.known)}
     if report.head is not None:
         head = report.head
     files.write_json(folder / f"{report.name}.json", {**head, **report.numbers})
+    if page:
+        _write_page(report, folder)
+
+
+def _write_page(report: Report, folder: Path) -> None:
+    # Here and not above: matplotlib takes longer to import than most commands to run.
+    from prefill_router.reporting.figures import inline_svg, write_figure
+    from prefill_router.reporting.pages import render
+
+    svg = {}
+    for name, one in report.figures.items():
+        write_figure(one.figure, folder / "figures" / name, one.rows)
+        svg[name] = inline_svg(one.figure, label=one.label or name)
     files.write_text(folder / PAGE, render(report, svg))
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, final, get_args
 
 import numpy as np
-from matplotlib.figure import Figure
 
+from prefill_router.plotting import Figure
 from prefill_router.reporting.accuracy_cost_figures import (
     CURVES,
     CurveLine,

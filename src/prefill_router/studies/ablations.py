@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from matplotlib.figure import Figure
-
 from prefill_router.activations import Activations, Pooling
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import plain
 from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
 from prefill_router.layers.sweep import encoder_labels
+from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting.figures import (
     QUIET,

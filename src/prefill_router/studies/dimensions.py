@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from matplotlib.figure import Figure
-
 from prefill_router.activations import POOLINGS, Activations, Pooling
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
@@ -17,6 +15,7 @@ from prefill_router.evaluation.bootstrap import plain
 from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
 from prefill_router.layers.criteria import GRID_DIMS
 from prefill_router.layers.sweep import encoder_labels
+from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting.figures import legend_below, new_figure, stroke, style
 from prefill_router.reporting.report import (

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.plotting import Figure
 from prefill_router.reporting.figures import INK, QUIET, legend_below, new_figure, stroke, style
 from prefill_router.reporting.report import (
     BOLD,

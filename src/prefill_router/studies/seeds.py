@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, final, get_args
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations
@@ -23,6 +22,7 @@ from prefill_router.evaluation.formatting import NOTHING, digits
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.fitting import FitConfig, Recipe
+from prefill_router.plotting import Figure
 from prefill_router.progress import Advance, Progress, SilentProgress
 from prefill_router.reporting.figures import BLUE, ORANGE, QUIET, name_rows, new_figure, style
 from prefill_router.reporting.report import (

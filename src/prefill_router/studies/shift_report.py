@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.formatting import digits, interval, worded
+from prefill_router.plotting import Figure
 from prefill_router.reporting.figures import (
     QUIET,
     STROKES,

@@ -7,3 +7,8 @@ passthrough_routes   what is passed on undecided: stored responses, counts of to
 openapi              what the OpenAPI document says of all of these
 server               the process, or a thread of another one
 """
+
+from prefill_router.lazy_imports import optional_imports
+
+with optional_imports("the gateway"):
+    import uvicorn  # noqa: F401

@@ -7,9 +7,10 @@ told in words of our own.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from prefill_router.errors import ConfigError, MissingExtraError, StoreError
+from prefill_router.errors import ConfigError, StoreError
 from prefill_router.gateway.receipts.rows import Kind
 from prefill_router.gateway.receipts.store import DownError, RowError, Statement, Store, T
+from prefill_router.lazy_imports import optional_imports
 
 if TYPE_CHECKING:
     import psycopg
@@ -42,12 +43,8 @@ class PostgresStore(Store):
     """A database of PostgreSQL; a connection that was lost is made again by the next use."""
 
     def __init__(self, url: str, *, create: bool = True) -> None:
-        try:
+        with optional_imports("a receipts URL of PostgreSQL"):
             import psycopg
-        except ImportError:
-            raise MissingExtraError(
-                "psycopg", extra="postgres", needed_for="a receipts URL of PostgreSQL"
-            ) from None
         self._psycopg, self._create = psycopg, create
         self._options = _options(url)
         host, port = self._options.get("host", "the default host"), self._options.get("port")

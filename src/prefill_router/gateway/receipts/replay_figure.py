@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from prefill_router.errors import DataError
 from prefill_router.gateway.receipts.replay import Replay
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import (
     INK,
     QUIET,

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast, final
 from urllib.parse import urlsplit
 
-from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.errors import ConfigError
 from prefill_router.gateway.records import Receipt, RequestOutcome
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.targets import Endpoint
 
 if TYPE_CHECKING:
@@ -63,14 +64,10 @@ class Traces:
     """
 
     def __init__(self, endpoint: str, *, exporter: "SpanExporter | None" = None) -> None:
-        try:
+        with optional_imports("sending traces"):
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
-        except ImportError:
-            raise MissingExtraError(
-                "opentelemetry-sdk", extra="otel", needed_for="sending traces"
-            ) from None
         resource = Resource.create({"service.name": "prefill-router"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._exporter = exporter or cast("SpanExporter", SpanSender(_exporter(endpoint)))
@@ -255,12 +252,8 @@ def _exporter(endpoint: str) -> "SpanExporter":
         raise ConfigError(
             "traces is no address; name an OTLP endpoint, such as http://127.0.0.1:4318"
         )
-    try:
+    with optional_imports("sending traces"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    except ImportError:
-        raise MissingExtraError(
-            "opentelemetry-exporter-otlp-proto-http", extra="otel", needed_for="sending traces"
-        ) from None
     whole = endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
     return OTLPSpanExporter(endpoint=whole)
 

@@ -16,9 +16,10 @@ import time
 from contextlib import suppress
 from typing import Any, final
 
-from prefill_router.errors import MissingExtraError, PrefillRouterError
+from prefill_router.errors import PrefillRouterError
 from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, graded, unfit, ungraded
 from prefill_router.harness.records import Task
+from prefill_router.lazy_imports import installed
 
 SECONDS = 10.0
 _WORKER = "prefill_router.harness.grading.equality_worker"
@@ -45,8 +46,7 @@ class MathGrader(Grader):
     """
 
     def __init__(self, *, jobs: int = 1, seconds: float = SECONDS) -> None:
-        if importlib.util.find_spec("math_verify") is None:
-            raise MissingExtraError("math-verify", extra="math", needed_for="the grader math")
+        installed("math_verify", needed_for="the grader math")
         library = f"math-verify {importlib.metadata.version('math-verify')}"
         self.about = GraderTraits(name="math", version=3, setting=library, kept=True, at_once=jobs)
         self._pool = MathWorkerPool(_WORKER, count=jobs, seconds=seconds)

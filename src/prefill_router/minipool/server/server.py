@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.minipool import NAMES, folder_of, pool
 from prefill_router.minipool.server.app import App, Record, Stats
 from prefill_router.minipool.server.faults import Faults
@@ -113,7 +114,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _runner(app: App) -> Any:
-    import uvicorn
+    with optional_imports("serving the tiny models"):
+        import uvicorn
 
     logging.getLogger("uvicorn.error").addFilter(_unless_cut_off)
     config = uvicorn.Config(

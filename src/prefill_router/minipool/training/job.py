@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import transformers
-from matplotlib.figure import Figure
 from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -32,6 +31,7 @@ from prefill_router.minipool.training.loop import (
     train,
 )
 from prefill_router.minipool.training.network import PROFILES, Profile, make_tokenizer
+from prefill_router.plotting import Figure
 from prefill_router.progress import BarProgress, Progress
 
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.bootstrap import known_mean, mean_over, ones
 from prefill_router.evaluation.curve import LambdaSweep
 from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.evaluation.formatting import PER
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.accuracy_cost_figures import draw_mix, is_wide
 from prefill_router.reporting.figures import (
     BLUE,

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.formatting import NOTHING, PER, UNKNOWN, digits, dollars, worded
+from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import (
     INK,
     ORANGE,

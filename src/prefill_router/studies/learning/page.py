@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.formatting import NOTHING, digits
+from prefill_router.plotting import Axes, Figure, LogLocator, NullLocator, PercentFormatter
 from prefill_router.reporting.figures import QUIET, STROKES, legend_below, new_figure, style
 from prefill_router.reporting.report import (
     Cell,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import yaml
-from matplotlib.figure import Figure
 
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.formatting import NOTHING, interval, worded
+from prefill_router.plotting import Figure
 from prefill_router.reporting.figures import BLUE, INK, ORANGE, PALE, new_figure, style
 from prefill_router.reporting.report import (
     Cell,

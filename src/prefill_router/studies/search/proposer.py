@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from prefill_router.errors import MissingExtraError
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.studies.search.fold_scores import Objective
 from prefill_router.studies.search.space import Branch, Candidate, Space
 from prefill_router.studies.search.trials import SearchTrial
@@ -144,10 +144,8 @@ def load_optuna() -> Any:
     Raises:
         MissingExtraError: It isn't installed.
     """
-    try:
+    with optional_imports("the search"):
         import optuna
-    except ImportError:
-        raise MissingExtraError("optuna", extra="search", needed_for="the search") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

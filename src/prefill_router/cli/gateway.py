@@ -1,0 +1,333 @@
+"""`prefill-router serve`, `litellm` and `key`: the gateway, its pool, and its clients' keys."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from prefill_router import files
+from prefill_router.cli import options as opt
+from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.usage import UsageError, check_suffix
+from prefill_router.errors import PrefillRouterError
+
+if TYPE_CHECKING:
+    from prefill_router.gateway.guard.client_keys import ClientKey
+    from prefill_router.gateway.litellm import ImportedConfig
+    from prefill_router.gateway.runtime.configuration import LoadedGateway
+
+
+@app.command()
+def serve(
+    router: opt.RouterFolder,
+    pool: Annotated[
+        Path | None, typer.Option(help="The pool file: who serves the targets. Always needed.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="8080 by default; 0 takes a free one.")] = None,
+    lam: Annotated[
+        float | None, typer.Option(help="0 is cheapest, 1 most probably correct.")
+    ] = None,
+    receipts: Annotated[
+        str | None, typer.Option(help="sqlite:///FILE or postgresql://...", metavar="URL")
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="The file of clients' keys; none are asked for without.")
+    ] = None,
+    encoder_folder: opt.EncoderFolders = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where the encoder runs, such as cuda.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of the encoder; one fewer than cores by default.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check everything that it is made of, and end.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what --check finds as JSON.")
+    ] = False,
+) -> None:
+    """Serve the OpenAI protocol, and send each request to the target that the router picks.
+
+    It listens on this machine alone, unless --host says otherwise; then --keys is needed. Every
+    setting has a name in the file of --config, and PREFILL_ROUTER_PART__NAME in the environment.
+    Ctrl-C ends it, once requests under way are answered; SIGHUP has it read everything again.
+
+    Example: prefill-router serve router --pool pool.yaml --lam 0.7
+    """
+    from prefill_router.gateway.runtime.configuration import GatewayPaths, load
+
+    if as_json and not check:
+        raise UsageError("--json prints what --check finds; give both, or neither")
+    places = GatewayPaths(
+        router=router,
+        pool=pool,
+        config=config,
+        overrides={
+            "listen": _given(host=host, port=port),
+            "routing": _given(lam=lam),
+            "receipts": _given(url=receipts),
+        },
+        keys=keys,
+        encoder_folders=tuple(encoder_folder or ()),
+        device=device,
+        threads=threads,
+    )
+    if check:
+        _check(partial(load, places), as_json=as_json)
+        return
+    loaded = load(places)
+    _warn(loaded)
+    from prefill_router.gateway.api.server import run
+
+    run(places, loaded, told=lambda address: out.print(f"serving at {address}", soft_wrap=True))
+
+
+def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
+    """Say what is wrong, or that nothing is; for programs, what is wrong is the result too."""
+    try:
+        loaded = load()
+    except PrefillRouterError as error:
+        if not as_json:
+            raise
+        print_json({"ok": False, "errors": list(error.told), "warnings": []})
+        raise typer.Exit(1) from None
+    names, router = list(loaded.pool.names), loaded.light.fingerprint
+    if as_json:
+        found = {"ok": True, "errors": [], "warnings": list(loaded.warnings)}
+        print_json({**found, "router": router, "targets": names})
+        return
+    _warn(loaded)
+    told = f"all is well: the router {router}, in front of {', '.join(names)}"
+    out.say(told)
+
+
+def _warn(loaded: "LoadedGateway") -> None:
+    for told in loaded.warnings:
+        err.say(f"warning: {told}", style="yellow")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@app.command()
+def litellm(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="LiteLLM's config.yaml.")],
+    to: Annotated[Path, typer.Option("--out", metavar="FILE", help="The pool file to write.")],
+    settings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The gateway's settings file to write.")
+    ] = None,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.AsDocument = False,
+) -> None:
+    """Make a pool file, and settings of the gateway, of LiteLLM's configuration.
+
+    Each model_name becomes a target. Keys stay where they are: the pool has the names of their
+    variables. What has no counterpart is told.
+
+    Example: prefill-router litellm config.yaml --out pool.yaml --settings gateway.yaml
+    """
+    import yaml
+
+    from prefill_router.gateway.litellm.config import import_config
+    from prefill_router.targets import write_pool
+
+    _check_places(config, to, settings)
+    found = import_config(config)
+    with ExitStack() as places:  # both, or neither
+        pool = places.enter_context(opt.replacing(to, overwrite=overwrite))
+        write_pool(found.pool, pool)
+        if settings is not None:
+            told = yaml.safe_dump({k: dict(v) for k, v in found.settings.items()}, sort_keys=False)
+            place = places.enter_context(opt.replacing(settings, overwrite=overwrite))
+            place.write_text(told, encoding="utf-8")
+        opt.check_same(to, pool, overwrite=overwrite)
+    if as_json:
+        _print_json(found, to, settings)
+    else:
+        _show(found, to, settings)
+
+
+def _check_places(config: Path, to: Path, settings: Path | None) -> None:
+    for place in (to, settings):
+        if place is None:
+            continue
+        check_suffix("--out" if place is to else "--settings", place, (".yaml", ".yml"))
+        if place.resolve() == config.resolve():
+            raise UsageError(f"{place} is LiteLLM's own file; name another")
+    if settings is not None and settings.resolve() == to.resolve():
+        raise UsageError(f"{to} can't hold both; give --out and --settings names of their own")
+    for place in (to, settings):
+        if place is not None:
+            files.check_place(place)
+
+
+def _show(found: "ImportedConfig", to: Path, settings: Path | None) -> None:
+    out.say(f"{to}: {', '.join(found.pool.names)}")
+    variables = sorted({p.api_key_env for p in found.pool.providers if p.api_key_env})
+    if variables:
+        out.say(f"keys are read from {', '.join(variables)}")
+    parts = [f"{part}.{name}" for part, values in found.settings.items() for name in values]
+    if settings is not None:
+        out.say(f"{settings}: {', '.join(parts) or 'nothing has a counterpart'}")
+    elif parts:
+        err.say(f"note: --settings would keep {', '.join(parts)}")
+    for name, notes in found.notes.items():
+        for note in notes:
+            err.say(f"note: {name}: {note}")
+    for left in found.left_out:
+        whose = f" of {', '.join(left.models)}" if left.models else ""
+        err.say(f"left out: {left.what}{whose}: {left.why}")
+
+
+def _print_json(found: "ImportedConfig", to: Path, settings: Path | None) -> None:
+    print_json(
+        {
+            "pool": str(to),
+            "targets": list(found.pool.names),
+            "settings_file": None if settings is None else str(settings),
+            "settings": {part: dict(values) for part, values in found.settings.items()},
+            "notes": {name: list(notes) for name, notes in found.notes.items()},
+            "left_out": [
+                {"what": left.what, "why": left.why, "models": list(left.models)}
+                for left in found.left_out
+            ],
+        }
+    )
+
+
+_key = typer.Typer()
+
+_File = Annotated[Path, typer.Option("--file", help="The file of keys.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="What receipts and budgets call it.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+_DEFAULT = Path("keys.yaml")
+
+
+@_key.command()
+def new(
+    name: _Name,
+    file: _File = _DEFAULT,
+    requests_per_minute: Annotated[int | None, typer.Option(help="At most so many.")] = None,
+    concurrent: Annotated[int | None, typer.Option(help="At most so many at once.")] = None,
+    dollars_per_day: Annotated[float | None, typer.Option(help="What it may spend.")] = None,
+    dollars_per_hour: Annotated[float | None, typer.Option(help="What it may spend.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="One that it may use; all, where none is named.")
+    ] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="It may read metrics and use the page.")
+    ] = False,
+    expires: Annotated[
+        str | None, typer.Option(help="The last day that it is good, such as 2027-01-31.")
+    ] = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Make a key, print it once, and keep its hash.
+
+    The key is all that is printed on standard output.
+
+    Example: prefill-router key new alice --file keys.yaml --dollars-per-day 5
+    """
+    from prefill_router.gateway.guard.client_keys import add_key, digest, new_key
+
+    made = new_key()
+    given = {
+        "name": name,
+        "sha256": digest(made),
+        "created": datetime.now(UTC).date(),
+        "requests_per_minute": requests_per_minute,
+        "concurrent": concurrent,
+        "dollars_per_day": dollars_per_day,
+        "dollars_per_hour": dollars_per_hour,
+        "targets": tuple(target) if target else None,
+        "admin": admin,
+        "expires": expires,
+    }
+    add_key(file, _checked(given))
+    if as_json:
+        print_json({"name": name, "key": made, "file": str(file)})
+    else:
+        out.say(made)
+    err.print(
+        f"{file} keeps its hash alone: this is the only time that it is shown", soft_wrap=True
+    )
+
+
+@_key.command(name="list")
+def list_keys(
+    file: _File = _DEFAULT,
+    as_json: _AsJson = False,
+) -> None:
+    """List the keys of a file, and what they may do.
+
+    Example: prefill-router key list --file keys.yaml
+    """
+    from prefill_router.gateway.guard.client_keys import read_rows
+
+    rows = [key.model_dump(mode="json", exclude={"sha256"}) for key in read_rows(file)]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table("name", "created", "may", "expires", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(row["name"], row["created"] or "-", _told(row), row["expires"] or "-")
+    out.say(table)
+
+
+@_key.command()
+def revoke(name: _Name, file: _File = _DEFAULT, as_json: _AsJson = False) -> None:
+    """Take a key out of a file; a gateway that runs refuses it from its next reload on.
+
+    Example: prefill-router key revoke alice --file keys.yaml
+    """
+    from prefill_router.gateway.guard.client_keys import remove_key
+
+    remove_key(file, name)
+    if as_json:
+        print_json({"name": name, "file": str(file)})
+        return
+    out.say(f"{file} no longer has the key {name!r}")
+
+
+def _checked(given: dict[str, Any]) -> "ClientKey":
+    from pydantic import ValidationError
+
+    from prefill_router.gateway.guard.client_keys import ClientKey
+
+    try:
+        return ClientKey.model_validate(given)
+    except ValidationError as error:
+        told = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
+        raise UsageError(told) from None
+
+
+def _told(row: dict[str, Any]) -> str:
+    limits = [
+        f"{row[field]:,} {words}"
+        for field, words in (
+            ("requests_per_minute", "requests a minute"),
+            ("concurrent", "at once"),
+        )
+        if row[field] is not None
+    ]
+    dollars = [
+        f"${row[f'dollars_per_{per}']:g} a {per}"
+        for per in ("hour", "day")
+        if row[f"dollars_per_{per}"] is not None
+    ]
+    whom = [f"ask {', '.join(row['targets'])}"] if row["targets"] else []
+    return (
+        "; ".join([*(["all an admin may"] if row["admin"] else []), *whom, *limits, *dollars])
+        or "ask"
+    )
