@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commands import succeeded
-from prefill_router.cli import collect, grade, import_
+from prefill_router.cli import collect, grade
 from prefill_router.cli.commands import COMMANDS
 from prefill_router.cli.encode import encode
 from prefill_router.cli.prices import prices
@@ -19,7 +19,6 @@ from prefill_router.data import write_dataset
 from prefill_router.encoders import MINILM
 from prefill_router.harness.benchmarks import BENCHMARKS
 from prefill_router.harness.grading import GRADERS
-from prefill_router.importers import FORMATS
 from prefill_router.testing import make_routing_dataset
 
 LEFT_OUT = (
@@ -112,7 +111,6 @@ def test_no_help_loads_what_computes_or_serves() -> None:
 def test_what_the_help_lists_is_what_the_registries_hold() -> None:
     for listed, registry in (
         (grade.GRADERS, GRADERS),
-        (import_.FORMATS, FORMATS),
         (collect.BENCHMARKS, BENCHMARKS),
     ):
         assert listed == {name: entry.summary for name, entry in registry.items()}

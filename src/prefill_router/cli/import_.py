@@ -8,6 +8,7 @@ import typer
 from prefill_router.cli import options as opt
 from prefill_router.cli.app import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of, reading_words
+from prefill_router.importers import FORMATS
 
 if TYPE_CHECKING:
     from prefill_router.data import Summary
@@ -15,18 +16,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 REPEATS: Final[tuple[Literal["mean"]]] = ("mean",)
-FORMATS = {
-    "llmrouterbench": "LLMRouterBench: a results tree, a tar of it, or interchange JSON Lines",
-    "routerbench": "RouterBench: the wide table as CSV, JSON Lines or Parquet",
-    "mmlu_pro": "MMLU-Pro eval_results: one zip or JSON list per target",
-    "routellm": "RouteLLM: CSV with a prompt and a boolean column per target",
-    "nvidia": "NVIDIA LLM Router blueprint v3: a long CSV of isCorrect",
-    "routerarena": "RouterArena: JSON lists of predictions",
-    "long": "your own table, a row per query and target: CSV, JSON Lines or Parquet",
-    "wide": "your own table, a column per target: CSV, JSON Lines or Parquet",
-}
-"""As the registry has them, written out so that the help needn't import it."""
-_LISTING = "  \n".join(f"{name}: {summary}" for name, summary in FORMATS.items())
+_LISTING = "  \n".join(f"{name}: {one.summary}" for name, one in FORMATS.items())
 
 
 @app.command(

@@ -1,83 +1,11 @@
-"""The formats, defined here and nowhere else, and the one function that imports any of them.
+"""The formats that can be imported, by name: what each is, and where it is read.
 
-An imported pool has no prices of its own; they are read from a file and matched by the targets'
-names.
+Nothing here loads a reader, so that the command's help knows the formats at once.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final, NamedTuple, final
-
-from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError, DataError, FormatError
-from prefill_router.importers import (
-    llmrouterbench,
-    long_tables,
-    mmlu_pro,
-    routerarena,
-    sources,
-    values,
-    wide_tables,
-)
-from prefill_router.importers.builder import DatasetBuilder, ImportReport
-from prefill_router.importers.columns import Columns
-from prefill_router.targets import Pool, Target, read_pool
-from prefill_router.targets.target import MOST_PRICE
-
-_INPUT, _OUTPUT = "input_token_price_per_million", "output_token_price_per_million"
-
-
-def read_prices(path: Path) -> Pool:
-    """Read a `pool.yaml`, a `prices.csv`, or RouterArena's JSON of prices per million tokens.
-
-    Raises:
-        FormatError: The file is missing or malformed.
-    """
-    if path.suffix.lower() != ".json":
-        return read_pool(path)
-    (document,) = sources.documents(path)
-    content = sources.parse(document)
-    if not isinstance(content, dict):
-        raise FormatError(f"must be an object of target and {{{_INPUT}, {_OUTPUT}}}", file=path)
-    try:
-        return Pool(tuple(_priced_target(name, entry) for name, entry in content.items()))
-    except (ConfigError, DataError) as error:
-        raise FormatError(str(error), file=path) from None
-
-
-def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, list[str]]:
-    """Give each target of a dataset what the list says of it.
-
-    Returns:
-        The dataset, and notes on names that are in one and not in the other.
-    """
-    names = set(listed.names)
-    pool = Pool(
-        tuple(listed[t.name] if t.name in names else t for t in dataset.pool), listed.prices_date
-    )
-    known = set(dataset.pool.names)
-    unknown = [name for name in listed.names if name not in known]
-    lacking = [target.name for target in pool if not target.has_price]
-    notes = []
-    if unknown:
-        notes.append(f"priced but not in the data, left out: {', '.join(unknown)}")
-    if lacking:
-        notes.append(f"without a price: {', '.join(lacking)}")
-    return dataset.with_pool(pool), notes
-
-
-def _priced_target(name: str, entry: object) -> Target:
-    if not isinstance(entry, dict):
-        raise ConfigError(
-            f"the entry of {name!r} is {json.dumps(entry)[:40]}; it must be an object"
-        )
-    return Target(
-        name=values.filled_text(name, "a target's name"),
-        input_price=values.amount(entry.get(_INPUT), _INPUT, most=MOST_PRICE),
-        output_price=values.amount(entry.get(_OUTPUT), _OUTPUT, most=MOST_PRICE),
-    )
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, final
 
 
 @final
@@ -87,12 +15,12 @@ class Format:
 
     Attributes:
         summary: What it is, in a line.
-        read: Reads its sources.
+        reader: The module and the function that read its sources, `long_tables:read_long`.
         columns: The options of `Columns` that it takes.
     """
 
     summary: str
-    read: Callable[[Sequence[Path], DatasetBuilder, Columns], None]
+    reader: str
     columns: frozenset[str] = frozenset()
 
 
@@ -104,100 +32,35 @@ _COMMON = frozenset(
 FORMATS: Final[Mapping[str, Format]] = {
     "llmrouterbench": Format(
         summary="LLMRouterBench: a results tree, a tar of it, or interchange JSON Lines",
-        read=llmrouterbench.read,
+        reader="llmrouterbench:read",
     ),
     "routerbench": Format(
         summary="RouterBench: the wide table as CSV, JSON Lines or Parquet",
-        read=wide_tables.read_routerbench,
+        reader="wide_tables:read_routerbench",
     ),
     "mmlu_pro": Format(
-        summary="MMLU-Pro eval_results: one zip or JSON list per target", read=mmlu_pro.read
+        summary="MMLU-Pro eval_results: one zip or JSON list per target", reader="mmlu_pro:read"
     ),
     "routellm": Format(
         summary="RouteLLM: CSV with a prompt and a boolean column per target",
-        read=wide_tables.read_routellm,
+        reader="wide_tables:read_routellm",
     ),
     "nvidia": Format(
         summary="NVIDIA LLM Router blueprint v3: a long CSV of isCorrect",
-        read=long_tables.read_nvidia,
+        reader="long_tables:read_nvidia",
     ),
-    "routerarena": Format(summary="RouterArena: JSON lists of predictions", read=routerarena.read),
+    "routerarena": Format(
+        summary="RouterArena: JSON lists of predictions", reader="routerarena:read"
+    ),
     "long": Format(
         summary="your own table, a row per query and target: CSV, JSON Lines or Parquet",
-        read=long_tables.read_long,
+        reader="long_tables:read_long",
         columns=_COMMON | {"target"},
     ),
     "wide": Format(
         summary="your own table, a column per target: CSV, JSON Lines or Parquet",
-        read=wide_tables.read_wide,
+        reader="wide_tables:read_wide",
         columns=_COMMON | {"targets"},
     ),
 }
 """Every format by its name on the command line."""
-
-
-@final
-class Imported(NamedTuple):
-    """What an import gives.
-
-    Attributes:
-        dataset: The dataset.
-        report: What was read, kept and left out.
-    """
-
-    dataset: RoutingDataset
-    report: ImportReport
-
-
-def import_dataset(
-    format: str,  # noqa: A002
-    sources: Sequence[Path | str],
-    *,
-    columns: Columns | None = None,
-    prices: Path | str | None = None,
-    strict: bool = False,
-    skip_malformed: bool = False,
-) -> Imported:
-    """Read scored answers in one of the formats.
-
-    Args:
-        format: A name in `FORMATS`.
-        sources: Files or folders.
-        columns: Column names, for a user's own table.
-        prices: A pool.yaml, a prices.csv or RouterArena's JSON; matched by target name.
-        strict: Stop at the first malformed row.
-        skip_malformed: Go on, however many rows are malformed.
-
-    Raises:
-        ConfigError: There is no such format, or it doesn't take these columns.
-        FormatError: A source doesn't exist, nothing could be used, more than one row in a hundred
-            is malformed, or, if strict, any is.
-    """
-    columns = columns or Columns()
-    kind = _format(format, columns)
-    if not sources:
-        raise ConfigError("no source was named; name at least one file or folder")
-    if strict and skip_malformed:
-        raise ConfigError("stop at a malformed row, or skip all of them; ask for one of the two")
-    listed = None if prices is None else read_prices(Path(prices))
-    collector = DatasetBuilder(
-        strict=strict,
-        skip_malformed=skip_malformed,
-        scaled="scale" in kind.columns,
-        averaged=columns.repeats == "mean",
-    )
-    kind.read([Path(source) for source in sources], collector, columns)
-    dataset, report = collector.finish(format=format, sources=[str(s) for s in sources])
-    if listed is None:
-        return Imported(dataset, report)
-    priced, notes = with_prices(dataset, listed)
-    return Imported(priced, replace(report, notes=(*report.notes, *notes)))
-
-
-def _format(name: str, columns: Columns) -> Format:
-    if name not in FORMATS:
-        raise ConfigError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
-    surplus = sorted(set(columns.given()) - FORMATS[name].columns)
-    if surplus:
-        raise ConfigError(f"the format {name} has columns of its own; leave out {surplus}")
-    return FORMATS[name]
