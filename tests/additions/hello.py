@@ -1,6 +1,6 @@
 """`prefill-router hello`."""
 
-from prefill_router.cli.app import app, out
+from prefill_router.cli.application import app, out
 
 
 @app.command()

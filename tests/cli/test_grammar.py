@@ -10,7 +10,7 @@ import pytest
 
 import prefill_router
 from commands import Job, malformed, run, succeeded
-from prefill_router.cli.app import Command, ExitCode, load
+from prefill_router.cli.application import Command, ExitCode, load
 from prefill_router.cli.commands import COMMANDS, CommandEntry
 from prefill_router.cli.usage import RETIRED, range_of
 

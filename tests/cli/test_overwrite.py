@@ -9,7 +9,7 @@ import pytest
 from commands import Job, refused, run, succeeded
 from gateway import receipts_made
 from harness import graded_runs
-from prefill_router.cli.app import ExitCode
+from prefill_router.cli.application import ExitCode
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.testing import make_routing_dataset
 

@@ -26,7 +26,7 @@ from prefill_router.reporting.report import (
     Section,
     Table,
 )
-from prefill_router.reporting.report_files import ReportKind, check_place, mark, write
+from prefill_router.reporting.report_files import ReportKind, check_place, mark, write_report_files
 
 TABLE = Table(
     ["who", "number"],
@@ -53,7 +53,7 @@ def described() -> Report:
 
 
 def test_one_description_is_page_json_csv_and_pictures(tmp_path: Path) -> None:
-    write(described(), tmp_path)
+    write_report_files(described(), tmp_path)
     text = (tmp_path / "index.html").read_text()
     for shown in (
         "A &amp; B",

@@ -8,7 +8,7 @@ from graded_runs import answer, make_run, run_of, task
 from judges import YES, court, judge_pool
 
 from commands import succeeded
-from prefill_router.cli.app import counted, dollars, rounded_up
+from prefill_router.cli.application import counted, dollars, rounded_up
 from prefill_router.client import Reply
 from prefill_router.harness.grading.caches import Judgments
 from prefill_router.minipool.server import Rule

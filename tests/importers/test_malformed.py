@@ -296,7 +296,7 @@ def test_labels_are_read_as_they_are_written(label: float) -> None:
 @given(st.text(max_size=8))
 def test_texts_are_numbers_as_python_reads_them_or_refused(text: str) -> None:
     try:
-        found = values.amount(text, "x")
+        found = values.cell_amount(text, "x")
     except DataError:
         return
     if found is None:

@@ -5,8 +5,8 @@ import sys
 import time
 from pathlib import Path
 
+from prefill_router.studies.search.cross_validation import team
 from prefill_router.studies.search.fold_scores import FoldScorer
-from prefill_router.studies.search.search import team
 from studies.searching import STATES, sealed_in, small_space
 
 if __name__ == "__main__":

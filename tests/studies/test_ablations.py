@@ -10,13 +10,13 @@ from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import ablation, search, survey
 from prefill_router.layers.selection import candidate_sites
-from prefill_router.reporting.report_files import write
+from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.ablations import (
     FISHER,
     LIMIT,
     AblationStudy,
     ablation_study,
-    report_of,
+    report_ablations,
     said,
 )
 from prefill_router.testing import FakeEncoder, make_routing_dataset
@@ -68,7 +68,7 @@ def test_a_store_that_lacks_a_pool_is_told(study: AblationStudy) -> None:
 
 
 def test_it_is_written(study: AblationStudy, tmp_path: Path) -> None:
-    write(report_of(study, title="Layers", known={}), tmp_path)
+    write_report_files(report_ablations(study, title="Layers", known={}), tmp_path)
     told = json.loads((tmp_path / "layers.json").read_text())
     assert told["fisher_best"] == study.best
     assert len(told["rows"]) == 4

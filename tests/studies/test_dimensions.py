@@ -10,8 +10,13 @@ from prefill_router.activations import Site
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import ablation, search, survey
-from prefill_router.reporting.report_files import write
-from prefill_router.studies.dimensions import DimensionStudy, dimension_study, report_of, said
+from prefill_router.reporting.report_files import write_report_files
+from prefill_router.studies.dimensions import (
+    DimensionStudy,
+    dimension_study,
+    report_dimensions,
+    said,
+)
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=240, missing=0.05, seed=2)
@@ -67,7 +72,7 @@ def test_more_components_than_there_are_change_nothing() -> None:
 def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionStudy) -> None:
     found = dimension_study([STATES], TRAIN, dims=(2, 100), poolings=("last",))
     assert "With 100 components, what a router keeps unless told otherwise" in " ".join(said(found))
-    write(report_of(study, title="Dimensions", known={}), tmp_path)
+    write_report_files(report_dimensions(study, title="Dimensions", known={}), tmp_path)
     told = json.loads((tmp_path / "dimensions.json").read_text())
     assert told["top"] == study.top.to_dict()
     assert len((tmp_path / "dimensions.csv").read_text().splitlines()) == 1 + len(study.cells)

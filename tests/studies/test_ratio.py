@@ -13,9 +13,9 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Predictions, evaluate
 from prefill_router.policy import Threshold
-from prefill_router.reporting.report_files import check_place, mark, write
+from prefill_router.reporting.report_files import check_place, mark, write_report_files
 from prefill_router.studies.ratio import RATIOS, RatioOrder, RatioStudy, routing_ratio, strongest
-from prefill_router.studies.ratio_report import report_of, said
+from prefill_router.studies.ratio_report import report_ratio, said
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=240, missing=0.2, seed=4)
@@ -170,8 +170,8 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_it_is_written_and_read_by_people_and_programs(tmp_path: Path) -> None:
     found = studied()
     mark(tmp_path / "ratio", "ratio", {"strong": STRONG})
-    report = report_of(found, title="Ratio <of> all", known={"dataset": "<made up>"})
-    write(report, tmp_path / "ratio")
+    report = report_ratio(found, title="Ratio <of> all", known={"dataset": "<made up>"})
+    write_report_files(report, tmp_path / "ratio")
     told = json.loads((tmp_path / "ratio" / "ratio.json").read_text())
     assert told["routers"]["good"]["at"]["1"]["value"] == pytest.approx(found.strong_accuracy)
     page = (tmp_path / "ratio" / "index.html").read_text()

@@ -15,9 +15,9 @@ from prefill_router.calibration import fit_calibrator
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
 from prefill_router.evaluation import Predictions, evaluate
 from prefill_router.studies.search import SearchConfig, choose
+from prefill_router.studies.search.cross_validation import chosen_on_other_folds
 from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer
 from prefill_router.studies.search.proposer import Proposer
-from prefill_router.studies.search.search import chosen_on_other_folds
 from prefill_router.studies.search.trials import SearchTrial, ranked
 from studies.searching import (
     ANSWERS,

@@ -14,8 +14,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.evaluation import evaluate
 from prefill_router.fitting import FitConfig, learn, recipe_from_dict
 from prefill_router.reporting.pages import render
-from prefill_router.reporting.report_files import write
-from prefill_router.studies.seeds import ENOUGH, NUMBERS, SeedStudy, report_of, said, seed_study
+from prefill_router.reporting.report_files import write_report_files
+from prefill_router.studies.seeds import ENOUGH, NUMBERS, SeedStudy, report_seeds, said, seed_study
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=200, seed=6)
@@ -86,7 +86,7 @@ def test_a_router_that_cannot_be_fitted_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:
-    write(report_of(study, title="Seeds", known={}), tmp_path)
+    write_report_files(report_seeds(study, title="Seeds", known={}), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "The seed moves the mean AUC most for network" in page
     assert "whatever the seed: neighbours" in page
@@ -94,7 +94,7 @@ def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:
     assert "± 0.0000" not in page
     none = SeedStudy((), (), 10, 0, 2)
     assert said(none) == ["No router could be fitted."]
-    write(report_of(none, title="Seeds", known={}), tmp_path / "none")
+    write_report_files(report_seeds(none, title="Seeds", known={}), tmp_path / "none")
 
 
 @pytest.mark.parametrize("given", [{"count": 1}, {"seed": -1}])
@@ -110,5 +110,5 @@ def test_what_is_not_defined_is_said_and_shown_as_a_dash(study: SeedStudy) -> No
     )
     lost = dataclasses.replace(study, spreads=spreads)
     assert "P-AUCCC" in said(lost)[-1]
-    shown = report_of(lost, title="Seeds", known={})
+    shown = report_seeds(lost, title="Seeds", known={})
     assert "nan" not in render(shown, {"seeds": ""})

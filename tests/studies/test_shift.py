@@ -14,9 +14,9 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.formatting import NOTHING
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
-from prefill_router.reporting.report_files import write
+from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.shift import PRESETS, Shift, ShiftStudy, arms, shift_study
-from prefill_router.studies.shift_report import paper_rows, report_of, said
+from prefill_router.studies.shift_report import paper_rows, report_shift, said
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=420, seed=8)
@@ -200,11 +200,11 @@ def test_it_goes_on_where_it_was_and_tells_what_failed(
     none = shift_study(ANSWERS, trees, [STATES], DRAWN, SHIFT, resamples=0)
     assert not none.routers
     assert none.failed[0].why.startswith("reference: ")
-    write(report_of(none, title="Shift", known={}), tmp_path / "none")
+    write_report_files(report_shift(none, title="Shift", known={}), tmp_path / "none")
 
 
 def test_the_page_names_what_was_trained_and_tested_on(harmed: ShiftStudy, tmp_path: Path) -> None:
-    write(report_of(harmed, title="Shift", known={"dataset": "x"}), tmp_path)
+    write_report_files(report_shift(harmed, title="Shift", known={"dataset": "x"}), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "domain-0 and domain-1" in page
     assert f"domain-2 ({harmed.queries})" in page

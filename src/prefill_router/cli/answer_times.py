@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.cli.app import err
+from prefill_router.cli.application import err
 from prefill_router.errors import DataError
 
 if TYPE_CHECKING:

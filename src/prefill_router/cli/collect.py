@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import (
+from prefill_router.cli.application import (
     Terminal,
     app,
     columns,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, columns, err, out, print_json
+from prefill_router.cli.application import app, columns, err, out, print_json
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
@@ -110,13 +110,14 @@ def _show(result: "ComparisonResult") -> None:
     from prefill_router.evaluation.catalogue import HEADLINE
     from prefill_router.evaluation.formatting import worded
     from prefill_router.studies.comparison.comparison import by_number
-    from prefill_router.studies.comparison.report import sure, verdict
+    from prefill_router.studies.comparison.report import sure_of, verdict
 
     table = columns("router", *_COLUMNS.values())
     marks = {"better": "+", "worse": "-", "": " "}
     for one in by_number(result.routers, "auc_mean"):
         cells = [
-            worded(one.headline[name].value, HEADLINE[name].unit) + marks[sure(one.against, name)]
+            worded(one.headline[name].value, HEADLINE[name].unit)
+            + marks[sure_of(one.against, name)]
             for name in _COLUMNS
         ]
         table.add_row(one.name, *cells)

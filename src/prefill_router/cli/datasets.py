@@ -11,7 +11,7 @@ from rich.text import Text
 
 from prefill_router import files
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, columns, out, print_json
+from prefill_router.cli.application import app, columns, out, print_json
 from prefill_router.cli.import_ import REPEATS
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError, FormatError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 
 from prefill_router import files
-from prefill_router.cli.app import app, columns, err, out, print_json
+from prefill_router.cli.application import app, columns, err, out, print_json
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import installed
 

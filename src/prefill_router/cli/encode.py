@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
 

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import (
+from prefill_router.cli.application import (
     app,
     columns,
     counted,

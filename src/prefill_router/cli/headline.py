@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from prefill_router.cli.app import columns, out
+from prefill_router.cli.application import columns, out
 
 if TYPE_CHECKING:
     from prefill_router.evaluation import Evaluation, Verdict

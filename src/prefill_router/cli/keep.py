@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import ExitCode, app, err, out, print_json
+from prefill_router.cli.application import ExitCode, app, err, out, print_json
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress

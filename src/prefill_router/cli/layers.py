@@ -10,7 +10,7 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:

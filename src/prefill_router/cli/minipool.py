@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import err, out, print_json
+from prefill_router.cli.application import err, out, print_json
 from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, columns, counted, dollars, needed, out, print_json
+from prefill_router.cli.application import app, columns, counted, dollars, needed, out, print_json
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import DataError
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, columns, counted, dollars, err, needed, out, print_json
+from prefill_router.cli.application import (
+    app,
+    columns,
+    counted,
+    dollars,
+    err,
+    needed,
+    out,
+    print_json,
+)
 from prefill_router.cli.receipts import HELP, URL, moment
 from prefill_router.cli.usage import UsageError
 from prefill_router.files import check_place

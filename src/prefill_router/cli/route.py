@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, columns, out, print_json
+from prefill_router.cli.application import app, columns, out, print_json
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 

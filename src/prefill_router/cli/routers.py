@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import file_digest

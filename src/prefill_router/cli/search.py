@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import app, err, out, print_json
+from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
 
@@ -116,8 +116,9 @@ class _SearchJob:
         """Search, choose, write; and open the test part, unless it stays sealed."""
         from prefill_router.data import load_split, read_dataset, split
         from prefill_router.fitting import gather
-        from prefill_router.studies.search import choose, conclude, report, seal, search
+        from prefill_router.studies.search import choose, conclude, seal, search
         from prefill_router.studies.search.proposer import openers
+        from prefill_router.studies.search.report import ROUTER, begin, plan_of
 
         dataset = read_dataset(self._data)
         drawn = (
@@ -125,7 +126,7 @@ class _SearchJob:
             if self._split is None
             else load_split(self._split)
         )
-        report.begin(self._to, report.plan_of(self._space, self._config, dataset, drawn))
+        begin(self._to, plan_of(self._space, self._config, dataset, drawn))
         bar, found = BarProgress(console=err), opt.sources(encoders)
         needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]
         states = gather(
@@ -153,12 +154,12 @@ class _SearchJob:
             sources=found,
             progress=bar,
         )
-        router.save(self._to / report.ROUTER)
+        router.save(self._to / ROUTER)
         self._write(verdict, router.split)
         return verdict
 
     def _write(self, verdict: "SearchResult", drawn: "Split") -> None:
-        from prefill_router.studies.search import report
+        from prefill_router.studies.search.report import write
 
         sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
         known = {
@@ -168,7 +169,7 @@ class _SearchJob:
             "all rows but test",
             "seed": str(self._config.seed),
         }
-        report.write(verdict, drawn, self._to, title=f"Search on {self._data.name}", known=known)
+        write(verdict, drawn, self._to, title=f"Search on {self._data.name}", known=known)
 
 
 def _list(space: "Space", *, as_json: bool) -> None:

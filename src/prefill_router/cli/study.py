@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.app import err, out, print_json
+from prefill_router.cli.application import err, out, print_json
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
 
@@ -156,9 +156,9 @@ def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
         to: Its folder.
         as_json: Whether the numbers are printed instead of the table.
     """
-    from prefill_router.reporting.report_files import PAGE, write
+    from prefill_router.reporting.report_files import PAGE, write_report_files
 
-    write(report, to)
+    write_report_files(report, to)
     for warning in report.warnings:
         err.say(warning)
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, final
 
 import typer
 
-from prefill_router.cli.app import err
+from prefill_router.cli.application import err
 from prefill_router.cli.options import UnseenPart
 from prefill_router.cli.study import (
     AsJson,

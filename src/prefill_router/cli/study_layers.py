@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from prefill_router.cli.app import err
+from prefill_router.cli.application import err
 from prefill_router.cli.options import SplitFile
 from prefill_router.cli.study import AsJson, Out, Seed, facts, finish, study
 from prefill_router.cli.usage import UsageError
@@ -42,7 +42,7 @@ def layers(
     from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset, split
     from prefill_router.reporting.report_files import check_place, mark
-    from prefill_router.studies.ablations import ablation_study, report_of
+    from prefill_router.studies.ablations import ablation_study, report_ablations
 
     poolings = parse_poolings(pooling)
     check_place(to, "layers")
@@ -68,7 +68,7 @@ def layers(
         "pools": ", ".join(f"{name} ({len(part):,} train queries)" for name, part in pools.items()),
         "split": f"seed {seed}; the train part alone",
     }
-    made = report_of(found, title="Layer selection over pools and encoders", known=known)
+    made = report_ablations(found, title="Layer selection over pools and encoders", known=known)
     finish(made, to, as_json=as_json)
 
 
@@ -100,7 +100,7 @@ def dimensions(
     from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset
     from prefill_router.reporting.report_files import check_place, mark
-    from prefill_router.studies.dimensions import dimension_study, report_of
+    from prefill_router.studies.dimensions import dimension_study, report_dimensions
 
     sizes, poolings = _sizes(dims), parse_poolings(pooling)
     check_place(to, "dimensions")
@@ -119,7 +119,7 @@ def dimensions(
         progress=BarProgress(console=err),
     )
     known = facts(data, parts, seed)
-    made = report_of(found, title=f"Pooling and dimension on {data.name}", known=known)
+    made = report_dimensions(found, title=f"Pooling and dimension on {data.name}", known=known)
     finish(made, to, as_json=as_json)
 
 

@@ -56,7 +56,7 @@ def seeds(
     Example: prefill-router study seeds routers.yaml --data answers --store states --out seeds
     """
     from prefill_router.reporting.report_files import ROUTERS
-    from prefill_router.studies.seeds import report_of, seed_study
+    from prefill_router.studies.seeds import report_seeds, seed_study
 
     given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin("seeds", given, {"count": count})
@@ -71,7 +71,7 @@ def seeds(
         progress=opened.bar,
     )
     require_some(found.spreads, found.failed)
-    made = report_of(found, title=f"Seed variability on {data.name}", known=opened.known)
+    made = report_seeds(found, title=f"Seed variability on {data.name}", known=opened.known)
     finish(made, to, as_json=as_json)
 
 
@@ -103,7 +103,7 @@ def ratio(
     Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
     """
     from prefill_router.studies.ratio import routing_ratio, strongest
-    from prefill_router.studies.ratio_report import report_of
+    from prefill_router.studies.ratio_report import report_ratio
 
     one_of("--strong-by", strong_by, _BY)
 
@@ -132,7 +132,7 @@ def ratio(
     how = "named" if strong else f"the most accurate on the {strong_by} part"
     known = {**opened.known, "chosen": how, "intervals": f"95 %, {resamples:,} resamples"}
     title = f"Accuracy against routing ratio on {data.name}"
-    finish(report_of(found, title=title, known=known, failed=failed), to, as_json=as_json)
+    finish(report_ratio(found, title=title, known=known, failed=failed), to, as_json=as_json)
 
 
 def _routers(opened: OpenedStudy, seed: int) -> "tuple[dict[str, Router], list[RecipeFailure]]":
@@ -189,7 +189,7 @@ def shift(
     """
     from prefill_router.reporting.report_files import ROUTERS
     from prefill_router.studies.shift import arms, shift_study
-    from prefill_router.studies.shift_report import report_of
+    from prefill_router.studies.shift_report import report_shift
 
     _check(train_on, test_on, hold_out, preset)
     wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
@@ -213,7 +213,7 @@ def shift(
         progress=opened.bar,
     )
     require_some(found.routers, found.failed)
-    made = report_of(found, title=f"Distribution shift on {data.name}", known=opened.known)
+    made = report_shift(found, title=f"Distribution shift on {data.name}", known=opened.known)
     finish(made, to, as_json=as_json)
 
 

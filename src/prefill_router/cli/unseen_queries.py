@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from prefill_router.cli.app import err
+from prefill_router.cli.application import err
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError, DataError
 

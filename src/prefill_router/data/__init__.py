@@ -14,7 +14,7 @@ from prefill_router.data.dataset import (
     prompt_text,
     regimes,
 )
-from prefill_router.data.merge import merge
+from prefill_router.data.dataset_merge import merge
 from prefill_router.data.origin import Origin
 from prefill_router.data.splits import (
     FRACTIONS,

@@ -77,7 +77,9 @@ class Scale:
         share = self._share(number)
         if self.ends is not None and not 0 <= share <= 1:
             low, high = sorted(self.ends)
-            raise DataError(f"{name} is {values.show(value)}; a score is from {low:g} to {high:g}")
+            raise DataError(
+                f"{name} is {values.shown_cell(value)}; a score is from {low:g} to {high:g}"
+            )
         return share if self.threshold is None else float(share >= self._share(self.threshold))
 
     def _share(self, score: float) -> float:

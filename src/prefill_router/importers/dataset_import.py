@@ -70,8 +70,8 @@ def _priced_target(name: str, entry: object) -> Target:
         )
     return Target(
         name=values.filled_text(name, "a target's name"),
-        input_price=values.amount(entry.get(_INPUT), _INPUT, most=MOST_PRICE),
-        output_price=values.amount(entry.get(_OUTPUT), _OUTPUT, most=MOST_PRICE),
+        input_price=values.cell_amount(entry.get(_INPUT), _INPUT, most=MOST_PRICE),
+        output_price=values.cell_amount(entry.get(_OUTPUT), _OUTPUT, most=MOST_PRICE),
     )
 
 

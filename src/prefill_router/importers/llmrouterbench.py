@@ -130,9 +130,9 @@ def _query(record: dict[str, Any], key: _Key, texts: dict[str, str]) -> Query:
 def _outcome(usage: dict[str, Any], score: object) -> TargetOutcome:
     return TargetOutcome(
         values.label(score, "score"),
-        values.amount(usage.get("prompt_tokens"), "prompt_tokens"),
-        values.amount(usage.get("completion_tokens"), "completion_tokens"),
-        values.amount(usage.get("cost"), "cost", most=MOST_COST),
+        values.cell_amount(usage.get("prompt_tokens"), "prompt_tokens"),
+        values.cell_amount(usage.get("completion_tokens"), "completion_tokens"),
+        values.cell_amount(usage.get("cost"), "cost", most=MOST_COST),
     )
 
 

@@ -96,7 +96,7 @@ def query_of(
     names: Mapping[str, str],
     *,
     id_prefix: str = "",
-    as_prompt: Callable[[object, str], Prompt] = values.prompt,
+    as_prompt: Callable[[object, str], Prompt] = values.cell_prompt,
 ) -> Query:
     """The query of a record; where there is no id, it is known by its prompt.
 
@@ -131,7 +131,7 @@ def outcome(
         DataError: A cell can't be understood.
     """
     counts = [
-        None if name is None else values.amount(record.get(name), name, most=most)
+        None if name is None else values.cell_amount(record.get(name), name, most=most)
         for name, most in (
             (input_tokens, MOST_TOKENS),
             (output_tokens, MOST_TOKENS),

@@ -61,7 +61,7 @@ def _query(item: dict[str, object]) -> Query:
         raise DataError("options must be a list of 1 to 26 texts")
     question = values.filled_text(item.get("question"), "question").strip()
     lettered = [
-        f"{letter}. {values.text(option, 'an option')}"
+        f"{letter}. {values.cell_text(option, 'an option')}"
         for letter, option in zip(ascii_uppercase, options, strict=False)
     ]
     return Query(
@@ -80,7 +80,7 @@ def _label(item: dict[str, object]) -> float:
 
 
 def _letter(value: object, name: str) -> str:
-    letter = values.text(value, name)
+    letter = values.cell_text(value, name)
     if len(letter) != 1 or letter not in ascii_uppercase:
-        raise DataError(f"{name} is {values.show(value)}; it must be a letter from A to Z")
+        raise DataError(f"{name} is {values.shown_cell(value)}; it must be a letter from A to Z")
     return letter

@@ -64,10 +64,10 @@ def _query(item: dict[str, Any]) -> Query:
 
 
 def _outcome(item: dict[str, Any], usage: dict[str, Any], *, failed: bool) -> TargetOutcome:
-    cost = values.amount(item.get("cost"), "cost", most=MOST_COST)
+    cost = values.cell_amount(item.get("cost"), "cost", most=MOST_COST)
     return TargetOutcome(
         values.label(item.get("accuracy"), "accuracy"),
-        values.amount(usage.get("input_tokens"), "input_tokens"),
-        values.amount(usage.get("output_tokens"), "output_tokens"),
+        values.cell_amount(usage.get("input_tokens"), "input_tokens"),
+        values.cell_amount(usage.get("output_tokens"), "output_tokens"),
         None if failed and not cost else cost,
     )

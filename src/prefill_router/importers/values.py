@@ -19,7 +19,7 @@ _WORDS = {**dict.fromkeys(_RIGHT, 1.0), **dict.fromkeys(_WRONG, 0.0)}
 _MISSING = {"", "null", "nan", "none"}
 
 
-def text(value: object, name: str) -> str:
+def cell_text(value: object, name: str) -> str:
     """A text that can be written down.
 
     Raises:
@@ -40,7 +40,7 @@ def filled_text(value: object, name: str) -> str:
     Raises:
         DataError: It is no text, or is empty.
     """
-    result = text(value, name)
+    result = cell_text(value, name)
     if not result.strip():
         raise DataError(f"{name} is empty")
     return result
@@ -48,7 +48,7 @@ def filled_text(value: object, name: str) -> str:
 
 def label_text(value: object, name: str) -> str:
     """A text that may be missing: then it is empty."""
-    return "" if value is None else text(value, name)
+    return "" if value is None else cell_text(value, name)
 
 
 def identifier(value: object, name: str) -> str:
@@ -84,7 +84,7 @@ def label(value: object, name: str) -> float | None:
     """
     number = score(value, name)
     if number is not None and not 0 <= number <= 1:
-        raise ScoreError(f"{name} is {show(value)}; {LABELS}", score=number)
+        raise ScoreError(f"{name} is {shown_cell(value)}; {LABELS}", score=number)
     return number
 
 
@@ -105,7 +105,7 @@ def verdict(value: object) -> float | None:
     return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
 
 
-def amount(value: object, name: str, *, most: float = MOST_TOKENS) -> float | None:
+def cell_amount(value: object, name: str, *, most: float = MOST_TOKENS) -> float | None:
     """A count of tokens, or an amount of money up to `most`, None where missing.
 
     Raises:
@@ -113,13 +113,15 @@ def amount(value: object, name: str, *, most: float = MOST_TOKENS) -> float | No
     """
     number = _number(value, name, "it must be a number")
     if number is not None and not 0 <= number < math.inf:
-        raise DataError(f"{name} is {show(value)}; it must be finite and not negative")
+        raise DataError(f"{name} is {shown_cell(value)}; it must be finite and not negative")
     if number is not None and number > most:
-        raise DataError(f"{name} is {show(value)}; more than {most:,.0f} is taken for a mistake")
+        raise DataError(
+            f"{name} is {shown_cell(value)}; more than {most:,.0f} is taken for a mistake"
+        )
     return number
 
 
-def prompt(value: object, name: str) -> Prompt:
+def cell_prompt(value: object, name: str) -> Prompt:
     """A prompt: a text, or a list of {role, content} texts.
 
     Raises:
@@ -133,7 +135,7 @@ def prompt(value: object, name: str) -> Prompt:
     return tuple(
         Message(
             filled_text(turn.get("role"), f"{name}: a role"),
-            text(turn.get("content"), f"{name}: a content"),
+            cell_text(turn.get("content"), f"{name}: a content"),
         )
         for turn in turns
     )
@@ -143,7 +145,7 @@ def _number(value: object, name: str, wanted: str) -> float | None:
     if isinstance(value, str):
         plain = value.strip().lower()
         if plain not in _MISSING and not _NUMBER.fullmatch(plain):
-            raise DataError(f"{name} is {show(value)}; {wanted}")
+            raise DataError(f"{name} is {shown_cell(value)}; {wanted}")
         value = None if plain in _MISSING else float(plain)
     if value is None:
         return None
@@ -170,7 +172,7 @@ def _kind(value: object) -> str:
     return f"of the type {type(value).__name__}"
 
 
-def show(value: object) -> str:
+def shown_cell(value: object) -> str:
     """A value for a message, cut short."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a huge number"

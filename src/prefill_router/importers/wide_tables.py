@@ -105,7 +105,7 @@ def read_wide_table(
     usual: Mapping[str, str] = WIDE_COLUMNS,
     id_prefix: str = "",
     benchmark: str = "",
-    as_prompt: Callable[[object, str], Prompt] = values.prompt,
+    as_prompt: Callable[[object, str], Prompt] = values.cell_prompt,
 ) -> None:
     """Read one wide table.
 

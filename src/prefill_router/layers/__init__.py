@@ -11,6 +11,7 @@ from prefill_router.layers.criteria import (
     search,
     survey,
 )
+from prefill_router.layers.layer_sweep import EncoderSweep, auc_of_selection, sweep
 from prefill_router.layers.selection import (
     Method,
     Pinned,
@@ -21,7 +22,6 @@ from prefill_router.layers.selection import (
     enough_labels,
     select,
 )
-from prefill_router.layers.sweep import EncoderSweep, auc_of_selection, sweep
 
 __all__ = [
     "GRID_DIMS",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from prefill_router import files
 from prefill_router.activations import POOLINGS, Pooling
 from prefill_router.layers.criteria import Survey, mean_over_targets
-from prefill_router.layers.sweep import EncoderSweep
+from prefill_router.layers.layer_sweep import EncoderSweep
 from prefill_router.plotting import Axes, Figure, FigureCanvasAgg, rc_context
 
 _COLOURS: dict[Pooling, str] = {"last": "#0072b2", "mean": "#d55e00"}

@@ -9,7 +9,7 @@
 Importing this loads no torch.
 """
 
-from prefill_router.minipool.pool import ENCODER, NAMES, folder_of, pool
+from prefill_router.minipool.pool_models import ENCODER, NAMES, folder_of, pool
 from prefill_router.minipool.tasks import MiniTask, make_tasks
 
 __all__ = ["ENCODER", "NAMES", "MiniTask", "folder_of", "make_tasks", "pool"]

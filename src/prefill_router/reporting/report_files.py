@@ -78,7 +78,7 @@ class ReportKind:
         """
         self.check_replaceable(folder)
         with files.replacing_folder(folder) as temporary:
-            write(report, temporary, page=page)
+            write_report_files(report, temporary, page=page)
 
 
 def check_place(folder: Path, name: str) -> None:
@@ -100,7 +100,7 @@ def mark(folder: Path, name: str, asked: Mapping[str, Any]) -> None:
     files.write_json(folder / MARK, {"format": STUDY_FORMAT, "study": name, "asked": dict(asked)})
 
 
-def write(report: Report, folder: Path, *, page: bool = True) -> None:
+def write_report_files(report: Report, folder: Path, *, page: bool = True) -> None:
     """Write a report, each file whole or not at all.
 
     Args:

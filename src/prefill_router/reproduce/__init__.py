@@ -3,8 +3,8 @@
 from prefill_router.reproduce import router_tables, study_tables  # noqa: F401 (registered)
 from prefill_router.reproduce.cells import all_tables
 from prefill_router.reproduce.claims import Claim, check
+from prefill_router.reproduce.paper_numbers import Published, published
 from prefill_router.reproduce.pools import Bench, PaperPool, find_pools
-from prefill_router.reproduce.published import Published, published
 from prefill_router.reproduce.report import to_dict, write
 from prefill_router.reproduce.reproduction import ReproduceMeans, reproduce
 from prefill_router.reproduce.systems import PoolRun, ReproduceOptions

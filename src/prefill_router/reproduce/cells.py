@@ -9,8 +9,7 @@ from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.bootstrap import plain
 from prefill_router.evaluation.catalogue import HEADLINE
 from prefill_router.evaluation.formatting import NOTHING, dollars
-from prefill_router.reproduce.pools import POOLS
-from prefill_router.reproduce.published import (
+from prefill_router.reproduce.paper_numbers import (
     DIFFERENCES,
     Published,
     PublishedNumber,
@@ -18,6 +17,7 @@ from prefill_router.reproduce.published import (
     number,
     published,
 )
+from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.systems import PoolRun
 
 Unit = Literal["number", "share", "points", "count", "usd", "seconds"]

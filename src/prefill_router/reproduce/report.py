@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefill_router.evaluation.formatting import NOTHING
-from prefill_router.reporting import report_files
 from prefill_router.reporting.report import Cell, Folded, Note, Part, Report, Row, Section, Table
+from prefill_router.reporting.report_files import write_report_files
 from prefill_router.reproduce.cells import PaperTable, TableCell, all_tables, shown, spread
 from prefill_router.reproduce.claims import Claim, check
 from prefill_router.reproduce.systems import PoolRun
@@ -79,7 +79,7 @@ def write(
         numbers=to_dict(runs),
         tables={f"tables/{table.file_name}": table.flat() for table in tables},
     )
-    report_files.write(report, folder)
+    write_report_files(report, folder)
 
 
 _AFTER: Mapping[int, int] = {1: 0, 2: 3, 3: 3, 4: 27, 5: 29, 6: 29, 7: 29, 8: 29}

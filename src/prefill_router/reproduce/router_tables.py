@@ -30,8 +30,8 @@ from prefill_router.reproduce.cells import (
     of_pool,
     paper_table,
 )
+from prefill_router.reproduce.paper_numbers import PublishedNumber, number, published
 from prefill_router.reproduce.pools import POOLS
-from prefill_router.reproduce.published import PublishedNumber, number, published
 from prefill_router.reproduce.systems import SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
 from prefill_router.studies.comparison.comparison import by_number
 

@@ -25,8 +25,8 @@ from prefill_router.reproduce.cells import (
     of_pool,
     paper_table,
 )
+from prefill_router.reproduce.paper_numbers import PublishedNumber, Value, number, published
 from prefill_router.reproduce.pools import POOLS
-from prefill_router.reproduce.published import PublishedNumber, Value, number, published
 from prefill_router.reproduce.router_tables import BOOTSTRAPPED, heading, unit_of
 from prefill_router.reproduce.systems import SYSTEMS, TRUNK, UNIFIED, PoolRun
 

@@ -9,7 +9,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import plain
 from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
-from prefill_router.layers.sweep import encoder_labels
+from prefill_router.layers.layer_sweep import encoder_labels
 from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting.figures import (
@@ -181,7 +181,7 @@ _MEANINGS = {
 }
 
 
-def report_of(study: AblationStudy, *, title: str, known: Mapping[str, str]) -> Report:
+def report_ablations(study: AblationStudy, *, title: str, known: Mapping[str, str]) -> Report:
     """Everything that the study says."""
     rows = [row.row() for row in study.rows]
     components = f"{study.dim} components, {' and '.join(study.poolings)} states"

@@ -14,7 +14,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import plain
 from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
 from prefill_router.layers.criteria import GRID_DIMS
-from prefill_router.layers.sweep import encoder_labels
+from prefill_router.layers.layer_sweep import encoder_labels
 from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting.figures import legend_below, new_figure, stroke, style
@@ -195,7 +195,7 @@ _MEANINGS = {
 }
 
 
-def report_of(study: DimensionStudy, *, title: str, known: Mapping[str, str]) -> Report:
+def report_dimensions(study: DimensionStudy, *, title: str, known: Mapping[str, str]) -> Report:
     """Everything that the study says."""
     ways = f"Ways to choose the layer, at {_shown(study)} components"
     return Report(

@@ -48,7 +48,7 @@ _PAIR_MEANING = {
 }
 
 
-def report_of(
+def report_ratio(
     study: RatioStudy,
     *,
     title: str,

@@ -274,7 +274,7 @@ _DEVIATION = (
 _HEADS = tuple(heading(HEADLINE[name]) for name in NUMBERS)
 
 
-def report_of(study: SeedStudy, *, title: str, known: Mapping[str, str]) -> Report:
+def report_seeds(study: SeedStudy, *, title: str, known: Mapping[str, str]) -> Report:
     """Everything that the study says."""
     drawn = [ReportFigure("seeds", draw(study), study.rows(), _CAPTION)] if study.spreads else []
     meanings = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}

@@ -63,7 +63,7 @@ _SECTIONS: Mapping[str, Number] = {
 }
 
 
-def report_of(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> Report:
+def report_shift(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> Report:
     """Everything that the study says."""
     drawn = [ReportFigure("shift", draw(study), study.rows(), _CAPTION)] if study.routers else []
     return Report(

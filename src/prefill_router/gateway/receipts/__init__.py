@@ -22,7 +22,7 @@ from prefill_router.gateway.receipts.reader import (
     sessions_since,
     spend_since,
 )
-from prefill_router.gateway.receipts.replay import (
+from prefill_router.gateway.receipts.receipt_replay import (
     Replay,
     ReplaySetting,
     at_prices,
@@ -31,16 +31,16 @@ from prefill_router.gateway.receipts.replay import (
     replay,
     replay_setting,
 )
-from prefill_router.gateway.receipts.replay_table import ExpectedCurve, Recorded, ReplayPoint
-from prefill_router.gateway.receipts.rows import Feedback, as_kept, prompt_of
-from prefill_router.gateway.receipts.store import DownError, RowError, Store, open_store
-from prefill_router.gateway.receipts.summary import (
+from prefill_router.gateway.receipts.receipt_summary import (
     KeyTotals,
     ReceiptsSummary,
     SingleTargetCosts,
     TargetTotals,
     summary,
 )
+from prefill_router.gateway.receipts.replay_table import ExpectedCurve, Recorded, ReplayPoint
+from prefill_router.gateway.receipts.rows import Feedback, as_kept, prompt_of
+from prefill_router.gateway.receipts.store import DownError, RowError, Store, open_store
 from prefill_router.gateway.receipts.writer import ReceiptWriter, WriterStats
 from prefill_router.gateway.records import Receipt
 

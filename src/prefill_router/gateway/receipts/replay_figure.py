@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from prefill_router.errors import DataError
-from prefill_router.gateway.receipts.replay import Replay
+from prefill_router.gateway.receipts.receipt_replay import Replay
 from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import (
     INK,

@@ -10,9 +10,9 @@ from typing import Final
 from prefill_router.data import Query
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 from prefill_router.harness.records import Task
-from prefill_router.importers import values
 from prefill_router.importers.builder import DatasetBuilder
 from prefill_router.importers.tables import Record
+from prefill_router.importers.values import filled_text, identifier, label_text
 
 REPOSITORY: Final = "cais/hle"
 OPTIONS: Final[frozenset[str]] = frozenset()
@@ -61,17 +61,17 @@ def _has_image(image: object) -> bool:
 
 
 def _task(record: Record) -> Task:
-    question = values.filled_text(record["question"], "question").strip()
+    question = filled_text(record["question"], "question").strip()
     query = Query(
-        f"hle-{values.identifier(record['id'], 'id')}",
+        f"hle-{identifier(record['id'], 'id')}",
         f"{question}\n\n{_ASKED}",
         benchmark="hle",
-        domain=values.label_text(record.get("category"), "category"),
+        domain=label_text(record.get("category"), "category"),
     )
-    known = {name: values.label_text(record.get(name), name) for name in _KEPT}
+    known = {name: label_text(record.get(name), name) for name in _KEPT}
     return Task(
         query=query,
         grader="hle",
-        answer=(values.filled_text(record["answer"], "answer"),),
+        answer=(filled_text(record["answer"], "answer"),),
         options={"question": question, **{name: text for name, text in known.items() if text}},
     )

@@ -25,9 +25,9 @@ from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 from prefill_router.harness.records import Task
-from prefill_router.importers import values
 from prefill_router.importers.builder import DatasetBuilder
 from prefill_router.importers.tables import Record
+from prefill_router.importers.values import cell_text, filled_text, identifier, label_text
 
 REPOSITORY: Final = "livecodebench/code_generation_lite"
 OPTIONS: Final = frozenset({"release", "from", "to"})
@@ -155,16 +155,16 @@ def _day(value: object) -> date:
 
 
 def _task(record: Record, day: date) -> Task:
-    starter = values.label_text(record["starter_code"], "starter_code")
+    starter = label_text(record["starter_code"], "starter_code")
     tests = [
         *decode_tests(record["public_test_cases"], "public_test_cases"),
         *decode_tests(record["private_test_cases"], "private_test_cases"),
     ]
     query = Query(
-        f"livecodebench-{values.identifier(record['question_id'], 'question_id')}",
+        f"livecodebench-{identifier(record['question_id'], 'question_id')}",
         _prompt(record, starter),
         benchmark="livecodebench",
-        domain=values.label_text(record.get("platform"), "platform"),
+        domain=label_text(record.get("platform"), "platform"),
     )
     return Task(
         query=query,
@@ -173,15 +173,15 @@ def _task(record: Record, day: date) -> Task:
             "tests": tests,
             "function": _function(record, tests),
             "starter_code": starter,
-            "difficulty": values.label_text(record.get("difficulty"), "difficulty"),
+            "difficulty": label_text(record.get("difficulty"), "difficulty"),
             "contest_date": day.isoformat(),
         },
     )
 
 
 def _prompt(record: Record, starter: str) -> str:
-    title = values.label_text(record.get("question_title"), "question_title").strip()
-    content = values.filled_text(record["question_content"], "question_content").strip()
+    title = label_text(record.get("question_title"), "question_title").strip()
+    content = filled_text(record["question_content"], "question_content").strip()
     problem = f"{title}\n\n{content}" if title else content
     if not starter.strip():
         return f"{_BY_STDIN}\n\n{problem}"
@@ -203,7 +203,7 @@ def _function(record: Record, tests: list[dict[str, str]]) -> str | None:
     except (ValueError, RecursionError):
         raise DataError("metadata isn't JSON") from None
     name = found.get("func_name") if isinstance(found, dict) else None
-    return values.filled_text(name, "metadata: func_name")
+    return filled_text(name, "metadata: func_name")
 
 
 MAX_DECODED: Final = 2**29
@@ -240,7 +240,7 @@ def decode_tests(cell: object, name: str, *, limit: int = MAX_DECODED) -> list[d
 def _decoded_test(item: Any, name: str) -> dict[str, str]:
     if not isinstance(item, dict):
         raise DataError(f"{name}: a test is a {type(item).__name__}; it must be an object")
-    given, expected, kind = (values.text(item.get(f), f"{name}: {f}") for f in _FIELDS)
+    given, expected, kind = (cell_text(item.get(f), f"{name}: {f}") for f in _FIELDS)
     if kind not in ("stdin", "functional"):
         raise DataError(f"{name}: a test's testtype must be stdin or functional")
     return {"input": given, "output": expected, "type": kind}

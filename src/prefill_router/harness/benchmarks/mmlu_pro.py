@@ -13,9 +13,15 @@ from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 from prefill_router.harness.records import Task
-from prefill_router.importers import values
 from prefill_router.importers.builder import DatasetBuilder
 from prefill_router.importers.tables import Record
+from prefill_router.importers.values import (
+    cell_amount,
+    cell_text,
+    filled_text,
+    identifier,
+    label_text,
+)
 
 REPOSITORY: Final = "TIGER-Lab/MMLU-Pro"
 OPTIONS: Final = frozenset({"shots"})
@@ -70,18 +76,18 @@ def _solved(copy: BenchmarkCopy) -> dict[str, list[str]]:
     for path in copy.need(_SOLVED):
         for place, record in rows(path, needs=(*_NEEDS, "cot_content"), wants=_WANTS):
             with strict.row(place):
-                told = values.filled_text(record["cot_content"], "cot_content").strip()
+                told = filled_text(record["cot_content"], "cot_content").strip()
                 asked = _question(record, _choices(record))
-                subject = values.label_text(record.get("category"), "category")
+                subject = label_text(record.get("category"), "category")
                 found.setdefault(subject, []).append(f"{asked}\n{told.removeprefix('A: ')}")
     return found
 
 
 def _task(record: Record, examples: Mapping[str, list[str]], shots: int) -> Task:
     choices = _choices(record)
-    subject = values.label_text(record.get("category"), "category")
+    subject = label_text(record.get("category"), "category")
     query = Query(
-        f"mmlu_pro-{values.identifier(record['question_id'], 'question_id')}",
+        f"mmlu_pro-{identifier(record['question_id'], 'question_id')}",
         _prompt(_question(record, choices), subject, examples.get(subject, ()), shots),
         benchmark="mmlu_pro",
         domain=subject,
@@ -103,7 +109,7 @@ def _prompt(question: str, subject: str, solved: Sequence[str], shots: int) -> s
 
 
 def _question(record: Record, choices: Sequence[str]) -> str:
-    question = values.filled_text(record["question"], "question").strip()
+    question = filled_text(record["question"], "question").strip()
     lettered = [f"{letter}. {text}" for letter, text in zip(ascii_uppercase, choices, strict=False)]
     return "\n".join([f"Question: {question}", "Options:", *lettered, "Answer:"])
 
@@ -113,7 +119,7 @@ def _choices(record: Record) -> list[str]:
     found = record["options"]
     if not isinstance(found, list) or not 0 < len(found) <= len(ascii_uppercase):
         raise DataError("options must be a list of 1 to 26 texts")
-    texts = [values.text(option, "an option") for option in found]
+    texts = [cell_text(option, "an option") for option in found]
     while len(texts) > 1 and texts[-1] == _PADDING:
         texts.pop()
     return texts
@@ -121,10 +127,10 @@ def _choices(record: Record) -> list[str]:
 
 def _letter(record: Record, count: int) -> str:
     """The letter of the right option; where `answer_index` says so too, both must agree."""
-    letter = values.text(record["answer"], "answer")
+    letter = cell_text(record["answer"], "answer")
     if len(letter) != 1 or letter not in ascii_uppercase[:count]:
         raise DataError(f"answer must be a letter from A to {ascii_uppercase[count - 1]}")
-    index = values.amount(record.get("answer_index"), "answer_index")
+    index = cell_amount(record.get("answer_index"), "answer_index")
     if index is not None and index != ascii_uppercase.index(letter):
         raise DataError(f"answer is {letter}, but answer_index is {index:g}; they must agree")
     return letter

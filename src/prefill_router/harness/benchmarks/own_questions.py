@@ -22,9 +22,15 @@ from prefill_router.harness.benchmarks.source import SUFFIXES, LoadReport, Place
 from prefill_router.harness.grading import GRADERS
 from prefill_router.harness.grading.text import parse_number, right_letters, tolerance_of
 from prefill_router.harness.records import Task
-from prefill_router.importers import tables, values
 from prefill_router.importers.builder import DatasetBuilder
-from prefill_router.importers.tables import Record
+from prefill_router.importers.tables import Record, columns_of
+from prefill_router.importers.values import (
+    cell_prompt,
+    filled_text,
+    identifier,
+    label_text,
+    shown_cell,
+)
 
 FIELDS: Final = ("id", "prompt", "messages", "answer", "grader", "domain", "benchmark")
 _ID = ("id", "query_id")
@@ -42,7 +48,7 @@ def read(path: Path, report: LoadReport) -> Iterator[PlacedTask]:
     """
     suffix = path.suffix.lower()
     is_table = suffix in _TABLES
-    wants = tables.columns_of(path) if is_table else ()
+    wants = columns_of(path) if is_table else ()
     report.source = str(path)
     strict = DatasetBuilder(strict=True)
     for place, record in rows(path, needs=(), wants=wants):
@@ -86,9 +92,9 @@ def _from_table(record: Record, suffix: str) -> Record:
 def _task(record: Record) -> Task:
     query = _query(record)
     grader = record.get("grader")
-    name = "exact" if grader is None else values.filled_text(grader, "grader")
+    name = "exact" if grader is None else filled_text(grader, "grader")
     if name not in GRADERS:
-        raise DataError(f"grader is {values.show(name)}; the graders are {', '.join(GRADERS)}")
+        raise DataError(f"grader is {shown_cell(name)}; the graders are {', '.join(GRADERS)}")
     answer = _answers(record.get("answer"))
     options = {field: value for field, value in record.items() if field not in (*FIELDS, *_ID)}
     _check_options(options)
@@ -99,12 +105,12 @@ def _task(record: Record) -> Task:
 def _query(record: Record) -> Query:
     prompt = _prompt(record)
     given = next((record[name] for name in _ID if record.get(name) is not None), None)
-    query_id = f"q-{prompt_key(prompt)[:12]}" if given is None else values.identifier(given, "id")
+    query_id = f"q-{prompt_key(prompt)[:12]}" if given is None else identifier(given, "id")
     return Query(
         query_id,
         prompt,
-        values.label_text(record.get("benchmark"), "benchmark"),
-        values.label_text(record.get("domain"), "domain"),
+        label_text(record.get("benchmark"), "benchmark"),
+        label_text(record.get("domain"), "domain"),
     )
 
 
@@ -114,10 +120,10 @@ def _prompt(record: Record) -> Prompt:
     if chat is not None:
         if not isinstance(chat, list):
             raise DataError("messages must be a list of {role, content}")
-        return values.prompt(chat, "messages")
+        return cell_prompt(chat, "messages")
     if record.get("prompt") is None:
         raise DataError("has neither a prompt nor messages")
-    return values.prompt(record["prompt"], "prompt")
+    return cell_prompt(record["prompt"], "prompt")
 
 
 def _answers(value: object) -> tuple[str, ...]:
@@ -131,8 +137,8 @@ def _answer(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         raise DataError(f"answer is {value}; write a number, or a text")
     if isinstance(value, int | float):
-        return values.identifier(value, "answer") if isinstance(value, int) else repr(value)
-    return values.filled_text(value, "answer")
+        return identifier(value, "answer") if isinstance(value, int) else repr(value)
+    return filled_text(value, "answer")
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -141,14 +147,14 @@ def _check_options(options: Mapping[str, Any]) -> None:
         try:
             json.dumps([name, value], allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError):
-            raise DataError(f"{values.show(name)} isn't a JSON value in UTF-8") from None
+            raise DataError(f"{shown_cell(name)} isn't a JSON value in UTF-8") from None
 
 
 def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
     if grader in _COMPARING and not answer:
         raise DataError(f"lacks an answer, with which the grader {grader} compares")
     if grader == "judge":
-        values.filled_text(options.get("rubric"), "rubric, by which the grader judge goes,")
+        filled_text(options.get("rubric"), "rubric, by which the grader judge goes,")
     if grader == "mmlu_pro" and not right_letters(answer):
         raise DataError("answer must be a letter from A to J, as the grader mmlu_pro finds them")
     if grader == "number":
@@ -164,7 +170,7 @@ def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any
 def _check_numbers(answer: tuple[str, ...], options: Mapping[str, Any]) -> None:
     for text in answer:
         if parse_number(text) is None:
-            raise DataError(f"answer is {values.show(text)}; the grader number needs a number")
+            raise DataError(f"answer is {shown_cell(text)}; the grader number needs a number")
     if tolerance_of(options) is None:
         raise DataError("tolerance must be a number, finite and not negative")
 

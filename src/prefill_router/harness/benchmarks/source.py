@@ -19,9 +19,9 @@ from typing import NamedTuple, NoReturn, final
 
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.harness.records import Task
-from prefill_router.importers import sources, tables
 from prefill_router.importers.builder import DatasetBuilder, Place
-from prefill_router.importers.tables import Record
+from prefill_router.importers.sources import documents, parse_list
+from prefill_router.importers.tables import Record, records
 
 
 class PlacedTask(NamedTuple):
@@ -242,7 +242,7 @@ def rows(path: Path, *, needs: Sequence[str], wants: Sequence[str] = ()) -> Iter
     elif suffix == ".json":
         found = _json_list(path)
     elif suffix in SUFFIXES:
-        found = tables.records(path, DatasetBuilder(strict=True), needs=needs, wants=wants)
+        found = records(path, DatasetBuilder(strict=True), needs=needs, wants=wants)
     else:
         raise FormatError(
             f"can't hold tasks; their files' names end in {', '.join(SUFFIXES)}", file=path
@@ -298,8 +298,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _json_list(path: Path) -> Iterator[Row]:
-    for document in sources.documents(path):
-        for number, item in enumerate(sources.parse_list(document), 1):
+    for document in documents(path):
+        for number, item in enumerate(parse_list(document), 1):
             if not isinstance(item, dict):
                 raise FormatError(
                     f"is a {type(item).__name__}; each entry must be an object",

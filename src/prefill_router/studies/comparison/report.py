@@ -17,7 +17,6 @@ from prefill_router.evaluation.bootstrap import Estimate, Estimates, plain
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET, MetricEntry
 from prefill_router.evaluation.formatting import worded
 from prefill_router.predictors import registry
-from prefill_router.reporting import report as reporting, report_files
 from prefill_router.reporting.report import (
     BOLD,
     UNDERLINED,
@@ -33,8 +32,11 @@ from prefill_router.reporting.report import (
     ends,
     estimate_cell,
     flat,
+    heading,
     plain_numbers,
+    sure,
 )
+from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.comparison.comparison import (
     ComparedRouter,
     ComparisonResult,
@@ -65,7 +67,7 @@ def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[
         numbers=to_dict(result),
         tables=tables(result),
     )
-    report_files.write(report, folder)
+    write_report_files(report, folder)
 
 
 def to_dict(result: ComparisonResult) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def verdict(result: ComparisonResult) -> list[str]:
             "What the best single target answers isn't known",
         ),
     ]
-    better = [one.name for one in result.routers if sure(one.against, "auc_mean") == "better"]
+    better = [one.name for one in result.routers if sure_of(one.against, "auc_mean") == "better"]
     return [
         *sentences,
         f"Surely better than the reference, {result.plan.reference}, in mean AUC: "
@@ -243,9 +245,9 @@ def _worth(result: ComparisonResult) -> list[str]:
     ]
 
 
-def sure(against: Estimates, name: str) -> Sure:
+def sure_of(against: Estimates, name: str) -> Sure:
     """What the difference from the reference says of a router; nothing of the reference itself."""
-    return reporting.sure(against[name], HEADLINE[name].better) if name in against else ""
+    return sure(against[name], HEADLINE[name].better) if name in against else ""
 
 
 def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
@@ -254,7 +256,7 @@ def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
         [
             one.name,
             *(
-                estimate_cell(one.headline[n], HEADLINE[n].unit, held=sure(one.against, n))
+                estimate_cell(one.headline[n], HEADLINE[n].unit, held=sure_of(one.against, n))
                 for n in names
             ),
         ]
@@ -268,7 +270,7 @@ def _differences(result: ComparisonResult) -> Table:
 
     def cell(against: Estimates, name: str) -> Cell:
         unit = "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit
-        return estimate_cell(against[name], unit, signed=True, held=sure(against, name))
+        return estimate_cell(against[name], unit, signed=True, held=sure_of(against, name))
 
     rows: list[Row] = [
         [one.name, *(cell(one.against, name) for name in MAIN)]
@@ -354,4 +356,4 @@ def _defined(result: ComparisonResult, name: str) -> bool:
 
 
 def _heading(entry: MetricEntry) -> str:
-    return reporting.heading(entry, unit=", $ per {}")
+    return heading(entry, unit=", $ per {}")

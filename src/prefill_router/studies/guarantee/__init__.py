@@ -6,7 +6,7 @@ beforehand, from lam = 1 down, until one can't be rejected. The p-values hold fo
 queries, and whatever made labels missing: these count at their worst.
 """
 
-from prefill_router.studies.guarantee.guarantee import (
+from prefill_router.studies.guarantee.kept_share import (
     ASSUMPTIONS,
     CONFIDENCE,
     KEEP,

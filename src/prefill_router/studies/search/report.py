@@ -22,10 +22,10 @@ import yaml
 from prefill_router import files
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
-from prefill_router.reporting import report_files
 from prefill_router.reporting.report import Report, Rows
+from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.recipe_fits import priced
-from prefill_router.studies.search.search import SearchConfig
+from prefill_router.studies.search.cross_validation import SearchConfig
 from prefill_router.studies.search.space import Space
 from prefill_router.studies.search.winner import SearchResult
 
@@ -106,7 +106,7 @@ def write(
         numbers=verdict.to_dict(),
         tables={"ranking": _ranking(verdict)},
     )
-    report_files.write(report, folder)
+    write_report_files(report, folder)
 
 
 def _ranking(verdict: SearchResult) -> Rows:

@@ -13,8 +13,8 @@ from prefill_router.evaluation.bootstrap import plain
 from prefill_router.fitting import FitConfig, fit_router
 from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources, Router
+from prefill_router.studies.search.cross_validation import SearchConfig, chosen_on_other_folds
 from prefill_router.studies.search.holdout_guard import SealedTest
-from prefill_router.studies.search.search import SearchConfig, chosen_on_other_folds
 from prefill_router.studies.search.space import Space
 from prefill_router.studies.search.trials import RankedCandidate, SearchTrial, ranked
 
