@@ -10,48 +10,35 @@ number goes through the normal distribution function, so that 0.5 is an ordinary
 target. Like percentiles it puts targets on one scale and is no calibration: labels aren't used.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
+from pydantic import Field
 
 from prefill_router.calibration.base import (
     Calibrator,
     CalibratorFit,
     Labelled,
     Scores,
-    check_saved,
     logits,
-    require,
-    take,
 )
 from prefill_router.calibration.curves import NOTE
-from prefill_router.predictors.base import Correctness, Tensors
+from prefill_router.predictors.base import Correctness
 from prefill_router.statistics import sigmoid
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class NoCalibration(Calibrator):
-    """Leaves every prediction as it is.
-
-    Attributes:
-        names: The targets' names.
-    """
+    """Leaves every prediction as it is."""
 
     kind: ClassVar[str] = "none"
     label: ClassVar[str] = "none"
     source: ClassVar[str] = ""
     probabilistic: ClassVar[bool] = True
-    names: tuple[str, ...]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
-        return self.names
 
     @classmethod
     def fit(
@@ -63,24 +50,6 @@ class NoCalibration(Calibrator):
 
     def _map(self, correctness: Correctness) -> Correctness:
         return correctness.copy()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names)}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """None."""
-        return {}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "NoCalibration":
-        """The calibrator of `to_dict`, checked.
-
-        Raises:
-            CorruptError: It isn't one.
-        """
-        take(tensors, {})
-        return cls(tuple(check_saved(config, cls.kind).targets))
 
 
 _STEPS = 100
@@ -97,7 +66,6 @@ class Platt(Calibrator):
     """sigmoid(slope * logit + intercept).
 
     Attributes:
-        names: The targets' names.
         slope: Never negative; below 1 where the predictions were too sure.
         intercept: Above 0 where they were too low.
     """
@@ -106,14 +74,8 @@ class Platt(Calibrator):
     label: ClassVar[str] = "Platt scaling"
     source: ClassVar[str] = "Platt 1999"
     probabilistic: ClassVar[bool] = True
-    names: tuple[str, ...]
-    slope: PerTarget
+    slope: Annotated[PerTarget, Field(ge=0)]
     intercept: PerTarget
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
-        return self.names
 
     @classmethod
     def fit(
@@ -134,26 +96,6 @@ class Platt(Calibrator):
     def _map(self, correctness: Correctness) -> Correctness:
         line = self.slope.astype(np.float64) * logits(correctness) + self.intercept
         return np.asarray(sigmoid(line))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names)}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`slope` and `intercept`."""
-        return {"slope": self.slope, "intercept": self.intercept}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Platt":
-        """The calibrator of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other, or a slope is negative.
-        """
-        names = tuple(check_saved(config, cls.kind).targets)
-        slope, intercept = take(tensors, {n: (len(names),) for n in ("slope", "intercept")})
-        require(bool((slope >= 0).all()), "slopes aren't all 0 or more")
-        return cls(names, slope, intercept)
 
 
 def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
@@ -215,7 +157,6 @@ def _loss(line: Scores, labels: Scores) -> float:
 
 _SAME = 1e-6
 """Logits that differ by less don't differ."""
-Moments = Float32[NDArray[np.float32], " target"]
 
 
 @final
@@ -224,7 +165,6 @@ class ZScore(Calibrator):
     """The normal distribution function of (logit - mean) / deviation.
 
     Attributes:
-        names: The targets' names.
         mean: Of the calibration predictions' logits.
         deviation: Their standard deviation; where it is 0 every prediction becomes 0.5.
     """
@@ -233,14 +173,8 @@ class ZScore(Calibrator):
     label: ClassVar[str] = "z-score"
     source: ClassVar[str] = "section 3.2 of the paper"
     probabilistic: ClassVar[bool] = False
-    names: tuple[str, ...]
-    mean: Moments
-    deviation: Moments
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
-        return self.names
+    mean: PerTarget
+    deviation: Annotated[PerTarget, Field(ge=0)]
 
     @classmethod
     def fit(
@@ -265,23 +199,3 @@ class ZScore(Calibrator):
         distance = logits(correctness) - self.mean
         standard = distance / np.where(spread, self.deviation, 1).astype(np.float64)
         return np.asarray(ndtr(np.where(spread, standard, 0)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names)}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`mean` and `deviation`."""
-        return {"mean": self.mean, "deviation": self.deviation}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "ZScore":
-        """The calibrator of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other, or a deviation is negative.
-        """
-        names = tuple(check_saved(config, cls.kind).targets)
-        mean, deviation = take(tensors, {n: (len(names),) for n in ("mean", "deviation")})
-        require(bool((deviation >= 0).all()), "deviations aren't all 0 or more")
-        return cls(names, mean, deviation)

@@ -5,27 +5,26 @@ missing in many places, each target still has k votes, at somewhat greater dista
 query's neighbours counts by its distance, or all count alike.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, final, get_args
+from typing import Annotated, ClassVar, Literal, final, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64
 from numpy.typing import NDArray
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
 from prefill_router.neighbours import NeighbourIndex
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
     Features,
-    Tensors,
+    Share,
     check_features,
-    take_tensors,
     usable_rows,
 )
-from prefill_router.predictors.constant import check_rates
+from prefill_router.serialization import Part
 
 MISSING = -1.0
 _MOST = 0.5
@@ -37,7 +36,7 @@ Votes = Float64[NDArray[np.float64], "query neighbour"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class NeighbourRows:
+class NeighbourRows(Part):
     """Rows and labels as they were trained on.
 
     Attributes:
@@ -46,9 +45,10 @@ class NeighbourRows:
         rates: Base rates, for targets that can't be learned.
     """
 
+    axes: ClassVar[Mapping[str, str]] = {"row": "rows"}
     vectors: Float32[NDArray[np.float32], "row feature"]
     labels: Float32[NDArray[np.float32], "row target"]
-    rates: Float32[NDArray[np.float32], " target"]
+    rates: Annotated[Float32[NDArray[np.float32], " target"], Share]
 
     @classmethod
     def of(cls, examples: Examples) -> "NeighbourRows":
@@ -94,28 +94,10 @@ class NeighbourRows:
         rows = (labels != MISSING).any(axis=1)
         return NeighbourSearch(NeighbourIndex.of(self.vectors[rows]), labels[rows], targets)
 
-    def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """`vectors`, `labels` and `rates`."""
-        return {"vectors": self.vectors, "labels": self.labels, "rates": self.rates}
-
-    @classmethod
-    def from_tensors(
-        cls, tensors: Tensors, *, rows: int, width: int, targets: int
-    ) -> "NeighbourRows":
-        """The memory of `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete, of another shape, or no labels.
-        """
-        shapes = {"vectors": (rows, width), "labels": (rows, targets), "rates": (targets,)}
-        vectors, labels, rates = take_tensors(tensors, shapes)
-        if not ((labels == MISSING) | ((labels >= 0) & (labels <= 1))).all():
-            raise CorruptError(
-                f"the predictor's labels must be in [0, 1], or {MISSING} where missing; "
-                "copy or make the router again"
-            )
-        check_rates(rates)
-        return cls(vectors, labels, rates)
+    def verify(self) -> None:
+        """Check that the labels are labels."""
+        if not ((self.labels == MISSING) | ((self.labels >= 0) & (self.labels <= 1))).all():
+            raise ConfigError(f"its labels must be in [0, 1], or {MISSING} where missing")
 
 
 @final

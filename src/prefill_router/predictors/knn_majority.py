@@ -4,11 +4,9 @@ A router by majority asks the target with the most votes, so the share is its pr
 (Li 2025, "Rethinking Predictive Modeling for LLM Routing"; section 3.2 of the paper, k = 25).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
-from numpy.typing import NDArray
 from pydantic import PositiveInt
 
 from prefill_router.data import binary
@@ -19,10 +17,7 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    SavedPredictor,
-    Tensors,
     left_out_note,
-    read_saved,
 )
 from prefill_router.predictors.knn import (
     NeighbourRows,
@@ -40,20 +35,13 @@ class KnnMajority(Predictor):
     """The share of votes.
 
     Attributes:
-        names: The targets' names.
         k: Neighbours that vote; all rows where there are fewer.
         memory: The train rows, with labels cut at 0.5.
     """
 
     kind: ClassVar[str] = "knn_majority"
-    names: tuple[str, ...]
-    k: int
+    k: PositiveInt
     memory: NeighbourRows
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -69,38 +57,6 @@ class KnnMajority(Predictor):
         return neighbours_mean(
             self.memory, features, k=self.k, weigh=lambda d: neighbour_weights(d, "uniform")
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "width": self.width,
-            "k": self.k,
-            "rows": self.memory.rows,
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Those of the memory."""
-        return dict(self.memory.tensors())
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "KnnMajority":
-        """The predictor of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = read_saved(_SavedKnnMajority, config, kind=cls.kind)
-        memory = NeighbourRows.from_tensors(
-            tensors, rows=saved.rows, width=saved.width, targets=len(saved.targets)
-        )
-        return cls(tuple(saved.targets), saved.k, memory)
-
-
-class _SavedKnnMajority(SavedPredictor):
-    k: PositiveInt
-    rows: PositiveInt
 
 
 @final

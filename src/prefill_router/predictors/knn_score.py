@@ -5,12 +5,10 @@ Predictive Modeling for LLM Routing"; section 3.2 of the paper, with inverse dis
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, final
+from typing import ClassVar, final
 
-from numpy.typing import NDArray
-from pydantic import Field, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from prefill_router.errors import ConfigError
 from prefill_router.predictors.base import (
@@ -20,10 +18,7 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    SavedPredictor,
-    Tensors,
     left_out_note,
-    read_saved,
 )
 from prefill_router.predictors.knn import (
     KERNELS,
@@ -43,7 +38,6 @@ class KnnScore(Predictor):
     """The weighted mean of labels.
 
     Attributes:
-        names: The targets' names.
         k: How many neighbours; all rows where there are fewer.
         kernel: How their weights fall with the distance.
         bandwidth: A multiple of the distance to the last of them.
@@ -51,16 +45,10 @@ class KnnScore(Predictor):
     """
 
     kind: ClassVar[str] = "knn_score"
-    names: tuple[str, ...]
-    k: int
+    k: PositiveInt
     kernel: Kernel
-    bandwidth: float
+    bandwidth: PositiveFloat
     memory: NeighbourRows
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -79,42 +67,6 @@ class KnnScore(Predictor):
             k=self.k,
             weigh=lambda d: neighbour_weights(d, self.kernel, bandwidth=self.bandwidth),
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "width": self.width,
-            "k": self.k,
-            "kernel": self.kernel,
-            "bandwidth": self.bandwidth,
-            "rows": self.memory.rows,
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Those of the memory."""
-        return dict(self.memory.tensors())
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "KnnScore":
-        """The predictor of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = read_saved(_SavedKnnScore, config, kind=cls.kind)
-        memory = NeighbourRows.from_tensors(
-            tensors, rows=saved.rows, width=saved.width, targets=len(saved.targets)
-        )
-        return cls(tuple(saved.targets), saved.k, saved.kernel, saved.bandwidth, memory)
-
-
-class _SavedKnnScore(SavedPredictor):
-    k: PositiveInt
-    kernel: Kernel
-    bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    rows: PositiveInt
 
 
 @final

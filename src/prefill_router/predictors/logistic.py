@@ -6,16 +6,17 @@ own spreads say how much they can be trusted; one each is right for features of 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final, get_args
+from typing import Annotated, Any, ClassVar, Literal, final, get_args
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.special import expit, logit
 
-from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -23,17 +24,14 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    SavedPredictor,
-    Tensors,
     check_features,
     left_out_note,
-    read_saved,
-    take_tensors,
     usable_rows,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.probes import Probes
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.serialization import Part
 
 Scaling = Literal["each", "common"]
 _CONSTANT = 1e-12
@@ -47,7 +45,7 @@ _RISES = 2
 
 @final
 @dataclass(frozen=True, eq=False)
-class FeatureScaler:
+class FeatureScaler(Part):
     """Features made comparable.
 
     Attributes:
@@ -56,7 +54,7 @@ class FeatureScaler:
     """
 
     mean: Float32[NDArray[np.float32], " feature"]
-    scale: Float32[NDArray[np.float32], " feature"]
+    scale: Annotated[Float32[NDArray[np.float32], " feature"], Field(gt=0, title="scales")]
 
     @classmethod
     def fit(cls, features: Features, scaling: Scaling) -> "FeatureScaler":
@@ -74,20 +72,6 @@ class FeatureScaler:
     def scaled(self, features: Features) -> Float64[NDArray[np.float64], "query feature"]:
         """The features less the mean, divided by the scale."""
         return np.asarray((features.astype(np.float64) - self.mean) / self.scale)
-
-    @classmethod
-    def saved(cls, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> "FeatureScaler":
-        """The scaler of these arrays.
-
-        Raises:
-            CorruptError: A scale isn't positive.
-        """
-        if not (scale > 0).all():
-            raise CorruptError(
-                f"the predictor's scales are from {scale.min()}; they must be positive; "
-                "copy or make the router again"
-            )
-        return cls(mean, scale)
 
 
 @final
@@ -213,22 +197,15 @@ class Logistic(Predictor):
     """The sigmoid of a weighted sum of scaled features.
 
     Attributes:
-        names: The targets' names.
         scaler: What is taken off the features, and what they are divided by.
         weights: Of the scaled features; 0 for a target that can't be learned.
         intercepts: The logit of the base rate for a target that can't be learned.
     """
 
     kind: ClassVar[str] = "logistic"
-    names: tuple[str, ...]
     scaler: FeatureScaler
     weights: Float32[NDArray[np.float32], "feature target"]
     intercepts: Float32[NDArray[np.float32], " target"]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -241,32 +218,6 @@ class Logistic(Predictor):
         logits = self.scaler.scaled(features) @ self.weights.astype(np.float64) + self.intercepts
         probability: Correctness = expit(logits)
         return probability
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names), "width": self.width}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`mean` and `scale` of the features, `weights` and `intercepts`."""
-        return {
-            "mean": self.scaler.mean,
-            "scale": self.scaler.scale,
-            "weights": self.weights,
-            "intercepts": self.intercepts,
-        }
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Logistic":
-        """The predictor of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = read_saved(SavedPredictor, config, kind=cls.kind)
-        width, count = saved.width, len(saved.targets)
-        shapes = {"mean": (width,), "scale": (width,), "weights": (width, count)}
-        mean, scale, weights, intercepts = take_tensors(tensors, shapes | {"intercepts": (count,)})
-        return cls(tuple(saved.targets), FeatureScaler.saved(mean, scale), weights, intercepts)
 
 
 @final

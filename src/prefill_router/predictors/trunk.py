@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 
-from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -25,9 +25,7 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    Tensors,
     check_features,
-    take_tensors,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.predictors.training import (
@@ -39,6 +37,15 @@ from prefill_router.predictors.training import (
     query_weights,
 )
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.serialization import (
+    NO_TENSORS,
+    Names,
+    Shape,
+    StrictModel,
+    Tensors,
+    take_tensors,
+    validated,
+)
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import sigmoid
 
@@ -124,13 +131,10 @@ def _require(holds: bool, got: str, wanted: str) -> None:
 _ROWS = 4096  # of one pass; bounds the memory of a large set of queries
 
 
-class _SavedTrunk(BaseModel):
-    """What is saved of a network beside its arrays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+class _SavedTrunk(StrictModel):
     kind: Literal["shared_trunk"]
-    targets: list[str]
-    widths: list[PositiveInt]
+    targets: Names
+    widths: Annotated[list[PositiveInt], Field(min_length=2)]
     networks: PositiveInt
 
 
@@ -141,20 +145,13 @@ class SharedTrunkNet(Predictor):
     """Mean of the probabilities of several networks of Linear and ReLU, the last layer linear.
 
     Attributes:
-        names: The targets' names.
         weights: Of each layer; one matrix per network.
         biases: Of each layer.
     """
 
     kind: ClassVar[str] = "shared_trunk"
-    names: tuple[str, ...]
     weights: tuple[Float32[NDArray[np.float32], "network _ _"], ...]
     biases: tuple[Float32[NDArray[np.float32], "network _"], ...]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -169,14 +166,14 @@ class SharedTrunkNet(Predictor):
     def correctness(self, features: Features) -> Correctness:
         """The mean over the networks of the sigmoid of their logits."""
         check_features(features, width=self.width)
-        result = np.empty((len(features), len(self.names)))
+        result = np.empty((len(features), len(self.targets)))
         for start in range(0, len(features), _ROWS):
             part = slice(start, start + _ROWS)
             result[part] = self._mean(features[part].astype(np.float64))
         return result
 
     def _mean(self, rows: Float64[NDArray[np.float64], "query feature"]) -> Correctness:
-        total = np.zeros((len(rows), len(self.names)))
+        total = np.zeros((len(rows), len(self.targets)))
         for layers in self._layers:
             hidden = rows
             for weight, bias in layers[:-1]:
@@ -196,12 +193,9 @@ class SharedTrunkNet(Predictor):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "widths": [self.width, *(int(b.shape[1]) for b in self.biases)],
-            "networks": self.networks,
-        }
+        widths = [self.width, *(int(bias.shape[1]) for bias in self.biases)]
+        told = {"kind": self.kind, "targets": list(self.targets)}
+        return told | {"widths": widths, "networks": self.networks}
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """`weight.0`, `bias.0`, ... from the first layer to the last."""
@@ -211,33 +205,18 @@ class SharedTrunkNet(Predictor):
         return result
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "SharedTrunkNet":
-        """The ensemble of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = _saved(config)
-        shapes: dict[str, tuple[int, ...]] = {}
-        for i, (before, after) in enumerate(pairwise(saved.widths)):
-            shapes[f"weight.{i}"] = (saved.networks, before, after)
-            shapes[f"bias.{i}"] = (saved.networks, after)
-        arrays = take_tensors(tensors, shapes)
-        return cls(tuple(saved.targets), tuple(arrays[0::2]), tuple(arrays[1::2]))
-
-
-def _saved(config: Mapping[str, Any]) -> _SavedTrunk:
-    try:
-        saved = _SavedTrunk.model_validate(dict(config))
-    except ValidationError as error:
-        raise CorruptError(f"not a shared trunk: {error}; copy or make the router again") from None
-    distinct = len(set(saved.targets))
-    if len(saved.widths) < 2 or not saved.widths[-1] == len(saved.targets) == distinct:
-        raise CorruptError(
-            f"the shared trunk's widths {saved.widths} don't end in one output for each of its "
-            f"distinct targets {saved.targets}; copy or make the router again"
-        )
-    return saved
+    def parse(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "SharedTrunkNet":
+        """As `Part.parse`: its widths tell the shapes of the layers."""
+        saved = validated(_SavedTrunk, config, what=cls.called())
+        targets, widths, networks = saved.targets, saved.widths, saved.networks
+        if widths[-1] != len(targets):
+            raise ConfigError(f"its widths {widths} don't end in one output for each of {targets}")
+        shapes: dict[str, Shape] = {}
+        for i, (before, after) in enumerate(pairwise(widths)):
+            shapes[f"weight.{i}"] = (networks, before, after)
+            shapes[f"bias.{i}"] = (networks, after)
+        arrays = take_tensors(tensors, shapes, what=cls.called())
+        return cls(targets, tuple(arrays[0::2]), tuple(arrays[1::2]))
 
 
 PerTarget = Float64[NDArray[np.float64], " target"]

@@ -9,25 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 from scipy.special import expit
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
 from prefill_router.predictors.base import (
     Correctness,
     Features,
     Predictor,
     PredictorConfig,
-    Tensors,
     check_features,
-    take_tensors,
 )
 from prefill_router.predictors.training import check_disagreement_weight
+from prefill_router.serialization import Shape
 
 _MANY = 64
 
@@ -140,18 +139,6 @@ _SURE = 30.0
 Arrays = Mapping[str, Float64[NDArray[np.float64], "..."]]
 Rows = Float64[NDArray[np.float64], "query feature"]
 Logits = Float64[NDArray[np.float64], "query output"]
-Shape = tuple[int, ...]
-
-
-class _SavedEnsemble(BaseModel):
-    """What is saved of an ensemble beside its arrays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    kind: str
-    targets: list[str] = Field(min_length=1)
-    fixed: dict[str, float]
-    widths: list[PositiveInt] = Field(min_length=2)
-    networks: PositiveInt
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,21 +146,15 @@ class NetworkEnsemble(Predictor):
     """The mean of the probabilities of several networks of one kind.
 
     Attributes:
-        names: The targets' names.
         fixed: The probabilities of those that couldn't be learned; the networks know the others.
         widths: Of the features, and of each layer before the outputs.
         arrays: Of all networks together, by names.
     """
 
-    names: tuple[str, ...]
-    fixed: Mapping[str, float]
-    widths: tuple[int, ...]
+    axes: ClassVar[Mapping[str, str]] = {"network": "networks"}
+    fixed: Mapping[str, Annotated[float, Field(ge=0, le=1)]]
+    widths: Annotated[tuple[PositiveInt, ...], Field(min_length=2)]
     arrays: Mapping[str, Float32[NDArray[np.float32], "network ..."]]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -188,12 +169,19 @@ class NetworkEnsemble(Predictor):
     @property
     def learned(self) -> tuple[str, ...]:
         """The targets that the networks know, in order."""
-        return tuple(name for name in self.names if name not in self.fixed)
+        return tuple(name for name in self.targets if name not in self.fixed)
 
     @staticmethod
     @abstractmethod
     def shapes(widths: Shape, targets: int) -> dict[str, Shape]:
         """The names and shapes of one network's arrays, for so many targets that are learned."""
+
+    @classmethod
+    def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
+        """Those of all networks together."""
+        learned = len(plain["targets"]) - len(plain["fixed"])
+        shapes = cls.shapes(plain["widths"], learned)
+        return {name: (plain["networks"], *shape) for name, shape in shapes.items()}
 
     @abstractmethod
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
@@ -201,10 +189,10 @@ class NetworkEnsemble(Predictor):
 
     def correctness(self, features: Features) -> Correctness:
         """The mean over the networks of the sigmoid of their logits."""
-        result = np.empty((len(features), len(self.names)))
-        learned = np.array([name not in self.fixed for name in self.names])
+        result = np.empty((len(features), len(self.targets)))
+        learned = np.array([name not in self.fixed for name in self.targets])
         result[:, learned] = self._mean(features, self._logits, int(learned.sum()))
-        result[:, ~learned] = [self.fixed[name] for name in self.names if name in self.fixed]
+        result[:, ~learned] = [self.fixed[name] for name in self.targets if name in self.fixed]
         return result
 
     def _mean(
@@ -228,54 +216,10 @@ class NetworkEnsemble(Predictor):
             for n in range(self.networks)
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "fixed": dict(self.fixed),
-            "widths": list(self.widths),
-            "networks": self.networks,
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, such as `weight.0` and `bias.0`."""
-        return dict(self.arrays)
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "NetworkEnsemble":
-        """The ensemble of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = _checked(config, cls.kind)
-        widths, learned = tuple(saved.widths), len(saved.targets) - len(saved.fixed)
-        shapes = {
-            name: (saved.networks, *shape) for name, shape in cls.shapes(widths, learned).items()
-        }
-        arrays = dict(zip(shapes, take_tensors(tensors, shapes), strict=True))
-        return cls(tuple(saved.targets), saved.fixed, widths, arrays)
-
-
-def _checked(config: Mapping[str, Any], kind: str) -> _SavedEnsemble:
-    try:
-        saved = _SavedEnsemble.model_validate(dict(config))
-    except ValidationError as error:
-        raise CorruptError(f"not a {kind}: {error}; copy or make the router again") from None
-    distinct = set(saved.targets)
-    sound = (
-        saved.kind == kind
-        and len(distinct) == len(saved.targets)
-        and distinct > set(saved.fixed)
-        and all(0 <= rate <= 1 for rate in saved.fixed.values())
-    )
-    if not sound:
-        raise CorruptError(
-            f"a saved {saved.kind} of the targets {saved.targets}, of which {saved.fixed} are "
-            f"fixed, is no {kind} of distinct targets; copy or make the router again"
-        )
-    return saved
+    def verify(self) -> None:
+        """Check that those that couldn't be learned are some of the targets, not all of them."""
+        if not set(self.targets) > set(self.fixed):
+            raise ConfigError(f"of the targets {self.targets}, {list(self.fixed)} are fixed")
 
 
 CORRECTNESS, DIFFICULTY = "correctness", "difficulty"

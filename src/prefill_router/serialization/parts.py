@@ -1,0 +1,428 @@
+"""Fitted parts are saved as the fields that they declare.
+
+A `Part` is a frozen dataclass, and its annotations say all that is written of it and checked when
+it is read back. A field that jaxtyping annotates is an array, of that type and of these axes: axes
+of one name are equally long, and `axes` says which plain value tells how long. A mapping of arrays
+has the shapes that `array_shapes` gives. A field that is a part itself lies among its owner's
+fields. All else is plain JSON, checked by pydantic, strictly. Bounds are those of `pydantic.Field`,
+for arrays too. Nothing that is read names code: what is made is told by the class that reads.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field as DataclassField, dataclass, fields
+from functools import cache
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    create_model,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.serialization.tensors import (
+    AGAIN,
+    NO_TENSORS,
+    Shape,
+    Tensors,
+    check_array,
+    check_bounds,
+    check_names,
+    take_tensors,
+)
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError(f"{list(names)} aren't distinct names")
+    return names
+
+
+Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_distinct)]
+"""One name or more, each once."""
+
+
+class StrictModel(BaseModel):
+    """Plain values with nothing left out, added or converted, and finite numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@final
+class Saved(NamedTuple):
+    """How a field is saved where its type doesn't say; a part of its annotation.
+
+    Attributes:
+        name: What it is called there; the field's own name if not given.
+        form: What stands in JSON, a type for pydantic whose validators make the field's value of
+            it; an array's is a list, null where a number is missing.
+        write: From the value to what stands there.
+        sparse: Whether it is left out where it has its default.
+        never: Whether it isn't saved: it holds for this process alone.
+    """
+
+    name: str = ""
+    form: Any = None
+    write: Callable[[Any], Any] = to_jsonable_python
+    sparse: bool = False
+    never: bool = False
+
+
+class _Column(NamedTuple):
+    """A field as it is saved.
+
+    Attributes:
+        name: Its attribute.
+        key: What it is called in JSON, or among the tensors.
+        form: The type that checks it in JSON; None where it isn't there.
+        saving: How it is written.
+        default: Its default; `MISSING` where there is none.
+        array: The annotation of an array; None for other fields.
+        bounds: Of the array's numbers, if any.
+        optional: Whether the array may be None.
+        part: The class of a part within the part.
+        table: Whether it is a mapping of arrays.
+    """
+
+    name: str
+    key: str
+    form: Any
+    saving: Saved
+    default: Any
+    array: Any = None
+    bounds: FieldInfo | None = None
+    optional: bool = False
+    part: "type[Part] | None" = None
+    table: bool = False
+
+
+Made = TypeVar("Made", bound="Part")
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Something fitted and frozen that is saved; see this module."""
+
+    kind: ClassVar[str] = ""
+    """What a saved one is told by among others of its `noun`."""
+    noun: ClassVar[str] = "part"
+    """What errors call it."""
+    axes: ClassVar[Mapping[str, str]] = {}
+    """The length of an axis: a plain value, by its name in JSON, or the length of that."""
+
+    @classmethod
+    def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
+        """The names and shapes of a mapping of arrays, all float32, from the plain values."""
+        raise NotImplementedError
+
+    def verify(self) -> None:
+        """Check what types, shapes and bounds don't say, once it is read.
+
+        Raises:
+            ConfigError: Its fields contradict each other.
+        """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, with its `kind`; together with `tensors` they are all of it."""
+        return ({"kind": self.kind} if self.kind else {}) | dict(_written(self))
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, by names that are unique in it."""
+        result: dict[str, NDArray[Any]] = {}
+        for column in _columns_of(type(self)):
+            value = getattr(self, column.name)
+            if column.part is not None:
+                result |= value.tensors()
+            elif column.table:
+                result |= value
+            elif column.array is not None and column.form is None and value is not None:
+                result[column.key] = value
+        return result
+
+    @classmethod
+    def from_dict(
+        cls: type[Made], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS
+    ) -> Made:
+        """The part of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        try:
+            return cls.parse(config, tensors)
+        except ConfigError as error:
+            raise CorruptError(f"{cls.called()} doesn't hold together: {error}") from None
+
+    @classmethod
+    def parse(cls: type[Made], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> Made:
+        """As `from_dict`, for options that somebody wrote rather than saved.
+
+        Raises:
+            CorruptError: An option is missing, unknown, or of another type.
+            ConfigError: The options contradict each other.
+        """
+        plain = read_plain(cls, config)
+        sizes = {axis: _size(plain, key) for axis, key in _axes(cls).items()}
+        arrays = _taken(cls, tensors, sizes, plain)
+        return _made(cls, plain | arrays)
+
+    @classmethod
+    def from_tensors(cls: type[Made], tensors: Tensors, **sizes: int) -> Made:
+        """A part that is nothing but arrays, of axes of these lengths.
+
+        Raises:
+            CorruptError: An array is missing, unknown, or of another shape, type or range.
+        """
+        arrays = _taken(cls, tensors, dict(sizes), {})
+        try:
+            return _made(cls, arrays)
+        except ConfigError as error:
+            raise CorruptError(f"{cls.called()} doesn't hold together: {error}") from None
+
+    @classmethod
+    def called(cls) -> str:
+        """What errors call it."""
+        return f"the {cls.kind} {cls.noun}" if cls.kind else f"the {cls.noun}"
+
+
+def read_plain(cls: type[Part], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values of a part, checked, by their names in JSON.
+
+    Raises:
+        CorruptError: One is missing, unknown or of another type.
+    """
+    plain = dict(validated(_model(cls), config, what=cls.called()))
+    for column in _plain_columns(cls):
+        if column.array is not None and column.key in plain:
+            plain[column.key] = _listed(cls, column, plain[column.key])
+    return plain
+
+
+def validated(model: type[Model], value: Any, *, what: str) -> Model:
+    """What was saved, by a model of pydantic.
+
+    Raises:
+        CorruptError: It is something else.
+    """
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorruptError(f"{what} isn't JSON: {error}; {AGAIN}") from None
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        found = error.errors()
+        unknown = [".".join(map(str, e["loc"])) for e in found if e["type"] == "extra_forbidden"]
+        if unknown:
+            raise CorruptError(f"{what} has the unknown options {unknown}; {AGAIN}") from None
+        place = ".".join(map(str, found[0]["loc"]))
+        raise CorruptError(f"{what}: {place}: {found[0]['msg']}; {AGAIN}") from None
+
+
+@cache
+def _columns_of(cls: type[Part]) -> tuple[_Column, ...]:
+    """How the fields of a part are saved, in order."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = (_column(one, hints[one.name]) for one in fields(cls))
+    return tuple(one for one in found if not one.saving.never)
+
+
+def _column(one: "DataclassField[Any]", hint: Any) -> _Column:
+    base, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    saving = next((beside for beside in more if isinstance(beside, Saved)), Saved())
+    bounds = next((beside for beside in more if isinstance(beside, FieldInfo)), None)
+    found = _Column(one.name, saving.name or one.name, saving.form, saving, one.default)
+    inner = [some for some in get_args(base) if some is not NoneType]
+    is_optional = get_origin(base) in (Union, UnionType) and len(inner) == 1
+    if is_optional and hasattr(inner[0], "dim_str"):
+        return found._replace(array=inner[0], bounds=bounds, optional=True)
+    if hasattr(base, "dim_str"):
+        return found._replace(array=base, bounds=bounds)
+    if saving.form is None and isinstance(base, type) and issubclass(base, Part):
+        return found._replace(part=base)
+    if get_origin(base) is Mapping and _is_array(inner[1]):
+        return found._replace(table=True)
+    return found._replace(form=hint if saving.form is None else saving.form)
+
+
+def _is_array(hint: Any) -> bool:
+    return hasattr(hint, "dim_str") or get_origin(hint) is np.ndarray
+
+
+def _plain_columns(cls: type[Part]) -> Iterator[_Column]:
+    for column in _columns_of(cls):
+        if column.part is not None:
+            yield from _plain_columns(column.part)
+        elif column.form is not None:
+            yield column
+
+
+def _array_columns(cls: type[Part]) -> Iterator[_Column]:
+    for column in _columns_of(cls):
+        if column.part is not None:
+            yield from _array_columns(column.part)
+        elif column.array is not None and column.form is None:
+            yield column
+
+
+def _axes(cls: type[Part]) -> dict[str, str]:
+    inner = [_axes(column.part) for column in _columns_of(cls) if column.part is not None]
+    return {axis: key for axes in (*inner, cls.axes) for axis, key in axes.items()}
+
+
+@cache
+def _model(cls: type[Part]) -> type[BaseModel]:
+    """What checks a part's plain values."""
+    keys: dict[str, Any] = {"kind": (Literal[cls.kind], ...)} if cls.kind else {}
+    for column in _plain_columns(cls):
+        keys[column.key] = (column.form, ... if column.default is MISSING else column.default)
+    arrays = list(_array_columns(cls))
+    for axis, key in _axes(cls).items():
+        if key.partition(".")[0] not in keys:
+            owners = [one for one in arrays if axis in one.array.dim_str.split()]
+            may_lack = owners and all(one.optional for one in owners)
+            keys[key] = (PositiveInt | None if may_lack else PositiveInt, ...)
+    return create_model(cls.__name__, __base__=StrictModel, **keys)
+
+
+def _written(part: Part) -> Iterator[tuple[str, Any]]:
+    """Names and values of JSON; how long axes are comes after the targets, or before a table."""
+    found = _columns_of(type(part))
+    tables = [one.name for one in found if one.table]
+    place = tables[0] if tables else "targets"
+    counts = dict(_counts(part))
+    for column in found:
+        if column.table:
+            yield from counts.items()
+        value = getattr(part, column.name)
+        if column.part is not None:
+            yield from _written(value)
+        elif column.form is not None and not (column.saving.sparse and value == column.default):
+            plain = _listing(value) if column.array is not None else column.saving.write(value)
+            yield column.key, plain
+        if column.name == place and not tables:
+            yield from counts.items()
+    if place not in [one.name for one in found]:
+        yield from counts.items()
+
+
+def _counts(part: Part) -> Iterator[tuple[str, int | None]]:
+    """The lengths of axes that no plain field tells."""
+    known = {column.key for column in _plain_columns(type(part))}
+    for axis, key in part.axes.items():
+        if key.partition(".")[0] not in known:
+            is_told = isinstance(getattr(type(part), key, None), property)
+            yield key, getattr(part, key) if is_told else _length(part, axis)
+
+
+def _length(part: Part, axis: str) -> int | None:
+    for column in _columns_of(type(part)):
+        names = column.array.dim_str.split() if column.array is not None else ()
+        if axis in names:
+            array = getattr(part, column.name)
+            return None if array is None else int(array.shape[names.index(axis)])
+    raise TypeError(f"{type(part).__name__} has no array with the axis {axis!r}")
+
+
+def _listing(array: NDArray[Any]) -> list[Any]:
+    """An array in JSON: null for a number that is missing."""
+    missing = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
+    found: list[Any] = np.where(missing, None, array.astype(object)).tolist()
+    return found
+
+
+def _listed(cls: type[Part], column: _Column, value: list[Any]) -> NDArray[Any]:
+    """An array from JSON; one without rows keeps its other axes."""
+    names = column.array.dim_str.split()
+    try:
+        array = np.array(value, dtype=column.array.dtypes[0])
+        if not value:
+            array = array.reshape([int(name) if name.isdigit() else 0 for name in names])
+    except ValueError:
+        array = np.empty(0)
+    if array.ndim != len(names):
+        raise CorruptError(f"{cls.called()}: {column.key}: its rows differ in length; {AGAIN}")
+    return array
+
+
+def _size(plain: Mapping[str, Any], key: str) -> int | None:
+    first, _, rest = key.partition(".")
+    value = attrgetter(rest)(plain[first]) if rest else plain[first]
+    return value if value is None or isinstance(value, int) else len(value)
+
+
+def _taken(
+    cls: type[Part], tensors: Tensors, sizes: dict[str, int | None], plain: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arrays by the names of their fields, checked; and those that JSON holds, too."""
+    what = cls.called()
+    for column in _plain_columns(cls):
+        if column.array is not None:
+            _check_column(column, plain[column.key], sizes, what)
+    if any(column.table for column in _columns_of(cls)):
+        shapes = cls.array_shapes(plain)
+        return {"": dict(zip(shapes, take_tensors(tensors, shapes, what=what), strict=True))}
+    there = [one for one in _array_columns(cls) if not (one.optional and _lacks(one, sizes))]
+    check_names(tensors, [one.key for one in there], what)
+    for column in there:
+        _check_column(column, tensors[column.key], sizes, what)
+    return dict(tensors)
+
+
+def _lacks(column: _Column, sizes: Mapping[str, int | None]) -> bool:
+    return any(sizes.get(axis, 0) is None for axis in column.array.dim_str.split())
+
+
+def _check_column(
+    column: _Column, array: NDArray[Any], sizes: dict[str, int | None], what: str
+) -> None:
+    names = column.array.dim_str.split()
+    for name, size in zip(names, array.shape, strict=False):
+        if not name.isdigit() and name != "_":
+            sizes.setdefault(name, size)
+    told = [int(name) if name.isdigit() else sizes.get(name, 0) or 0 for name in names]
+    is_known = column.form is not None  # JSON's null is a number that is missing
+    label = f"{what}'s array {column.key}"
+    check_array(array, tuple(told), column.array.dtypes[0], label, finite=not is_known)
+    if column.bounds is not None:
+        title = column.bounds.title or column.key
+        check_bounds(array, column.bounds, f"{what}'s {title}")
+
+
+def _made(cls: type[Part], values: Mapping[str, Any]) -> Any:
+    """The part of checked values, by their saved names; its arrays of a table have the name ""."""
+    given: dict[str, Any] = {}
+    for column in _columns_of(cls):
+        if column.part is not None:
+            given[column.name] = _made(column.part, values)
+        elif column.table or column.optional:
+            given[column.name] = values.get("" if column.table else column.key)
+        elif column.key in values:
+            given[column.name] = values[column.key]
+    made = cls(**given)
+    made.verify()
+    return made
