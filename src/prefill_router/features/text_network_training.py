@@ -252,7 +252,7 @@ def fit_text_network(
     texts = _texts(train, labels, encoder, config, seed)
     tuned = (_tune_shared if shared else _tune_each)(network, texts, labels, config, seed, progress)
     return TextNetwork(
-        names=train.pool.names,
+        targets=train.pool.names,
         made_by=encoder.provenance,
         mode=config.mode,
         pool=config.pool,

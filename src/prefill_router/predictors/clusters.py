@@ -48,7 +48,7 @@ class Clusters(Predictor):
     """
 
     kind: ClassVar[str] = "clusters"
-    axes: ClassVar[Mapping[str, str]] = Predictor.axes | {"cluster": "clusters"}
+    axes: ClassVar[Mapping[str, str]] = {**Predictor.axes, "cluster": "clusters"}
     centres: Float32[NDArray[np.float32], "cluster feature"]
     rates: Annotated[Float32[NDArray[np.float32], "cluster target"], Share]
     nearest: PositiveInt

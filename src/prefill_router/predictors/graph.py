@@ -124,7 +124,8 @@ class GraphRouter(Predictor):
     """
 
     kind: ClassVar[str] = "graph"
-    axes: ClassVar[Mapping[str, str]] = Predictor.axes | {
+    axes: ClassVar[Mapping[str, str]] = {
+        **Predictor.axes,
         "hidden": "hidden",
         "layer": "layers",
         "network": "networks",

@@ -186,8 +186,7 @@ class Part:
             ConfigError: The options contradict each other.
         """
         plain = read_plain(cls, config)
-        sizes = {axis: _size(plain, key) for axis, key in _axes(cls).items()}
-        arrays = _taken(cls, tensors, sizes, plain)
+        arrays = _taken(cls, tensors, _sizes(cls, plain), plain)
         return _made(cls, plain | arrays)
 
     @classmethod
@@ -215,10 +214,11 @@ def read_plain(cls: type[Part], config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CorruptError: One is missing, unknown or of another type.
     """
-    plain = dict(validated(_model(cls), config, what=cls.called()))
+    plain = dict(validated(_model_of(cls), config, what=cls.called()))
     for column in _plain_columns(cls):
         if column.array is not None and column.key in plain:
             plain[column.key] = _listed(cls, column, plain[column.key])
+    _check_listed(cls, plain, _sizes(cls, plain))
     return plain
 
 
@@ -243,9 +243,14 @@ def validated(model: type[Model], value: Any, *, what: str) -> Model:
         raise CorruptError(f"{what}: {place}: {found[0]['msg']}; {AGAIN}") from None
 
 
-@cache
 def _columns_of(cls: type[Part]) -> tuple[_Column, ...]:
     """How the fields of a part are saved, in order."""
+    key: Any = cls  # mypy: a class of dataclasses is hashable, whatever its objects are
+    return _columns_cached(key)
+
+
+@cache
+def _columns_cached(cls: Any) -> tuple[_Column, ...]:
     hints = get_type_hints(cls, include_extras=True)
     found = (_column(one, hints[one.name]) for one in fields(cls))
     return tuple(one for one in found if not one.saving.never)
@@ -294,9 +299,14 @@ def _axes(cls: type[Part]) -> dict[str, str]:
     return {axis: key for axes in (*inner, cls.axes) for axis, key in axes.items()}
 
 
-@cache
-def _model(cls: type[Part]) -> type[BaseModel]:
+def _model_of(cls: type[Part]) -> type[BaseModel]:
     """What checks a part's plain values."""
+    key: Any = cls
+    return _model_cached(key)
+
+
+@cache
+def _model_cached(cls: Any) -> type[BaseModel]:
     keys: dict[str, Any] = {"kind": (Literal[cls.kind], ...)} if cls.kind else {}
     for column in _plain_columns(cls):
         keys[column.key] = (column.form, ... if column.default is MISSING else column.default)
@@ -350,9 +360,11 @@ def _length(part: Part, axis: str) -> int | None:
 
 def _listing(array: NDArray[Any]) -> list[Any]:
     """An array in JSON: null for a number that is missing."""
-    missing = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
-    found: list[Any] = np.where(missing, None, array.astype(object)).tolist()
-    return found
+    if array.dtype.kind != "f":
+        return list(array.tolist())
+    plain = array.astype(object)
+    plain[np.isnan(array)] = None
+    return list(plain.tolist())
 
 
 def _listed(cls: type[Part], column: _Column, value: list[Any]) -> NDArray[Any]:
@@ -362,11 +374,22 @@ def _listed(cls: type[Part], column: _Column, value: list[Any]) -> NDArray[Any]:
         array = np.array(value, dtype=column.array.dtypes[0])
         if not value:
             array = array.reshape([int(name) if name.isdigit() else 0 for name in names])
-    except ValueError:
+    except (ValueError, OverflowError):
         array = np.empty(0)
     if array.ndim != len(names):
         raise CorruptError(f"{cls.called()}: {column.key}: its rows differ in length; {AGAIN}")
     return array
+
+
+def _check_listed(cls: type[Part], plain: Mapping[str, Any], sizes: dict[str, int | None]) -> None:
+    for column in _plain_columns(cls):
+        if column.array is not None:
+            _check_column(column, plain[column.key], sizes, cls.called())
+
+
+def _sizes(cls: type[Part], plain: Mapping[str, Any]) -> dict[str, int | None]:
+    """The lengths of the axes that plain values tell."""
+    return {axis: _size(plain, key) for axis, key in _axes(cls).items()}
 
 
 def _size(plain: Mapping[str, Any], key: str) -> int | None:
@@ -380,9 +403,7 @@ def _taken(
 ) -> dict[str, Any]:
     """The arrays by the names of their fields, checked; and those that JSON holds, too."""
     what = cls.called()
-    for column in _plain_columns(cls):
-        if column.array is not None:
-            _check_column(column, plain[column.key], sizes, what)
+    _check_listed(cls, plain, sizes)
     if any(column.table for column in _columns_of(cls)):
         shapes = cls.array_shapes(plain)
         return {"": dict(zip(shapes, take_tensors(tensors, shapes, what=what), strict=True))}
@@ -413,7 +434,7 @@ def _check_column(
         check_bounds(array, column.bounds, f"{what}'s {title}")
 
 
-def _made(cls: type[Part], values: Mapping[str, Any]) -> Any:
+def _made(cls: type[Made], values: Mapping[str, Any]) -> Made:
     """The part of checked values, by their saved names; its arrays of a table have the name ""."""
     given: dict[str, Any] = {}
     for column in _columns_of(cls):

@@ -20,12 +20,12 @@ from prefill_router.predictors.networks.ensemble import (
     NetworkConfig,
     NetworkEnsemble,
     Rows,
-    Shape,
     at_least,
     require_option,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
+from prefill_router.serialization import Shape
 
 _HEADS = "discrimination", "difficulty"
 

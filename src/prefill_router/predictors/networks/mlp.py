@@ -12,11 +12,11 @@ from prefill_router.predictors.networks.ensemble import (
     NetworkConfig,
     NetworkEnsemble,
     Rows,
-    Shape,
     check_hidden,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
+from prefill_router.serialization import Shape
 
 
 @final

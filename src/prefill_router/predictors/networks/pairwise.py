@@ -23,11 +23,11 @@ from prefill_router.predictors.networks.ensemble import (
     NetworkConfig,
     NetworkEnsemble,
     Rows,
-    Shape,
     at_least,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
+from prefill_router.serialization import Shape
 
 _LEAST = 1e-12  # as torch's normalize
 

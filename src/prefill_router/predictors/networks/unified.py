@@ -20,10 +20,10 @@ from prefill_router.predictors.networks.ensemble import (
     MultiTaskConfig,
     NetworkEnsemble,
     Rows,
-    Shape,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
+from prefill_router.serialization import Shape
 
 
 @final
