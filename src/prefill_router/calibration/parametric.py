@@ -56,7 +56,7 @@ _STEPS = 100
 _HALVINGS = 40
 _DONE = 1e-10
 """The gradient per row at which a fit is finished."""
-PerTarget = Float32[NDArray[np.float32], " target"]
+TargetNumbers = Float32[NDArray[np.float32], " target"]
 Pair = Float64[NDArray[np.float64], "2"]
 
 
@@ -74,8 +74,8 @@ class Platt(Calibrator):
     label: ClassVar[str] = "Platt scaling"
     source: ClassVar[str] = "Platt 1999"
     probabilistic: ClassVar[bool] = True
-    slope: Annotated[PerTarget, Field(ge=0)]
-    intercept: PerTarget
+    slope: Annotated[TargetNumbers, Field(ge=0)]
+    intercept: TargetNumbers
 
     @classmethod
     def fit(
@@ -173,8 +173,8 @@ class ZScore(Calibrator):
     label: ClassVar[str] = "z-score"
     source: ClassVar[str] = "section 3.2 of the paper"
     probabilistic: ClassVar[bool] = False
-    mean: PerTarget
-    deviation: Annotated[PerTarget, Field(ge=0)]
+    mean: TargetNumbers
+    deviation: Annotated[TargetNumbers, Field(ge=0)]
 
     @classmethod
     def fit(

@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from prefill_router.errors import ConfigError
-from prefill_router.predictors.base import Correctness
+from prefill_router.predictors.base import Correctness, PerTarget
 from prefill_router.serialization import Names, Part, Saved
 from prefill_router.short_repr import short_repr
 
 Table = Float64[NDArray[np.float64], "query target"]
-PerTarget = Float64[NDArray[np.float64], " target"]
 Share = Annotated[float, Field(ge=0, le=1)]
 _LEAST = 1e-12
 """Predictions that vary less than this, summed in squares, say nothing."""

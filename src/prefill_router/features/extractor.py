@@ -285,8 +285,8 @@ def _distinct_blocks(
     return tuple(blocks.values()), tuple(order.index((b.provenance, b.site, b.dim)) for b in mine)
 
 
-class SavedStates(StrictModel):
-    """A kind of states, as it is saved."""
+class SavedProvenance(StrictModel):
+    """What makes states, as it is saved."""
 
     encoder: str
     revision: str
@@ -296,6 +296,15 @@ class SavedStates(StrictModel):
     dtype: str
     num_layers: PositiveInt
     hidden_size: PositiveInt
+
+    def provenance(self) -> Provenance:
+        """What was saved."""
+        return Provenance(**self.model_dump(include=SavedProvenance.model_fields.keys()))
+
+
+class SavedStates(SavedProvenance):
+    """A kind of states, as it is saved."""
+
     rounding: Rounding
 
     @classmethod
@@ -305,9 +314,7 @@ class SavedStates(StrictModel):
 
     def source(self) -> EncoderStates:
         """The kind of states that was saved."""
-        values = self.model_dump()
-        rounding = values.pop("rounding")
-        return EncoderStates(Provenance(**values), rounding)
+        return EncoderStates(self.provenance(), self.rounding)
 
 
 class _SavedBlock(StrictModel):

@@ -18,6 +18,7 @@ from prefill_router.activations import Activations, Provenance
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.features.base import Columns, Family, FamilyConfig, PromptStates
+from prefill_router.features.extractor import SavedProvenance
 from prefill_router.features.registry import FamilyEntry
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Names, Part, Saved, Shape, StrictModel
@@ -112,19 +113,8 @@ def _require(holds: bool, got: str, wanted: str) -> None:
         raise ConfigError(f"{got}; it must be {wanted}")
 
 
-class _SavedBase(StrictModel):
-    encoder: str
-    revision: str
-    template: Literal["chat", "plain"]
-    template_hash: str
-    max_tokens: PositiveInt
+class _SavedBase(SavedProvenance):
     dtype: Literal["float32"]
-    num_layers: PositiveInt
-    hidden_size: PositiveInt
-
-    def provenance(self) -> Provenance:
-        """What it stands for."""
-        return Provenance(**self.model_dump())
 
 
 class _SavedLayer(StrictModel):

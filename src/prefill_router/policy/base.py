@@ -1,18 +1,15 @@
 """What a policy is: how predicted correctness and cost become a choice."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
 from prefill_router.policy.path import LambdaPath, PerCell, rank
-from prefill_router.serialization import NO_TENSORS, Part, Tensors
-
-Chosen = TypeVar("Chosen", bound="Policy")
+from prefill_router.serialization import Part
 
 
 @dataclass(frozen=True)
@@ -100,15 +97,3 @@ class Policy(Part, ABC):
     def told(self) -> dict[str, Any]:
         """What reports say of it, for people; all that `to_dict` holds, unless that is much."""
         return self.to_dict()
-
-    @classmethod
-    def from_dict(
-        cls: type[Chosen], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS
-    ) -> Chosen:
-        """The policy of `to_dict`.
-
-        Raises:
-            CorruptError: An option is missing, unknown or of the wrong type.
-            ConfigError: The options contradict each other.
-        """
-        return cls.parse(config, tensors)

@@ -1,9 +1,8 @@
 """A cascade whose order, thresholds and scorer are learned from train rows (FrugalGPT)."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 from jaxtyping import Int
@@ -14,7 +13,7 @@ from prefill_router.policy.cascade import Cascade
 from prefill_router.policy.path import PerCell
 from prefill_router.policy.scorer import AnswerScorer
 from prefill_router.policy.stages import Stages, search_stages
-from prefill_router.serialization import NO_TENSORS, Part, Tensors
+from prefill_router.serialization import Part
 from prefill_router.short_repr import short_repr
 
 
@@ -103,16 +102,6 @@ class FrugalCascade(Part):
         names = tuple(targets[k] for k in found.columns)
         policy = Cascade(targets=names, knots=found.knots, scorer=scorer)
         return FrugalFit(policy, _notes(found, names, targets))
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "FrugalCascade":
-        """The options of `to_dict`.
-
-        Raises:
-            CorruptError: An option is unknown or of the wrong type.
-            ConfigError: An option makes no sense.
-        """
-        return cls.parse(config, tensors)
 
 
 def _notes(found: Stages, names: tuple[str, ...], targets: tuple[str, ...]) -> tuple[str, ...]:

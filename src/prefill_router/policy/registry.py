@@ -28,4 +28,4 @@ def from_dict(value: Mapping[str, Any]) -> Policy:
         CorruptError: The kind is unknown, or an option is unknown or of the wrong type.
         ConfigError: The options contradict each other.
     """
-    return _POLICIES.of_saved(value).from_dict(value)
+    return _POLICIES.of_saved(value).parse(value)

@@ -76,6 +76,7 @@ def check_features(features: Features, *, width: int) -> None:
 
 
 Labels = Float64[NDArray[np.float64], "query target"]
+PerTarget = Float64[NDArray[np.float64], " target"]
 Vectors = Float64[NDArray[np.float64], "_ dimension"]
 
 

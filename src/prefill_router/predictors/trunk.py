@@ -22,6 +22,7 @@ from prefill_router.predictors.base import (
     Examples,
     Features,
     Labels,
+    PerTarget,
     Predictor,
     PredictorConfig,
     PredictorFit,
@@ -217,9 +218,6 @@ class SharedTrunkNet(Predictor):
             shapes[f"bias.{i}"] = (networks, after)
         arrays = take_tensors(tensors, shapes, what=cls.called())
         return cls(targets, tuple(arrays[0::2]), tuple(arrays[1::2]))
-
-
-PerTarget = Float64[NDArray[np.float64], " target"]
 
 
 @short_repr

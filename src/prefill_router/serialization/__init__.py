@@ -1,14 +1,8 @@
 """What is fitted is saved as the fields it declares; what is read back is checked by them."""
 
+from prefill_router.serialization.declarations import Names, Saved, StrictModel
 from prefill_router.serialization.kinds import Kinds
-from prefill_router.serialization.parts import (
-    Names,
-    Part,
-    Saved,
-    StrictModel,
-    read_plain,
-    validated,
-)
+from prefill_router.serialization.parts import Part, read_plain, validated
 from prefill_router.serialization.tensors import (
     AGAIN,
     NO_TENSORS,

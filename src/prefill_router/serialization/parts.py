@@ -9,40 +9,23 @@ for arrays too. Nothing that is read names code: what is made is told by the cla
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field as DataclassField, dataclass, fields
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    Union,
-    final,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    ValidationError,
-    create_model,
-)
-from pydantic.fields import FieldInfo
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, ValidationError
 
 from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.serialization.declarations import (
+    Column,
+    axes_of,
+    columns_of,
+    flat_columns,
+    model_of,
+)
 from prefill_router.serialization.tensors import (
     AGAIN,
     NO_TENSORS,
@@ -53,71 +36,6 @@ from prefill_router.serialization.tensors import (
     check_names,
     take_tensors,
 )
-
-
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError(f"{list(names)} aren't distinct names")
-    return names
-
-
-Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_distinct)]
-"""One name or more, each once."""
-
-
-class StrictModel(BaseModel):
-    """Plain values with nothing left out, added or converted, and finite numbers."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-@final
-class Saved(NamedTuple):
-    """How a field is saved where its type doesn't say; a part of its annotation.
-
-    Attributes:
-        name: What it is called there; the field's own name if not given.
-        form: What stands in JSON, a type for pydantic whose validators make the field's value of
-            it; an array's is a list, null where a number is missing.
-        write: From the value to what stands there.
-        sparse: Whether it is left out where it has its default.
-        never: Whether it isn't saved: it holds for this process alone.
-    """
-
-    name: str = ""
-    form: Any = None
-    write: Callable[[Any], Any] = to_jsonable_python
-    sparse: bool = False
-    never: bool = False
-
-
-class _Column(NamedTuple):
-    """A field as it is saved.
-
-    Attributes:
-        name: Its attribute.
-        key: What it is called in JSON, or among the tensors.
-        form: The type that checks it in JSON; None where it isn't there.
-        saving: How it is written.
-        default: Its default; `MISSING` where there is none.
-        array: The annotation of an array; None for other fields.
-        bounds: Of the array's numbers, if any.
-        optional: Whether the array may be None.
-        part: The class of a part within the part.
-        table: Whether it is a mapping of arrays.
-    """
-
-    name: str
-    key: str
-    form: Any
-    saving: Saved
-    default: Any
-    array: Any = None
-    bounds: FieldInfo | None = None
-    optional: bool = False
-    part: "type[Part] | None" = None
-    table: bool = False
-
 
 Made = TypeVar("Made", bound="Part")
 Model = TypeVar("Model", bound=BaseModel)
@@ -153,13 +71,10 @@ class Part:
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Its arrays, by names that are unique in it."""
         result: dict[str, NDArray[Any]] = {}
-        for column in _columns_of(type(self)):
-            value = getattr(self, column.name)
-            if column.part is not None:
-                result |= value.tensors()
-            elif column.table:
+        for column, value in _held(self):
+            if column.table:
                 result |= value
-            elif column.array is not None and column.form is None and value is not None:
+            elif column.is_tensor and value is not None:
                 result[column.key] = value
         return result
 
@@ -214,10 +129,9 @@ def read_plain(cls: type[Part], config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CorruptError: One is missing, unknown or of another type.
     """
-    plain = dict(validated(_model_of(cls), config, what=cls.called()))
-    for column in _plain_columns(cls):
-        if column.array is not None and column.key in plain:
-            plain[column.key] = _listed(cls, column, plain[column.key])
+    plain = dict(validated(model_of(cls), config, what=cls.called()))
+    for column in _listed_columns(cls):
+        plain[column.key] = _listed(cls, column, plain[column.key])
     _check_listed(cls, plain, _sizes(cls, plain))
     return plain
 
@@ -243,85 +157,9 @@ def validated(model: type[Model], value: Any, *, what: str) -> Model:
         raise CorruptError(f"{what}: {place}: {found[0]['msg']}; {AGAIN}") from None
 
 
-def _columns_of(cls: type[Part]) -> tuple[_Column, ...]:
-    """How the fields of a part are saved, in order."""
-    key: Any = cls  # mypy: a class of dataclasses is hashable, whatever its objects are
-    return _columns_cached(key)
-
-
-@cache
-def _columns_cached(cls: Any) -> tuple[_Column, ...]:
-    hints = get_type_hints(cls, include_extras=True)
-    found = (_column(one, hints[one.name]) for one in fields(cls))
-    return tuple(one for one in found if not one.saving.never)
-
-
-def _column(one: "DataclassField[Any]", hint: Any) -> _Column:
-    base, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    saving = next((beside for beside in more if isinstance(beside, Saved)), Saved())
-    bounds = next((beside for beside in more if isinstance(beside, FieldInfo)), None)
-    found = _Column(one.name, saving.name or one.name, saving.form, saving, one.default)
-    inner = [some for some in get_args(base) if some is not NoneType]
-    is_optional = get_origin(base) in (Union, UnionType) and len(inner) == 1
-    if is_optional and hasattr(inner[0], "dim_str"):
-        return found._replace(array=inner[0], bounds=bounds, optional=True)
-    if hasattr(base, "dim_str"):
-        return found._replace(array=base, bounds=bounds)
-    if saving.form is None and isinstance(base, type) and issubclass(base, Part):
-        return found._replace(part=base)
-    if get_origin(base) is Mapping and _is_array(inner[1]):
-        return found._replace(table=True)
-    return found._replace(form=hint if saving.form is None else saving.form)
-
-
-def _is_array(hint: Any) -> bool:
-    return hasattr(hint, "dim_str") or get_origin(hint) is np.ndarray
-
-
-def _plain_columns(cls: type[Part]) -> Iterator[_Column]:
-    for column in _columns_of(cls):
-        if column.part is not None:
-            yield from _plain_columns(column.part)
-        elif column.form is not None:
-            yield column
-
-
-def _array_columns(cls: type[Part]) -> Iterator[_Column]:
-    for column in _columns_of(cls):
-        if column.part is not None:
-            yield from _array_columns(column.part)
-        elif column.array is not None and column.form is None:
-            yield column
-
-
-def _axes(cls: type[Part]) -> dict[str, str]:
-    inner = [_axes(column.part) for column in _columns_of(cls) if column.part is not None]
-    return {axis: key for axes in (*inner, cls.axes) for axis, key in axes.items()}
-
-
-def _model_of(cls: type[Part]) -> type[BaseModel]:
-    """What checks a part's plain values."""
-    key: Any = cls
-    return _model_cached(key)
-
-
-@cache
-def _model_cached(cls: Any) -> type[BaseModel]:
-    keys: dict[str, Any] = {"kind": (Literal[cls.kind], ...)} if cls.kind else {}
-    for column in _plain_columns(cls):
-        keys[column.key] = (column.form, ... if column.default is MISSING else column.default)
-    arrays = list(_array_columns(cls))
-    for axis, key in _axes(cls).items():
-        if key.partition(".")[0] not in keys:
-            owners = [one for one in arrays if axis in one.array.dim_str.split()]
-            may_lack = owners and all(one.optional for one in owners)
-            keys[key] = (PositiveInt | None if may_lack else PositiveInt, ...)
-    return create_model(cls.__name__, __base__=StrictModel, **keys)
-
-
 def _written(part: Part) -> Iterator[tuple[str, Any]]:
     """Names and values of JSON; how long axes are comes after the targets, or before a table."""
-    found = _columns_of(type(part))
+    found = columns_of(type(part))
     tables = [one.name for one in found if one.table]
     place = tables[0] if tables else "targets"
     counts = dict(_counts(part))
@@ -342,19 +180,24 @@ def _written(part: Part) -> Iterator[tuple[str, Any]]:
 
 def _counts(part: Part) -> Iterator[tuple[str, int | None]]:
     """The lengths of axes that no plain field tells."""
-    known = {column.key for column in _plain_columns(type(part))}
+    known = {column.key for column in flat_columns(type(part)) if column.form is not None}
     for axis, key in part.axes.items():
         if key.partition(".")[0] not in known:
             is_told = isinstance(getattr(type(part), key, None), property)
             yield key, getattr(part, key) if is_told else _length(part, axis)
 
 
+def _held(part: Part) -> Iterator[tuple[Column, Any]]:
+    """The fields and their values, those of a part within it in its place."""
+    for column in columns_of(type(part)):
+        value = getattr(part, column.name)
+        yield from ((column, value),) if column.part is None else _held(value)
+
+
 def _length(part: Part, axis: str) -> int | None:
-    for column in _columns_of(type(part)):
-        names = column.array.dim_str.split() if column.array is not None else ()
-        if axis in names:
-            array = getattr(part, column.name)
-            return None if array is None else int(array.shape[names.index(axis)])
+    for column, array in _held(part):
+        if column.array is not None and axis in column.axes:
+            return None if array is None else int(array.shape[column.axes.index(axis)])
     raise TypeError(f"{type(part).__name__} has no array with the axis {axis!r}")
 
 
@@ -367,9 +210,9 @@ def _listing(array: NDArray[Any]) -> list[Any]:
     return list(plain.tolist())
 
 
-def _listed(cls: type[Part], column: _Column, value: list[Any]) -> NDArray[Any]:
+def _listed(cls: type[Part], column: Column, value: list[Any]) -> NDArray[Any]:
     """An array from JSON; one without rows keeps its other axes."""
-    names = column.array.dim_str.split()
+    names = column.axes
     try:
         array = np.array(value, dtype=column.array.dtypes[0])
         if not value:
@@ -382,14 +225,18 @@ def _listed(cls: type[Part], column: _Column, value: list[Any]) -> NDArray[Any]:
 
 
 def _check_listed(cls: type[Part], plain: Mapping[str, Any], sizes: dict[str, int | None]) -> None:
-    for column in _plain_columns(cls):
-        if column.array is not None:
-            _check_column(column, plain[column.key], sizes, cls.called())
+    for column in _listed_columns(cls):
+        _check_column(column, plain[column.key], sizes, cls.called())
+
+
+def _listed_columns(cls: type[Part]) -> Iterator[Column]:
+    """The arrays that stand in JSON."""
+    return (one for one in flat_columns(cls) if one.array is not None and one.form is not None)
 
 
 def _sizes(cls: type[Part], plain: Mapping[str, Any]) -> dict[str, int | None]:
     """The lengths of the axes that plain values tell."""
-    return {axis: _size(plain, key) for axis, key in _axes(cls).items()}
+    return {axis: _size(plain, key) for axis, key in axes_of(cls).items()}
 
 
 def _size(plain: Mapping[str, Any], key: str) -> int | None:
@@ -404,24 +251,28 @@ def _taken(
     """The arrays by the names of their fields, checked; and those that JSON holds, too."""
     what = cls.called()
     _check_listed(cls, plain, sizes)
-    if any(column.table for column in _columns_of(cls)):
+    if any(column.table for column in columns_of(cls)):
         shapes = cls.array_shapes(plain)
         return {"": dict(zip(shapes, take_tensors(tensors, shapes, what=what), strict=True))}
-    there = [one for one in _array_columns(cls) if not (one.optional and _lacks(one, sizes))]
+    there = [
+        one
+        for one in flat_columns(cls)
+        if one.is_tensor and not (one.optional and _lacks(one, sizes))
+    ]
     check_names(tensors, [one.key for one in there], what)
     for column in there:
         _check_column(column, tensors[column.key], sizes, what)
     return dict(tensors)
 
 
-def _lacks(column: _Column, sizes: Mapping[str, int | None]) -> bool:
-    return any(sizes.get(axis, 0) is None for axis in column.array.dim_str.split())
+def _lacks(column: Column, sizes: Mapping[str, int | None]) -> bool:
+    return any(sizes.get(axis, 0) is None for axis in column.axes)
 
 
 def _check_column(
-    column: _Column, array: NDArray[Any], sizes: dict[str, int | None], what: str
+    column: Column, array: NDArray[Any], sizes: dict[str, int | None], what: str
 ) -> None:
-    names = column.array.dim_str.split()
+    names = column.axes
     for name, size in zip(names, array.shape, strict=False):
         if not name.isdigit() and name != "_":
             sizes.setdefault(name, size)
@@ -437,7 +288,7 @@ def _check_column(
 def _made(cls: type[Made], values: Mapping[str, Any]) -> Made:
     """The part of checked values, by their saved names; its arrays of a table have the name ""."""
     given: dict[str, Any] = {}
-    for column in _columns_of(cls):
+    for column in columns_of(cls):
         if column.part is not None:
             given[column.name] = _made(column.part, values)
         elif column.table or column.optional:
