@@ -11,6 +11,7 @@ SHA256SUMS           of the first four; `sha256sum --check SHA256SUMS` reads it
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +29,7 @@ from prefill_router.features.feature_set import FeatureSet
 from prefill_router.predictors import load_predictor
 from prefill_router.router.record import RouterRecord, card
 from prefill_router.router.reference import TrainReference
-from prefill_router.serialization import Part, read_tensors, under
+from prefill_router.serialization import Part, Tensors, read_tensors, under
 from prefill_router.targets import pool_from_dict
 
 if TYPE_CHECKING:
@@ -96,21 +97,20 @@ def load_router(folder: Path) -> "Router":
     tensors = _read_tensors(folder / "weights.safetensors")
     if version == 1:
         tensors = {n.replace("features.", "features.0.", 1): v for n, v in tensors.items()}
+
+    def part(name: str, load: Callable[[Mapping[str, Any], Tensors], Any]) -> Any:
+        config = getattr(model, name)
+        return None if config is None else load(config, under(tensors, f"{name}."))
+
     try:
         return Router(
-            features=FeatureSet.from_dict(model.features, under(tensors, "features.")),
-            predictor=load_predictor(model.predictor, under(tensors, "predictor.")),
-            shrinkage=None if model.shrinkage is None else Shrinkage.from_dict(model.shrinkage),
-            calibrator=None
-            if model.calibrator is None
-            else load_calibrator(model.calibrator, under(tensors, "calibrator.")),
+            features=part("features", FeatureSet.from_dict),
+            predictor=part("predictor", load_predictor),
+            shrinkage=part("shrinkage", Shrinkage.from_dict),
+            calibrator=part("calibrator", load_calibrator),
             policy=policy.from_dict(model.policy),
-            reference=None
-            if model.reference is None
-            else TrainReference.from_dict(model.reference, under(tensors, "reference.")),
-            output=None
-            if model.output is None
-            else OutputHead.from_dict(model.output, under(tensors, "output.")),
+            reference=part("reference", TrainReference.from_dict),
+            output=part("output", OutputHead.from_dict),
             costs=read_costs(model, folder),
             split=split_from_dict(read_json(folder / "split.json"), source=folder / "split.json"),
             record=RouterRecord.model_validate(read_json(folder / "record.json")),
