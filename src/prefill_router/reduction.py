@@ -14,7 +14,7 @@ from pydantic import Field
 
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.geometry import Moments
-from prefill_router.serialization import Part
+from prefill_router.serialization import Part, Tensors
 
 _CONSTANT = 1e-12
 """A spread below this share of the mean is rounding: float32 states can't vary by so little."""
@@ -99,6 +99,15 @@ class Reducer(Part):
         scaled = (states - self.mean) / self.scale
         reduced: Float32[NDArray[np.float32], "query dim"] = np.matmul(scaled, self.components.T)
         return reduced
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors, *, hidden: int, dim: int) -> "Reducer":
+        """The reducer of `tensors`.
+
+        Raises:
+            CorruptError: An array is missing, unknown, or of another shape, type or range.
+        """
+        return cls.of_arrays(tensors, {"hidden": hidden, "dim": dim})
 
 
 def standard_scale(

@@ -23,7 +23,7 @@ class FamilyEntry:
 
 
 _FAMILIES = Kinds[FamilyEntry](
-    "feature family",
+    "features",
     "prefill_router.features",
     {
         "prefill": "prefill:ENTRY",

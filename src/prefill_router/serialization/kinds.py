@@ -14,13 +14,14 @@ class Kinds(Generic[Entry]):
     """The kinds of one sort, such as all predictors.
 
     Args:
-        noun: What errors call one of them.
+        noun: What errors call one of them; of what is many in itself, such as features, its plural.
         package: Whose modules they are in.
         homes: Where each kind is found: a module of the package and a name in it, `module:NAME`.
     """
 
     def __init__(self, noun: str, package: str, homes: Mapping[str, str]) -> None:
         self._noun, self._package, self._homes = noun, package, homes
+        self._plural = noun.endswith("s")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -34,7 +35,10 @@ class Kinds(Generic[Entry]):
             ConfigError: There is none of that name.
         """
         if kind not in self._homes:
-            raise ConfigError(f"there is no {self._noun} {kind!r}; known are {list(self.names)}")
+            lacking = f"there is no {self._noun} {kind!r}"
+            if self._plural:
+                lacking = f"there are no {self._noun} of the kind {kind!r}"
+            raise ConfigError(f"{lacking}; known are {list(self.names)}")
         module, _, name = self._homes[kind].partition(":")
         entry: Entry = getattr(import_module(f"{self._package}.{module}"), name)
         return entry
@@ -59,8 +63,9 @@ class Kinds(Generic[Entry]):
         """
         kind = config.get("kind")
         if not isinstance(kind, str) or kind not in self._homes:
+            verb = "are" if self._plural else "is"
             raise CorruptError(
-                f"the {self._noun} is of the kind {kind!r}; known are {list(self.names)}; "
-                "it may need a newer version of prefill-router"
+                f"the {self._noun} {verb} of the kind {kind!r}; known are {list(self.names)}; "
+                "this may need a newer version of prefill-router"
             )
         return self.find(kind)

@@ -105,7 +105,7 @@ class Part:
         return _made(cls, plain | arrays)
 
     @classmethod
-    def from_tensors(cls: type[Made], tensors: Tensors, **sizes: int) -> Made:
+    def of_arrays(cls: type[Made], tensors: Tensors, sizes: Mapping[str, int]) -> Made:
         """A part that is nothing but arrays, of axes of these lengths.
 
         Raises:
