@@ -299,7 +299,7 @@ class SavedProvenance(StrictModel):
 
     def provenance(self) -> Provenance:
         """What was saved."""
-        return Provenance(**self.model_dump(include=SavedProvenance.model_fields.keys()))
+        return Provenance(**self.model_dump(include=set(SavedProvenance.model_fields)))
 
 
 class SavedStates(SavedProvenance):
