@@ -20,6 +20,7 @@ from prefill_router.data import Regime, regimes
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors.base import Features, Labels
 from prefill_router.short_repr import short_repr
+from prefill_router.training import TrainingRun
 
 
 @final
@@ -148,6 +149,18 @@ class TrainingCurves:
         return least
 
     @classmethod
+    def of(
+        cls, runs: Sequence[TrainingRun], kept: Bool[NDArray[np.bool_], " seed"]
+    ) -> "TrainingCurves":
+        """Those of each seed's run."""
+        return cls(
+            _losses_table([run.train for run in runs]),
+            _losses_table([run.validation for run in runs]),
+            np.array([run.best_epoch for run in runs]),
+            kept,
+        )
+
+    @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TrainingCurves":
         """The curves of `to_dict`.
 
@@ -164,7 +177,7 @@ class TrainingCurves:
             kept = np.array([entry["kept"] for entry in seeds], dtype=np.bool_)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptError(f"these aren't training curves: {error!r}") from None
-        return cls(losses_table(train), losses_table(validation), best, kept)
+        return cls(_losses_table(train), _losses_table(validation), best, kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: one entry per seed, with its epochs alone."""
@@ -183,7 +196,7 @@ class TrainingCurves:
         return {"seeds": seeds}
 
 
-def losses_table(losses: Sequence[Sequence[float]]) -> Float64[NDArray[np.float64], "seed epoch"]:
+def _losses_table(losses: Sequence[Sequence[float]]) -> Float64[NDArray[np.float64], "seed epoch"]:
     """The losses of each seed as rows of a table, NaN after its last epoch."""
     table = np.full((len(losses), max(map(len, losses), default=0)), np.nan)
     for row, seed in zip(table, losses, strict=True):

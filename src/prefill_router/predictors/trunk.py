@@ -35,7 +35,6 @@ from prefill_router.predictors.training import (
     TrainingCurves,
     check_disagreement_weight,
     hold_out,
-    losses_table,
     query_weights,
 )
 from prefill_router.progress import Progress, SilentProgress
@@ -327,12 +326,7 @@ def _train(
             f"{np.abs(features).max():.3g}, scale them to about 1"
         )
     kept = np.sort(np.argsort(best, kind="stable")[: config.keep])
-    curves = TrainingCurves(
-        losses_table([run.train for run in runs]),
-        losses_table([run.validation for run in runs]),
-        np.array([run.best_epoch for run in runs]),
-        np.isin(np.arange(len(runs)), kept),
-    )
+    curves = TrainingCurves.of(runs, np.isin(np.arange(len(runs)), kept))
     chosen = [runs[i] for i in kept]
     weights = [np.stack(layer) for layer in zip(*(run.weights for run in chosen), strict=True)]
     biases = [np.stack(layer) for layer in zip(*(run.biases for run in chosen), strict=True)]

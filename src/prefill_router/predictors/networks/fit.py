@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from prefill_router.errors import FitError
 from prefill_router.predictors.base import Examples, Features, PredictorFit
 from prefill_router.predictors.networks.ensemble import NetworkConfig, NetworkEnsemble
-from prefill_router.predictors.training import TrainingCurves, losses_table, query_weights
+from prefill_router.predictors.training import TrainingCurves, query_weights
 from prefill_router.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
     from prefill_router.predictors.networks.architectures import Architecture
-    from prefill_router.predictors.networks.training import NetworkRun
 
 
 _CONSTANT = 1e-6
@@ -138,7 +137,7 @@ def fit_ensemble(
         seed=seed,
         progress=progress or SilentProgress(),
     )
-    if not np.isfinite([run.best for run in runs]).all():
+    if not np.isfinite([network.best for run in runs for network in run.networks]).all():
         raise FitError(
             "the losses aren't finite; check the features, which are up to "
             f"{np.abs(examples.features).max():.3g}, or lower learning_rate"
@@ -149,7 +148,8 @@ def fit_ensemble(
     fixed = {name: rate for name, rate, learned in rates if not learned}
     widths = (examples.features.shape[1], *inner)
     predictor = kind(examples.targets, fixed, widths, arrays)
-    return PredictorFit(predictor, _notes(examples, material), _curves(runs).to_dict())
+    curves = TrainingCurves.of(runs, np.ones(len(runs), dtype=np.bool_))
+    return PredictorFit(predictor, _notes(examples, material), curves.to_dict())
 
 
 def unscaled(parameters: Arrays, material: TrainingArrays, inputs: tuple[str, ...]) -> Arrays:
@@ -161,16 +161,6 @@ def unscaled(parameters: Arrays, material: TrainingArrays, inputs: tuple[str, ..
         found[weight] = divided.astype(np.float32)
         found[bias] = (parameters[bias] - (material.mean @ divided)[:, None]).astype(np.float32)
     return found
-
-
-def _curves(runs: "list[NetworkRun]") -> TrainingCurves:
-    validation = losses_table([run.validation for run in runs])
-    return TrainingCurves(
-        losses_table([run.train for run in runs]),
-        validation,
-        np.nanargmin(validation, axis=1),
-        np.ones(len(runs), dtype=np.bool_),
-    )
 
 
 def _notes(examples: Examples, material: TrainingArrays) -> tuple[str, ...]:
