@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors.base import Correctness, Tensors
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import log_odds
 
 Scores = Float64[NDArray[np.float64], " query"]
 LEAST = 10
@@ -179,8 +180,7 @@ def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def logits(correctness: NDArray[np.float64]) -> NDArray[np.float64]:
     """ln(p / (1 - p)), finite: p is kept a millionth away from 0 and 1."""
-    kept = np.clip(rounded(correctness), _EDGE, 1 - _EDGE)
-    return np.asarray(np.log(kept) - np.log1p(-kept))
+    return log_odds(np.clip(rounded(correctness), _EDGE, 1 - _EDGE))
 
 
 _AGAIN = "copy or make the router again"

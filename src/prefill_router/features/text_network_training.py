@@ -24,6 +24,7 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.features.text_network import Adaption, TextNetwork, TextNetworkConfig
 from prefill_router.features.text_network_lora import AdaptedNetwork
 from prefill_router.progress import Advance, Progress
+from prefill_router.statistics import base_rates, learnable
 from prefill_router.training import Trainer, TrainingRun, train_epochs
 
 Rows = Int[NDArray[np.int64], " _"]
@@ -256,18 +257,12 @@ def fit_text_network(
 
 def _labels(train: RoutingDataset) -> _Labels:
     correct = np.asarray(train.correct, dtype=np.float64)
-    present = ~np.isnan(correct)
-    low = np.where(present, correct, np.inf).min(axis=0, initial=np.inf)
-    high = np.where(present, correct, -np.inf).max(axis=0, initial=-np.inf)
-    learned = np.asarray(low < high)
+    learned, rates = learnable(correct), base_rates(correct)
     if not learned.any():
         raise FitError(
             "no target has two different labels, so there is nothing to learn; "
             "add queries that a target answers correctly and queries that it doesn't"
         )
-    counts, sums = present.sum(axis=0), np.nansum(correct, axis=0)
-    none = counts == 0
-    rates = np.where(none, sums.sum() + 1, sums + 1) / np.where(none, counts.sum() + 2, counts + 2)
     notes = [
         f"{train.pool.names[i]} can't be learned: it lacks two different labels; "
         f"it is given {rates[i]:.3f}"

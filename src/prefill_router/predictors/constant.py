@@ -47,11 +47,6 @@ class Constant(Predictor):
     rates: Float32[NDArray[np.float32], " target"]
 
     @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
-
-    @property
     def width(self) -> int:
         """How many features it was given."""
         return self.ignored

@@ -51,11 +51,6 @@ class GivenLogits(Predictor):
     shift: Line
 
     @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
-
-    @property
     def width(self) -> int:
         """As many features as targets."""
         return len(self.names)

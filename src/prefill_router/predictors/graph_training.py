@@ -3,7 +3,7 @@
 In every step the queries asked about are out of the graph.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +15,12 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from prefill_router.errors import FitError
-from prefill_router.predictors.base import Examples, PredictorFit
+from prefill_router.predictors.base import (
+    Examples,
+    PredictorFit,
+    left_out_note,
+    usable_rows,
+)
 from prefill_router.predictors.graph import (
     GraphConfig,
     GraphRouter,
@@ -178,7 +183,8 @@ def fit_graph(
         FitError: The losses aren't finite.
         MissingExtraError: torch-geometric isn't installed.
     """
-    usable, notes = _usable(examples)
+    usable = usable_rows(examples, missing=-1.0)
+    notes = (*examples.target_notes(), *left_out_note(examples, len(usable.features)))
     learned = usable.learnable
     mean, deviation = _scale(usable.features)
     scaled = (usable.features - mean) / deviation
@@ -223,30 +229,6 @@ def _train(
     for trainer in trainers:
         trainer.restore()
     return trainers
-
-
-def _usable(examples: Examples) -> tuple[Examples, tuple[str, ...]]:
-    """The rows with a label to learn from, in an order that theirs doesn't change, and notes."""
-    rows = np.flatnonzero((examples.present & examples.learnable).any(axis=1)).tolist()
-    notes = examples.target_notes()
-    if len(rows) < len(examples.features):
-        gone = len(examples.features) - len(rows)
-        notes = (*notes, f"{gone} queries without a usable label were left out")
-
-    def content(row: int) -> tuple[bytes, bytes, str, bytes]:
-        labels = np.nan_to_num(examples.correct[row], nan=-1.0)
-        paid = b"" if examples.costs is None else examples.costs[row].tobytes()
-        return examples.features[row].tobytes(), labels.tobytes(), examples.groups[row], paid
-
-    rows.sort(key=content)
-    usable = replace(
-        examples,
-        features=examples.features[rows],
-        correct=examples.correct[rows],
-        groups=tuple(examples.groups[row] for row in rows),
-        costs=None if examples.costs is None else examples.costs[rows],
-    )
-    return usable, notes
 
 
 def _scale(features: NDArray[np.float32]) -> tuple[Scale, Scale]:

@@ -1,6 +1,7 @@
 """The predictors by kind; each is imported when it is first asked for.
 
-The module of a kind has a constant `ENTRY`, a `PredictorEntry`.
+The module of a kind has a constant `ENTRY`, a `PredictorEntry`; one of several kinds has a constant
+for each, which is named here after the module.
 """
 
 from collections.abc import Mapping
@@ -14,17 +15,17 @@ from prefill_router.predictors.base import Predictor, PredictorConfig, Tensors
 _HOME = {
     "shared_trunk": "trunk",
     "constant": "constant",
-    "knn_majority": "knn_majority",
-    "knn_score": "knn_score",
+    "knn_majority": "knn:MAJORITY",
+    "knn_score": "knn:SCORE",
     "clusters": "clusters",
     "logistic": "logistic",
     "xgboost": "boosting",
-    "mlp": "networks.mlp",
-    "multitask": "networks.multitask",
-    "unified_multitask": "networks.unified",
-    "matrix_factorisation": "networks.factorisation",
-    "pairwise_factorisation": "networks.pairwise",
-    "irt": "networks.irt",
+    "mlp": "networks.perceptrons:MLP",
+    "multitask": "networks.perceptrons:MULTITASK",
+    "unified_multitask": "networks.perceptrons:UNIFIED",
+    "matrix_factorisation": "networks.latent:FACTORISATION",
+    "pairwise_factorisation": "networks.latent:PAIRWISE",
+    "irt": "networks.latent:IRT",
     "graph": "graph",
     "given": "given",
 }
@@ -57,7 +58,8 @@ def find(kind: str) -> PredictorEntry:
     """
     if kind not in _HOME:
         raise ConfigError(f"there is no predictor {kind!r}; known are {list(KINDS)}")
-    entry = import_module(f"prefill_router.predictors.{_HOME[kind]}").ENTRY
+    module, _, name = _HOME[kind].partition(":")
+    entry = getattr(import_module(f"prefill_router.predictors.{module}"), name or "ENTRY")
     if not isinstance(entry, PredictorEntry):
         raise TypeError(f"the module of {kind} has no entry")
     return entry

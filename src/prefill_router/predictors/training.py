@@ -17,9 +17,10 @@ from jaxtyping import Bool, Float32, Float64, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, regimes
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import CorruptError
 from prefill_router.predictors.base import Features, Labels
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import row_numbers
 from prefill_router.training import TrainingRun
 
 
@@ -47,9 +48,8 @@ def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
         share: The share that is held out, in (0, 1).
         seed: Another seed, another draw.
     """
-    numbers: dict[bytes, int] = {}
-    group = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in features])
-    order = np.random.default_rng(seed).permutation(len(numbers))
+    group = row_numbers(features)
+    order = np.random.default_rng(seed).permutation(int(group.max()) + 1)
     if len(order) == 1:
         everything = np.arange(len(features))
         return Holdout(everything, everything)
@@ -74,16 +74,6 @@ def query_weights(
     measured = (~np.isnan(correct)).sum(axis=1)
     mean = np.average(weights, weights=measured) if measured.any() else 1.0
     return np.asarray(weights / mean)
-
-
-def check_disagreement_weight(weight: float) -> None:
-    """Check the weight of queries on which targets disagree.
-
-    Raises:
-        ConfigError: It isn't positive and finite.
-    """
-    if not 0 < weight < np.inf:
-        raise ConfigError(f"disagreement_weight is {weight}; it must be positive and finite")
 
 
 _STEPS = 1 << 16  # sixteen random bits a unit are exact enough, and four times as fast as a double

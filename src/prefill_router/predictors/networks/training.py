@@ -1,4 +1,4 @@
-"""Trains networks: mini-batches, early stopping, an ensemble of seeds."""
+"""Trains ensembles of networks: what they learn from, mini-batches, the seeds put together."""
 
 import math
 from collections.abc import Iterator
@@ -7,17 +7,95 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
+from prefill_router.errors import FitError
+from prefill_router.predictors.base import (
+    Examples,
+    Features,
+    PredictorFit,
+    left_out_note,
+    usable_rows,
+)
 from prefill_router.predictors.networks.architectures import Architecture, Outputs, Parameters
 from prefill_router.predictors.networks.ensemble import NetworkConfig
-from prefill_router.predictors.networks.fit import TrainingArrays
-from prefill_router.predictors.training import Draws, hold_out, keep_probability
+from prefill_router.predictors.training import (
+    Draws,
+    TrainingCurves,
+    hold_out,
+    keep_probability,
+    query_weights,
+)
 from prefill_router.progress import Progress
+from prefill_router.statistics import column_spread
 from prefill_router.training import Trainer, TrainingRun, train_together
+
+_CONSTANT = 1e-6
+"""A spread below this share of the mean is rounding, in single precision."""
+
+PerFeature = Float64[NDArray[np.float64], " feature"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingArrays:
+    """What is learned from, in an order that doesn't depend on the rows'.
+
+    Attributes:
+        features: Of the queries with a usable label: centred, all divided by the same number.
+        labels: Of the targets that can be learned; 0 where missing.
+        weights: What each label counts; 0 where missing.
+        difficulty: 1 - the mean of all labels that were measured on the query.
+        difficulty_weights: What each query's difficulty counts.
+        rates: The targets' base rates.
+        mean: What was subtracted of the features.
+        scale: What they were divided by; infinite for those that are constant.
+    """
+
+    features: Float32[NDArray[np.float32], "row feature"]
+    labels: Float32[NDArray[np.float32], "row learned"]
+    weights: Float32[NDArray[np.float32], "row learned"]
+    difficulty: Float32[NDArray[np.float32], " row"]
+    difficulty_weights: Float32[NDArray[np.float32], " row"]
+    rates: Float64[NDArray[np.float64], " learned"]
+    mean: PerFeature
+    scale: PerFeature
+
+    @classmethod
+    def of(cls, examples: Examples, *, disagreement_weight: float = 1.0) -> "TrainingArrays":
+        """The material of some examples."""
+        learned, used = examples.learnable, usable_rows(examples, missing=-1.0)
+        features, correct = used.features, used.correct
+        present = ~np.isnan(correct)
+        each = query_weights(correct, disagreement_weight=disagreement_weight)
+        mean, scale = _scaling(features)
+        usable = correct[:, learned]
+        return cls(
+            ((features - mean) / scale).astype(np.float32),
+            np.where(np.isnan(usable), 0, usable).astype(np.float32),
+            (each[:, None] * ~np.isnan(usable)).astype(np.float32),
+            (1 - np.nansum(correct, axis=1) / present.sum(axis=1)).astype(np.float32),
+            each.astype(np.float32),
+            examples.base_rates[learned],
+            mean,
+            scale,
+        )
+
+
+def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
+    """The mean of each feature, and the number that gives those that vary a mean variance of 1.
+
+    It is one number for all, since principal components are worse with equal variances (see
+    docs/decisions/0002-no-whitening.md).
+    """
+    mean, spread, varies = column_spread(features, rounding=_CONSTANT)
+    if not varies.any():
+        return mean, np.full(len(mean), np.inf)
+    common = float(np.sqrt(np.square(spread[varies]).mean()))
+    return mean, np.where(varies, common, np.inf)
 
 
 @final
@@ -75,7 +153,6 @@ def train(
     architecture: Architecture,
     config: NetworkConfig,
     *,
-    difficulty_weight: float = 0.0,
     seed: int,
     progress: Progress,
 ) -> list[NetworkRun]:
@@ -85,15 +162,12 @@ def train(
         material: What is learned from.
         architecture: The networks.
         config: The options.
-        difficulty_weight: What the loss of the difficulty counts beside that of the correctness.
         seed: Of all draws.
         progress: Told of every epoch.
     """
     rows = NetworkRows.of(material, networks=architecture.networks)
     numbers = [np.random.SeedSequence([seed, index]) for index in range(config.seeds)]
-    trainers = [
-        _NetworkTrainer(rows, architecture, config, difficulty_weight, number) for number in numbers
-    ]
+    trainers = [_NetworkTrainer(rows, architecture, config, number) for number in numbers]
     train_together(trainers, max_epochs=config.max_epochs, progress=progress)
     for trainer in trainers:
         trainer.settle()
@@ -109,13 +183,11 @@ class _NetworkTrainer(Trainer):
         rows: NetworkRows,
         architecture: Architecture,
         config: NetworkConfig,
-        difficulty_weight: float,
         number: np.random.SeedSequence,
     ) -> None:
         first, then, split = (int(word) for word in number.generate_state(3))
         self.run = NetworkRun(networks=[TrainingRun() for _ in range(architecture.networks)])
         self._architecture, self._config = architecture, config
-        self._difficulty_weight = difficulty_weight
         self._parameters = architecture.initial(torch.Generator().manual_seed(first))
         self._adam = _optimiser(self._parameters, config)
         self._draws = Draws(then, 0)
@@ -157,7 +229,7 @@ class _NetworkTrainer(Trainer):
         losses = _losses(outputs, part)
         total = losses.sum()
         if outputs.difficulty is not None:
-            total = total + self._difficulty_weight * _difficulty_losses(outputs, part).sum()
+            total = total + outputs.difficulty_weight * _difficulty_losses(outputs, part).sum()
         self._adam.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._adam.step()
@@ -235,3 +307,61 @@ def _difficulty_losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " n
 
 def _mean(cells: Float[Tensor, "network row _"], weight: Tensor) -> Float[Tensor, " network"]:
     return cells.sum((1, 2)) / torch.where(weight > 0, weight, 1)
+
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def fit_ensemble(
+    examples: Examples,
+    config: NetworkConfig,
+    *,
+    seed: int,
+    progress: Progress,
+) -> PredictorFit:
+    """Train the networks of an ensemble and put them together.
+
+    Args:
+        examples: Train rows.
+        config: The options.
+        seed: Of all draws.
+        progress: Told of every epoch.
+
+    Raises:
+        FitError: The losses grew beyond all bounds.
+    """
+    material = TrainingArrays.of(examples, disagreement_weight=config.disagreement_weight)
+    widths = (examples.features.shape[1], *config.inner)
+    shapes = config.predictor.shapes(widths, len(material.rates))
+    architecture = config.architecture(shapes, material.rates)
+    runs = train(material, architecture, config, seed=seed, progress=progress)
+    if not np.isfinite([network.best for run in runs for network in run.networks]).all():
+        raise FitError(
+            "the losses aren't finite; check the features, which are up to "
+            f"{np.abs(examples.features).max():.3g}, or lower learning_rate"
+        )
+    each = [unscaled(run.parameters, material, config.inputs) for run in runs]
+    arrays = {name: np.stack([one[name] for one in each]) for name in each[0]}
+    rates = zip(examples.targets, examples.base_rates.tolist(), examples.learnable, strict=True)
+    fixed = {name: rate for name, rate, learned in rates if not learned}
+    predictor = config.predictor(examples.targets, fixed, widths, arrays)
+    curves = TrainingCurves.of(runs, np.ones(len(runs), dtype=np.bool_))
+    return PredictorFit(predictor, _notes(examples, material), curves.to_dict())
+
+
+def unscaled(parameters: Arrays, material: TrainingArrays, inputs: tuple[str, ...]) -> Arrays:
+    """The parameters of a network that takes the features as they come, not centred and divided."""
+    found = dict(parameters)
+    for layer in inputs:
+        weight, bias = f"weight.{layer}", f"bias.{layer}"
+        divided = parameters[weight] / material.scale[:, None]
+        found[weight] = divided.astype(np.float32)
+        found[bias] = (parameters[bias] - (material.mean @ divided)[:, None]).astype(np.float32)
+    return found
+
+
+def _notes(examples: Examples, material: TrainingArrays) -> tuple[str, ...]:
+    notes = (*examples.target_notes(), *left_out_note(examples, len(material.features)))
+    if not np.isinf(material.scale).all():
+        return notes
+    return (*notes, "all training queries have the same features; they were validated on too")
