@@ -176,7 +176,7 @@ def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
 def _maximum_likelihood(x: Scores, labels: Scores) -> tuple[float, float]:
     """The two parameters of a logistic regression on one variable, by Newton's method."""
     centre, spread = float(x.mean()), float(x.std())
-    start = np.array([0.0, log_odds(labels.mean())])
+    start = np.array([0.0, float(log_odds(np.array(labels.mean())))])
     if spread < 1e-9:  # nothing to tell queries apart by
         return 0.0, float(start[1])
     rows = np.stack([(x - centre) / spread, np.ones_like(x)], axis=1)

@@ -39,52 +39,6 @@ _CONSTANT = 1e-6
 PerFeature = Float64[NDArray[np.float64], " feature"]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class TrainingArrays:
-    """What is learned from, in an order that doesn't depend on the rows'.
-
-    Attributes:
-        features: Of the queries with a usable label: centred, all divided by the same number.
-        labels: Of the targets that can be learned; 0 where missing.
-        weights: What each label counts; 0 where missing.
-        difficulty: 1 - the mean of all labels that were measured on the query.
-        difficulty_weights: What each query's difficulty counts.
-        rates: The targets' base rates.
-        mean: What was subtracted of the features.
-        scale: What they were divided by; infinite for those that are constant.
-    """
-
-    features: Float32[NDArray[np.float32], "row feature"]
-    labels: Float32[NDArray[np.float32], "row learned"]
-    weights: Float32[NDArray[np.float32], "row learned"]
-    difficulty: Float32[NDArray[np.float32], " row"]
-    difficulty_weights: Float32[NDArray[np.float32], " row"]
-    rates: Float64[NDArray[np.float64], " learned"]
-    mean: PerFeature
-    scale: PerFeature
-
-    @classmethod
-    def of(cls, examples: Examples, *, disagreement_weight: float = 1.0) -> "TrainingArrays":
-        """The material of some examples."""
-        learned, used = examples.learnable, usable_rows(examples, missing=-1.0)
-        features, correct = used.features, used.correct
-        present = ~np.isnan(correct)
-        each = query_weights(correct, disagreement_weight=disagreement_weight)
-        mean, scale = _scaling(features)
-        usable = correct[:, learned]
-        return cls(
-            ((features - mean) / scale).astype(np.float32),
-            np.where(np.isnan(usable), 0, usable).astype(np.float32),
-            (each[:, None] * ~np.isnan(usable)).astype(np.float32),
-            (1 - np.nansum(correct, axis=1) / present.sum(axis=1)).astype(np.float32),
-            each.astype(np.float32),
-            examples.base_rates[learned],
-            mean,
-            scale,
-        )
-
-
 def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
     """The mean of each feature, and the number that gives those that vary a mean variance of 1.
 
@@ -101,7 +55,15 @@ def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkRows:
-    """Rows to learn from or to validate on; `TrainingArrays` says what they hold."""
+    """Rows to learn from or to validate on, for networks that share the targets out among them.
+
+    Attributes:
+        features: Centred, all divided by the same number.
+        labels: Of the targets that can be learned; 0 where missing.
+        weights: What each label counts; 0 where missing.
+        difficulty: 1 - the mean of all labels that were measured on the query.
+        difficulty_weights: What each query's difficulty counts.
+    """
 
     features: Float32[Tensor, "row feature"]
     labels: Float32[Tensor, "network row target"]
@@ -110,16 +72,27 @@ class NetworkRows:
     difficulty_weights: Float32[Tensor, " row"]
 
     @classmethod
-    def of(cls, material: TrainingArrays, *, networks: int) -> "NetworkRows":
-        """All rows, for networks that share the targets out among them."""
-        labels, weights = (
-            torch.from_numpy(cells).reshape(len(cells), networks, -1).movedim(1, 0).contiguous()
-            for cells in (material.labels, material.weights)
+    def of(
+        cls,
+        used: Examples,
+        scaled: Features,
+        *,
+        networks: int,
+        disagreement_weight: float,
+    ) -> "NetworkRows":
+        """The rows of usable examples, with their features scaled."""
+        labels, known = used.correct[:, used.learnable], used.present[:, used.learnable]
+        each = query_weights(used.correct, disagreement_weight=disagreement_weight)
+        right = np.nansum(used.correct, axis=1) / used.present.sum(axis=1)
+
+        def tensor(values: NDArray[np.floating]) -> Tensor:
+            return torch.from_numpy(values.astype(np.float32))
+
+        cells, weights = (
+            tensor(values).reshape(len(values), networks, -1).movedim(1, 0).contiguous()
+            for values in (np.where(known, labels, 0), each[:, None] * known)
         )
-        difficulty, counts = map(
-            torch.from_numpy, (material.difficulty, material.difficulty_weights)
-        )
-        return cls(torch.from_numpy(material.features), labels, weights, difficulty, counts)
+        return cls(tensor(scaled), cells, weights, tensor(1 - right), tensor(each))
 
     def __getitem__(self, rows: Tensor) -> "NetworkRows":
         return NetworkRows(
@@ -149,7 +122,7 @@ class NetworkRun(TrainingRun):
 
 
 def train(
-    material: TrainingArrays,
+    rows: NetworkRows,
     architecture: Architecture,
     config: NetworkConfig,
     *,
@@ -159,13 +132,12 @@ def train(
     """Train the networks of all seeds.
 
     Args:
-        material: What is learned from.
+        rows: What is learned from.
         architecture: The networks.
         config: The options.
         seed: Of all draws.
         progress: Told of every epoch.
     """
-    rows = NetworkRows.of(material, networks=architecture.networks)
     numbers = [np.random.SeedSequence([seed, index]) for index in range(config.seeds)]
     trainers = [_NetworkTrainer(rows, architecture, config, number) for number in numbers]
     train_together(trainers, max_epochs=config.max_epochs, progress=progress)
@@ -330,38 +302,44 @@ def fit_ensemble(
     Raises:
         FitError: The losses grew beyond all bounds.
     """
-    material = TrainingArrays.of(examples, disagreement_weight=config.disagreement_weight)
+    used, rates = usable_rows(examples, missing=-1.0), examples.base_rates
+    mean, scale = _scaling(used.features)
     widths = (examples.features.shape[1], *config.inner)
-    shapes = config.predictor.shapes(widths, len(material.rates))
-    architecture = config.architecture(shapes, material.rates)
-    runs = train(material, architecture, config, seed=seed, progress=progress)
+    learned = rates[examples.learnable]
+    shapes = config.predictor.shapes(widths, len(learned))
+    architecture = config.architecture(shapes, learned)
+    rows = NetworkRows.of(
+        used,
+        ((used.features - mean) / scale).astype(np.float32),
+        networks=architecture.networks,
+        disagreement_weight=config.disagreement_weight,
+    )
+    runs = train(rows, architecture, config, seed=seed, progress=progress)
     if not np.isfinite([network.best for run in runs for network in run.networks]).all():
         raise FitError(
             "the losses aren't finite; check the features, which are up to "
             f"{np.abs(examples.features).max():.3g}, or lower learning_rate"
         )
-    each = [unscaled(run.parameters, material, config.inputs) for run in runs]
+    each = [_unscaled(run.parameters, mean, scale, config.inputs) for run in runs]
     arrays = {name: np.stack([one[name] for one in each]) for name in each[0]}
-    rates = zip(examples.targets, examples.base_rates.tolist(), examples.learnable, strict=True)
-    fixed = {name: rate for name, rate, learned in rates if not learned}
+    named = zip(examples.targets, rates.tolist(), examples.learnable, strict=True)
+    fixed = {name: rate for name, rate, is_learned in named if not is_learned}
     predictor = config.predictor(examples.targets, fixed, widths, arrays)
+    notes = (*examples.target_notes(), *left_out_note(examples, len(rows)))
+    if np.isinf(scale).all():
+        notes += ("all training queries have the same features; they were validated on too",)
     curves = TrainingCurves.of(runs, np.ones(len(runs), dtype=np.bool_))
-    return PredictorFit(predictor, _notes(examples, material), curves.to_dict())
+    return PredictorFit(predictor, notes, curves.to_dict())
 
 
-def unscaled(parameters: Arrays, material: TrainingArrays, inputs: tuple[str, ...]) -> Arrays:
+def _unscaled(
+    parameters: Arrays, mean: PerFeature, scale: PerFeature, inputs: tuple[str, ...]
+) -> Arrays:
     """The parameters of a network that takes the features as they come, not centred and divided."""
     found = dict(parameters)
     for layer in inputs:
         weight, bias = f"weight.{layer}", f"bias.{layer}"
-        divided = parameters[weight] / material.scale[:, None]
+        divided = parameters[weight] / scale[:, None]
         found[weight] = divided.astype(np.float32)
-        found[bias] = (parameters[bias] - (material.mean @ divided)[:, None]).astype(np.float32)
+        found[bias] = (parameters[bias] - (mean @ divided)[:, None]).astype(np.float32)
     return found
-
-
-def _notes(examples: Examples, material: TrainingArrays) -> tuple[str, ...]:
-    notes = (*examples.target_notes(), *left_out_note(examples, len(material.features)))
-    if not np.isinf(material.scale).all():
-        return notes
-    return (*notes, "all training queries have the same features; they were validated on too")
