@@ -60,8 +60,7 @@ def sigmoid(logits: Logits) -> Logits:
 
 def log_odds(probability: Logits) -> Logits:
     """ln(p / (1 - p)), of probabilities between 0 and 1."""
-    result: Logits = np.log(probability) - np.log1p(-probability)
-    return result
+    return np.asarray(np.log(probability) - np.log1p(-probability))
 
 
 def cross_entropy(
