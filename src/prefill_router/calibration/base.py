@@ -180,7 +180,7 @@ def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def logits(correctness: NDArray[np.float64]) -> NDArray[np.float64]:
     """ln(p / (1 - p)), finite: p is kept a millionth away from 0 and 1."""
-    return log_odds(np.clip(rounded(correctness), _EDGE, 1 - _EDGE))
+    return log_odds(np.asarray(np.clip(rounded(correctness), _EDGE, 1 - _EDGE)))
 
 
 _AGAIN = "copy or make the router again"
