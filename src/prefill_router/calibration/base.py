@@ -13,6 +13,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.predictors.base import Correctness
 from prefill_router.serialization import Names, Part
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import log_odds
 
 Scores = Float64[NDArray[np.float64], " query"]
 LEAST = 10
@@ -160,5 +161,4 @@ def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def logits(correctness: NDArray[np.float64]) -> NDArray[np.float64]:
     """ln(p / (1 - p)), finite: p is kept a millionth away from 0 and 1."""
-    kept = np.clip(rounded(correctness), _EDGE, 1 - _EDGE)
-    return np.asarray(np.log(kept) - np.log1p(-kept))
+    return log_odds(np.asarray(np.clip(rounded(correctness), _EDGE, 1 - _EDGE)))

@@ -27,7 +27,7 @@ from prefill_router.calibration.base import (
 )
 from prefill_router.calibration.curves import NOTE
 from prefill_router.predictors.base import Correctness
-from prefill_router.statistics import sigmoid
+from prefill_router.statistics import cross_entropy, log_odds, sigmoid
 
 
 @final
@@ -110,7 +110,7 @@ def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
     if slope > 0:
         return (slope, intercept), ""
     rate = float(smoothed.mean())
-    level = (0.0, float(np.log(rate) - np.log1p(-rate)))
+    level = (0.0, float(log_odds(np.array(rate))))
     fall = "don't rise" if slope == 0 else f"fall, by a slope of {slope:.3g},"
     return level, f"its calibration labels {fall} with its predictions; it is given {rate:.3f}"
 
@@ -118,8 +118,7 @@ def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
 def _maximum_likelihood(x: Scores, labels: Scores) -> tuple[float, float]:
     """The two parameters of a logistic regression on one variable, by Newton's method."""
     centre, spread = float(x.mean()), float(x.std())
-    level = float(labels.mean())
-    start = np.array([0.0, np.log(level) - np.log1p(-level)])
+    start = np.array([0.0, float(log_odds(np.array(labels.mean())))])
     if spread < 1e-9:  # nothing to tell queries apart by
         return 0.0, float(start[1])
     rows = np.stack([(x - centre) / spread, np.ones_like(x)], axis=1)
@@ -131,7 +130,7 @@ def _newton(
     rows: Float64[NDArray[np.float64], "query 2"], labels: Scores, start: Pair
 ) -> tuple[float, float]:
     """Steps are halved until the loss falls: it is convex, so that always leads down."""
-    at, loss = start, _loss(rows @ start, labels)
+    at, loss = start, cross_entropy(rows @ start, labels).sum()
     for _ in range(_STEPS):
         given = sigmoid(rows @ at)
         gradient = rows.T @ (given - labels)
@@ -141,18 +140,13 @@ def _newton(
         step = np.linalg.solve(curvature, gradient)
         for halving in range(_HALVINGS):
             tried = at - step / 2**halving
-            new = _loss(rows @ tried, labels)
+            new = cross_entropy(rows @ tried, labels).sum()
             if new < loss:
                 break
         else:
             break  # as low as rounding lets it be
         at, loss = tried, new
     return float(at[0]), float(at[1])
-
-
-def _loss(line: Scores, labels: Scores) -> float:
-    """Cross-entropy of the sigmoid of these, in nats."""
-    return float((np.logaddexp(0, line) - labels * line).sum())
 
 
 _SAME = 1e-6

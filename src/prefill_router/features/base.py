@@ -21,6 +21,7 @@ from prefill_router.errors import ConfigError, ProvenanceError
 from prefill_router.progress import Progress
 from prefill_router.serialization import Part
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import column_spread
 
 Columns = Float32[NDArray[np.float32], "query column"]
 
@@ -214,9 +215,8 @@ class ColumnScaler(Part):
     @classmethod
     def fit(cls, train: Statistics) -> "ColumnScaler":
         """Fit to the train rows, at least one."""
-        mean, spread = train.mean(axis=0), train.std(axis=0)
-        least = np.maximum(_CONSTANT * np.abs(mean), float(np.finfo(np.float32).tiny))
-        scale = np.where(spread > least, spread, 1.0)
+        mean, spread, varies = column_spread(train, rounding=_CONSTANT)
+        scale = np.where(varies, spread, 1.0)
         return cls(mean.astype(np.float32), scale.astype(np.float32))
 
     def apply(self, statistics: Statistics) -> Columns:

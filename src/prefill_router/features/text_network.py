@@ -20,6 +20,15 @@ from prefill_router.errors import ConfigError
 from prefill_router.features.base import Columns, Family, FamilyConfig, PromptStates
 from prefill_router.features.extractor import SavedProvenance
 from prefill_router.features.registry import FamilyEntry
+from prefill_router.options import (
+    BELOW_ONE,
+    Count,
+    Dropout,
+    NotNegative,
+    Positive,
+    Validation,
+    check_options,
+)
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Names, Part, Saved, Shape, StrictModel
 
@@ -63,29 +72,22 @@ class TextNetworkConfig(FamilyConfig):
     mode: Sharing = "shared"
     pool: Pool = "mean"
     modules: tuple[str, ...] | None = None
-    rank: int = 8
-    alpha: int = 16
-    dropout: float = 0.1
-    epochs: int = 8
-    batch_size: int = 32
-    learning_rate: float = 5e-4
-    weight_decay: float = 0.01
-    warmup: float = 0.1
-    max_tokens: int = 512
-    validation: float = 0.1
-    patience: int = 2
+    rank: Count = 8
+    alpha: Count = 16
+    dropout: Dropout = 0.1
+    epochs: Count = 8
+    batch_size: Count = 32
+    learning_rate: Positive = 5e-4
+    weight_decay: NotNegative = 0.01
+    warmup: Annotated[float, BELOW_ONE] = 0.1
+    max_tokens: Count = 512
+    validation: Validation = 0.1
+    patience: Count = 2
 
     def __post_init__(self) -> None:
-        for name in ("rank", "alpha", "epochs", "batch_size", "max_tokens", "patience"):
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", "at least 1")
-        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
-        _require(0 <= self.dropout < 1, f"dropout is {self.dropout}", "in [0, 1)")
-        _require(0 <= self.warmup < 1, f"warmup is {self.warmup}", "in [0, 1)")
-        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
-        _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
-        _require(self.mode in ("shared", "per_target"), f"mode is {self.mode!r}", "one of these")
-        _require(self.pool in ("first", "mean", "last"), f"pool is {self.pool!r}", "one of these")
-        _require(self.modules != (), "modules is empty", "left out, or name at least one")
+        check_options(self)
+        if self.modules == ():
+            raise ConfigError("modules is empty; it must be left out, or name at least one")
 
     def fit(
         self,
@@ -106,11 +108,6 @@ class TextNetworkConfig(FamilyConfig):
         from prefill_router.features.text_network_training import fit_text_network
 
         return fit_text_network(train, self, seed=seed, progress=progress or SilentProgress())
-
-
-def _require(holds: bool, got: str, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{got}; it must be {wanted}")
 
 
 class _SavedBase(SavedProvenance):

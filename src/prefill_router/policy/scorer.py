@@ -18,6 +18,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.policy.path import PerCell
 from prefill_router.serialization import Part, Saved
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import shrunken_logistic
 
 _FIRST = np.array([0.0, 1.0, 0.0, 0.0])
 """Bias, logit, length, its square: the prediction as it is, which few labels hardly change."""
@@ -62,7 +63,10 @@ class AnswerScorer(Part):
             spread = float(told.std()) if len(told) else 0.0
             about = (mean, spread if spread > 1e-9 else 1.0)
             columns = _columns(correctness[known, k], tokens[known, k], *about)
-            rows[name] = (*about, *_weights(columns, correct[known, k]))
+            weights = shrunken_logistic(
+                _FIRST, columns.__matmul__, columns.T.__matmul__, correct[known, k]
+            )
+            rows[name] = (*about, *weights.tolist())
         return cls(rows)
 
     def scores(self, correctness: PerCell, tokens: PerCell, *, targets: tuple[str, ...]) -> PerCell:
@@ -105,20 +109,3 @@ def _columns(
     length = np.clip(np.nan_to_num((np.log1p(tokens) - mean) / spread, nan=0.0), -4, 4)
     sure = logit(np.clip(correctness, _SURE, 1 - _SURE))
     return np.stack([np.ones(len(length)), sure, length, length**2], axis=1)
-
-
-def _weights(
-    columns: Float[NDArray[np.float64], "query 4"], labels: Float[NDArray[np.float64], " query"]
-) -> list[float]:
-    """Of least cross-entropy, with a penalty of one label for leaving `_FIRST`."""
-    from scipy.optimize import minimize
-    from scipy.special import expit
-
-    def loss(now: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        logits = columns @ now
-        each = np.logaddexp(0, logits) - labels * logits
-        gradient = columns.T @ (expit(logits) - labels) + now - _FIRST
-        return float(each.sum() + np.square(now - _FIRST).sum() / 2), gradient
-
-    found: list[float] = minimize(loss, _FIRST, jac=True, method="L-BFGS-B").x.tolist()
-    return found

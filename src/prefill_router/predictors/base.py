@@ -6,7 +6,7 @@ their own), what its options are (`PredictorConfig`), and what fitting gives (`P
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -14,7 +14,9 @@ from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from pydantic import Field
 
+from prefill_router import statistics
 from prefill_router.errors import ConfigError, FitError
+from prefill_router.options import check_options
 from prefill_router.progress import Progress
 from prefill_router.serialization import Names, Part
 from prefill_router.short_repr import short_repr
@@ -170,21 +172,12 @@ class Examples:
     @property
     def learnable(self) -> NDArray[np.bool_]:
         """Whether each target has at least two different labels."""
-        low = np.where(self.present, self.correct, np.inf).min(axis=0, initial=np.inf)
-        high = np.where(self.present, self.correct, -np.inf).max(axis=0, initial=-np.inf)
-        return np.asarray(low < high)
+        return statistics.learnable(self.correct)
 
     @property
     def base_rates(self) -> NDArray[np.float64]:
-        """The share of right answers of each target by the rule of succession, (sum + 1) / (n + 2).
-
-        For a target without labels it is that of all labels together.
-        """
-        count = self.present.sum(axis=0)
-        total = np.nansum(self.correct, axis=0)
-        nothing = count == 0
-        count = np.where(nothing, count.sum(), count)
-        return np.asarray((np.where(nothing, total.sum(), total) + 1) / (count + 2))
+        """The share of right answers of each target, see `statistics.base_rates`."""
+        return statistics.base_rates(self.correct)
 
     def target_notes(self) -> tuple[str, ...]:
         """Which targets can't be learned, and why; they get their base rates."""
@@ -218,7 +211,14 @@ class PredictorFit:
 
 
 class PredictorConfig(ABC):
-    """Options of a predictor; a frozen dataclass whose fields are what a recipe may say of it."""
+    """Options of a predictor; a frozen dataclass whose fields are what a recipe may say of it.
+
+    Raises:
+        ConfigError: An option isn't what its type says (`options`).
+    """
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     @property
     def describes_with(self) -> str | None:
@@ -249,18 +249,35 @@ class PredictorConfig(ABC):
         return self
 
 
-def usable_rows(examples: Examples) -> Examples:
+def usable_rows(examples: Examples, *, missing: float = np.nan) -> Examples:
     """The rows that have a label of a learnable target, in the order of their content.
 
     What is fitted to them depends neither on the order of the rows nor on rows without labels.
+
+    Args:
+        examples: All train rows.
+        missing: What a missing label counts as where rows with equal features are put in order.
     """
     rows = np.flatnonzero((examples.present & examples.learnable).any(axis=1))
     # Sums with 0 make one of the two zeros, which are equal and have different bytes.
     features, correct = examples.features + np.float32(0), examples.correct + 0.0
-    content = [features[i].tobytes() + correct[i].tobytes() for i in rows]
+    labels, costs = np.where(examples.present, correct, missing), examples.costs
+    content = [
+        (
+            features[i].tobytes() + labels[i].tobytes(),
+            examples.groups[i],
+            b"" if costs is None else costs[i].tobytes(),
+        )
+        for i in rows
+    ]
     order = rows[sorted(range(len(rows)), key=content.__getitem__)]
-    groups = tuple(examples.groups[i] for i in order)
-    return Examples(features[order], correct[order], examples.targets, groups)
+    return replace(
+        examples,
+        features=features[order],
+        correct=correct[order],
+        groups=tuple(examples.groups[i] for i in order),
+        costs=None if costs is None else costs[order],
+    )
 
 
 def left_out_note(examples: Examples, used: int) -> tuple[str, ...]:

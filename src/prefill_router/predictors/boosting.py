@@ -17,6 +17,7 @@ from pydantic import PositiveInt
 from scipy.special import expit, logit
 
 from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.options import Count, Fraction, NotNegative, Several, Validation
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -201,29 +202,16 @@ class BoostingConfig(PredictorConfig):
         validation: The share of the train rows that is held out for the validation loss.
     """
 
-    rounds: int = 300
-    patience: int = 15
-    learning_rate: float = 0.05
-    depth: int = 4
-    rows: float = 0.8
-    columns: float = 0.2
-    least_weight: float = 10.0
-    l2: float = 10.0
-    bins: int = 64
-    validation: float = 0.15
-
-    def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("patience", 1), ("depth", 1), ("bins", 2)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name in ("learning_rate", "rows", "columns"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be in (0, 1]")
-        for name in ("least_weight", "l2"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more, finite")
-        if not 0 < self.validation < 1:
-            raise ConfigError(f"validation is {self.validation}; it must be in (0, 1)")
+    rounds: Count = 300
+    patience: Count = 15
+    learning_rate: Fraction = 0.05
+    depth: Count = 4
+    rows: Fraction = 0.8
+    columns: Fraction = 0.2
+    least_weight: NotNegative = 10.0
+    l2: NotNegative = 10.0
+    bins: Several = 64
+    validation: Validation = 0.15
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None

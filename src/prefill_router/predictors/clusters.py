@@ -7,7 +7,6 @@ k-means is Lloyd's iterations from k-means++ starts. All draws are the seed's, a
 are given the row that is farthest from its centre, so that every cluster ends with rows of its own.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
@@ -17,7 +16,7 @@ from jaxtyping import Float32, Float64, Int
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveInt
 
-from prefill_router.errors import ConfigError
+from prefill_router.options import Count, NotNegative
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -32,6 +31,7 @@ from prefill_router.predictors.base import (
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
+from prefill_router.statistics import row_numbers
 
 
 @final
@@ -90,20 +90,12 @@ class ClustersConfig(PredictorConfig):
         iterations: Of each start, at most.
     """
 
-    clusters: int = 64
-    nearest: int = 4
-    sharpness: float = 3.0
-    smoothing: float = 10.0
-    restarts: int = 3
-    iterations: int = 50
-
-    def __post_init__(self) -> None:
-        for name in ("clusters", "nearest", "restarts", "iterations"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("sharpness", "smoothing"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more, finite")
+    clusters: Count = 64
+    nearest: Count = 4
+    sharpness: NotNegative = 3.0
+    smoothing: NotNegative = 10.0
+    restarts: Count = 3
+    iterations: Count = 50
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
@@ -174,9 +166,8 @@ def kmeans(
     """
     wide = rows.astype(np.float64)
     wide -= wide.mean(axis=0)
-    numbers: dict[bytes, int] = {}
-    same = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in wide])
-    clusters = min(clusters, len(numbers))
+    same = row_numbers(wide)
+    clusters = min(clusters, int(same.max()) + 1)
     best, least = wide[:0], np.inf
     for random in np.random.default_rng(seed).spawn(restarts):
         centres = _lloyd(wide, _start(wide, same, clusters, random), iterations)

@@ -32,7 +32,6 @@ class GivenLogits(Predictor):
     """The sigmoid of each target's own column.
 
     Attributes:
-        names: The targets' names, in the order of the columns.
         slope: 1; 0 for a target that can't be learned.
         shift: 0; the logit of its base rate for a target that can't be learned.
     """

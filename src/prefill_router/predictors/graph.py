@@ -18,6 +18,7 @@ from pydantic import PositiveFloat
 from scipy.special import expit, log_softmax, softmax
 
 from prefill_router.errors import ConfigError
+from prefill_router.options import Count, Dropout, NotNegative, Positive, Validation
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -53,34 +54,23 @@ class GraphConfig(PredictorConfig):
             nothing. Only fitting needs it.
     """
 
-    hidden: int = 96
-    layers: int = 2
-    dropout: float = 0.4
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-4
-    batch_size: int = 512
-    context: int = 768
-    max_epochs: int = 60
-    patience: int = 8
-    networks: int = 3
-    validation: float = 0.15
+    hidden: Count = 96
+    layers: Count = 2
+    dropout: Dropout = 0.4
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 1e-4
+    batch_size: Count = 512
+    context: Count = 768
+    max_epochs: Count = 60
+    patience: Count = 8
+    networks: Count = 3
+    validation: Validation = 0.15
     text: str | None = None
 
     @property
     def describes_with(self) -> str | None:
         """The encoder of the texts."""
         return self.text
-
-    def __post_init__(self) -> None:
-        for name in (
-            *("hidden", "layers", "batch_size", "context"),
-            *("max_epochs", "patience", "networks"),
-        ):
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", "at least 1")
-        _require(0 <= self.dropout < 1, f"dropout is {self.dropout}", "in [0, 1)")
-        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
-        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
-        _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
 
     def lighter(self) -> "GraphConfig":
         """The same with one network."""
@@ -98,11 +88,6 @@ class GraphConfig(PredictorConfig):
         from prefill_router.predictors.graph_training import fit_graph
 
         return fit_graph(examples, self, seed=seed, progress=progress or SilentProgress())
-
-
-def _require(holds: bool, got: str, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{got}; it must be {wanted}")
 
 
 _MOST_LAYERS = 1000

@@ -1,4 +1,8 @@
-"""The predictors by kind; each is imported when it is first asked for."""
+"""The predictors by kind; each is imported when it is first asked for.
+
+The module of a kind has a constant `ENTRY`, a `PredictorEntry`; one of several kinds has a constant
+for each.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,17 +36,17 @@ _PREDICTORS = Kinds[PredictorEntry](
     {
         "shared_trunk": "trunk:ENTRY",
         "constant": "constant:ENTRY",
-        "knn_majority": "knn_majority:ENTRY",
-        "knn_score": "knn_score:ENTRY",
+        "knn_majority": "knn:MAJORITY",
+        "knn_score": "knn:SCORE",
         "clusters": "clusters:ENTRY",
         "logistic": "logistic:ENTRY",
         "xgboost": "boosting:ENTRY",
-        "mlp": "networks.mlp:ENTRY",
-        "multitask": "networks.multitask:ENTRY",
-        "unified_multitask": "networks.unified:ENTRY",
-        "matrix_factorisation": "networks.factorisation:ENTRY",
-        "pairwise_factorisation": "networks.pairwise:ENTRY",
-        "irt": "networks.irt:ENTRY",
+        "mlp": "networks.perceptrons:MLP",
+        "multitask": "networks.perceptrons:MULTITASK",
+        "unified_multitask": "networks.perceptrons:UNIFIED",
+        "matrix_factorisation": "networks.latent:FACTORISATION",
+        "pairwise_factorisation": "networks.latent:PAIRWISE",
+        "irt": "networks.latent:IRT",
         "graph": "graph:ENTRY",
         "given": "given:ENTRY",
     },

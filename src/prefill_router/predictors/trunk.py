@@ -17,6 +17,15 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from prefill_router.errors import ConfigError, FitError
+from prefill_router.options import (
+    AT_LEAST_ONE,
+    BELOW_ONE,
+    NOT_NEGATIVE,
+    Count,
+    NotNegative,
+    Positive,
+    Validation,
+)
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -27,14 +36,13 @@ from prefill_router.predictors.base import (
     PredictorConfig,
     PredictorFit,
     check_features,
+    left_out_note,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.predictors.training import (
     Holdout,
     TrainingCurves,
-    check_disagreement_weight,
     hold_out,
-    losses_table,
     query_weights,
 )
 from prefill_router.progress import Progress, SilentProgress
@@ -71,36 +79,25 @@ class TrunkConfig(PredictorConfig):
         seed: Another number, another hold-out and other networks.
     """
 
-    hidden: tuple[int, int] = (256, 128)
-    dropout: tuple[float, float] = (0.3, 0.2)
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-4
-    batch_size: int = 512
-    max_epochs: int = 150
-    patience: int = 15
-    seeds: int = 10
-    keep: int = 5
-    validation: float = 0.15
-    disagreement_weight: float = 1.0
-    seed: int = 0
+    hidden: Annotated[tuple[int, int], AT_LEAST_ONE.each] = (256, 128)
+    dropout: Annotated[tuple[float, float], BELOW_ONE.each] = (0.3, 0.2)
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 1e-4
+    batch_size: Count = 512
+    max_epochs: Count = 150
+    patience: Count = 15
+    seeds: Count = 10
+    keep: Count = 5
+    validation: Validation = 0.15
+    disagreement_weight: Positive = 1.0
+    seed: Annotated[int, NOT_NEGATIVE] = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_epochs", "patience", "seeds", "keep"):
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", "at least 1")
-        _require(min(self.hidden) >= 1, f"hidden is {self.hidden}", "at least 1 each")
-        _require(
-            all(0 <= rate < 1 for rate in self.dropout), f"dropout is {self.dropout}", "in [0, 1)"
-        )
-        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
-        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
-        _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
-        check_disagreement_weight(self.disagreement_weight)
-        _require(self.seed >= 0, f"seed is {self.seed}", "0 or more")
-        _require(
-            self.keep <= self.seeds,
-            f"keep is {self.keep} of {self.seeds} seeds",
-            "no more than seeds",
-        )
+        super().__post_init__()
+        if self.keep > self.seeds:
+            raise ConfigError(
+                f"keep is {self.keep} of {self.seeds} seeds; it must be no more than seeds"
+            )
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
@@ -122,11 +119,6 @@ class TrunkConfig(PredictorConfig):
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
-
-
-def _require(holds: bool, got: str, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{got}; it must be {wanted}")
 
 
 _ROWS = 4096  # of one pass; bounds the memory of a large set of queries
@@ -274,7 +266,9 @@ def fit_trunk(
     )
     _set_constants(layers[-1], biases[-1], learned, examples.base_rates)
     predictor = SharedTrunkNet(tuple(targets), tuple(layers), tuple(biases))
-    notes = (*examples.target_notes(), *_row_notes(rows, parts))
+    notes = (*examples.target_notes(), *left_out_note(examples, int(rows.sum())))
+    if parts.shared:
+        notes += ("all training queries have the same features; they were validated on too",)
     return TrunkFit(predictor, curves, notes)
 
 
@@ -304,12 +298,7 @@ def _train(
             f"{np.abs(features).max():.3g}, scale them to about 1"
         )
     kept = np.sort(np.argsort(best, kind="stable")[: config.keep])
-    curves = TrainingCurves(
-        losses_table([run.train for run in runs]),
-        losses_table([run.validation for run in runs]),
-        np.array([run.best_epoch for run in runs]),
-        np.isin(np.arange(len(runs)), kept),
-    )
+    curves = TrainingCurves.of(runs, np.isin(np.arange(len(runs)), kept))
     chosen = [runs[i] for i in kept]
     weights = [np.stack(layer) for layer in zip(*(run.weights for run in chosen), strict=True)]
     biases = [np.stack(layer) for layer in zip(*(run.biases for run in chosen), strict=True)]
@@ -327,15 +316,6 @@ def _set_constants(
 
     weight[:, :, ~learned] = 0
     bias[:, ~learned] = logit(constants[~learned])
-
-
-def _row_notes(rows: Bool[NDArray[np.bool_], " query"], parts: Holdout) -> list[str]:
-    notes = []
-    if not rows.all():
-        notes.append(f"{int((~rows).sum())} queries without a usable label were left out")
-    if parts.shared:
-        notes.append("all training queries have the same features; they were validated on too")
-    return notes
 
 
 ENTRY = PredictorEntry(TrunkConfig, SharedTrunkNet, "SharedTrunkNet", "section 3.1 of the paper")

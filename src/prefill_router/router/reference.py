@@ -20,6 +20,7 @@ from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.features.base import Columns
 from prefill_router.serialization import Part, Saved, read_plain
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import known_mean
 
 WIDEST = 500  # columns; their matrix is 1 MB
 WATCHED = 32
@@ -82,7 +83,7 @@ class TrainReference(Part):
         return cls(
             width=features.shape[1],
             rows=len(features),
-            accuracy=_known_mean(correct),
+            accuracy=known_mean(correct),
             columns=tuple(columns.tolist()),
             mean=mean.astype(np.float32),
             whitening=(rotation / spread[:, None]).astype(np.float32),
@@ -206,15 +207,6 @@ def _counts(
     bins: UInt8[NDArray[np.uint8], "row watched"],
 ) -> Int64[NDArray[np.int64], "watched bin"]:
     return np.stack([(bins == number).sum(axis=0) for number in range(BINS)], axis=1)
-
-
-def _known_mean(
-    correct: Float[NDArray[np.floating], "row target"],
-) -> Float64[NDArray[np.float64], " target"]:
-    known = ~np.isnan(correct)
-    count = known.sum(axis=0)
-    total = np.where(known, correct, 0).sum(axis=0, dtype=np.float64)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 _CONSTANT = 1e-6  # float32 rounds away a spread below this share of the mean

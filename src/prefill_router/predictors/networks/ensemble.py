@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float32, Float64
@@ -18,15 +18,21 @@ from pydantic import Field, PositiveInt
 from scipy.special import expit
 
 from prefill_router.errors import ConfigError
+from prefill_router.options import Count, Dropout, NotNegative, Positive, Validation
 from prefill_router.predictors.base import (
     Correctness,
+    Examples,
     Features,
     Predictor,
     PredictorConfig,
+    PredictorFit,
     check_features,
 )
-from prefill_router.predictors.training import check_disagreement_weight
+from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Shape
+
+if TYPE_CHECKING:
+    from prefill_router.predictors.networks.architectures import Architecture
 
 _MANY = 64
 
@@ -36,6 +42,7 @@ class NetworkConfig(PredictorConfig):
     """Options that all networks share.
 
     Attributes:
+        predictor: What the networks make up.
         learning_rate: AdamW's.
         weight_decay: AdamW's, on what the features or hidden units are multiplied by.
         dropout: The share of units that is dropped after each hidden layer.
@@ -49,26 +56,44 @@ class NetworkConfig(PredictorConfig):
         disagreement_weight: What a query counts on which targets disagree, where others count 1.
     """
 
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    dropout: float = 0.3
-    input_dropout: float | None = None
-    batch_size: int = 256
-    max_epochs: int = 60
-    patience: int = 7
-    seeds: int = 4
-    validation: float = 0.15
-    disagreement_weight: float = 1.0
+    predictor: ClassVar[type["NetworkEnsemble"]]
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 0.01
+    dropout: Dropout = 0.3
+    input_dropout: Dropout | None = None
+    batch_size: Count = 256
+    max_epochs: Count = 60
+    patience: Count = 7
+    seeds: Count = 4
+    validation: Validation = 0.15
+    disagreement_weight: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        at_least(self, 1, ("batch_size", "max_epochs", "patience", "seeds"))
-        for name in ("dropout", "input_dropout"):
-            rate = getattr(self, name)
-            require_option(rate is None or 0 <= rate < 1, f"{name} is {rate}", "in [0, 1)")
-        require_option(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
-        require_option(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
-        require_option(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
-        check_disagreement_weight(self.disagreement_weight)
+    @property
+    @abstractmethod
+    def inner(self) -> tuple[int, ...]:
+        """Widths of the layers between the features and the outputs."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The layers that the features enter."""
+        return ("0",)
+
+    @abstractmethod
+    def architecture(self, shapes: Mapping[str, "Shape"], rates: "Rates") -> "Architecture":
+        """The networks of a seed.
+
+        Args:
+            shapes: Of the arrays, see `NetworkEnsemble.shapes`.
+            rates: Base rates of the targets that are learned.
+        """
+
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Fit an ensemble on train rows."""
+        from prefill_router.predictors.networks.training import fit_ensemble
+
+        return fit_ensemble(examples, self, seed=seed, progress=progress or SilentProgress())
 
     def lighter(self) -> "NetworkConfig":
         """The same with two networks at most."""
@@ -81,57 +106,6 @@ class NetworkConfig(PredictorConfig):
         return 0.5 if features >= _MANY else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class MultiTaskConfig(NetworkConfig):
-    """Options of networks that learn how difficult a query is, too.
-
-    Attributes:
-        hidden: Widths of the hidden layers, at least one.
-        difficulty_weight: What the loss of the difficulty counts, where that of the correctness
-            counts 1.
-    """
-
-    hidden: tuple[int, ...] = (32,)
-    dropout: float = 0.5
-    difficulty_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_hidden(self.hidden)
-        weight = self.difficulty_weight
-        require_option(0 <= weight < float("inf"), f"difficulty_weight is {weight}", "0 or more")
-
-
-def check_hidden(hidden: Sequence[int]) -> None:
-    """Check widths of hidden layers.
-
-    Raises:
-        ConfigError: There are none, or one has no unit.
-    """
-    require_option(min(hidden, default=0) >= 1, f"hidden is {tuple(hidden)}", "one width or more")
-
-
-def at_least(config: object, least: int, names: Sequence[str]) -> None:
-    """Check that these options are at least so large.
-
-    Raises:
-        ConfigError: One isn't.
-    """
-    for name in names:
-        got = getattr(config, name)
-        require_option(got >= least, f"{name} is {got}", f"at least {least}")
-
-
-def require_option(holds: bool, got: str, wanted: str) -> None:
-    """Check that an option makes sense.
-
-    Raises:
-        ConfigError: It doesn't.
-    """
-    if not holds:
-        raise ConfigError(f"{got}; it must be {wanted}")
-
-
 _ROWS = 1024  # of one pass; bounds the memory of a large set of queries
 _SURE = 30.0
 """No logit is taken for further from 0: nothing learned here is surer than 1 in 10**13."""
@@ -139,6 +113,7 @@ _SURE = 30.0
 Arrays = Mapping[str, Float64[NDArray[np.float64], "..."]]
 Rows = Float64[NDArray[np.float64], "query feature"]
 Logits = Float64[NDArray[np.float64], "query output"]
+Rates = Float64[NDArray[np.float64], " learned"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,9 +146,9 @@ class NetworkEnsemble(Predictor):
         """The targets that the networks know, in order."""
         return tuple(name for name in self.targets if name not in self.fixed)
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def shapes(widths: Shape, targets: int) -> dict[str, Shape]:
+    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
         """The names and shapes of one network's arrays, for so many targets that are learned."""
 
     @classmethod
@@ -222,7 +197,7 @@ class NetworkEnsemble(Predictor):
             raise ConfigError(f"of the targets {self.targets}, {list(self.fixed)} are fixed")
 
 
-CORRECTNESS, DIFFICULTY = "correctness", "difficulty"
+CORRECTNESS, DIFFICULTY, DISCRIMINATION = "correctness", "difficulty", "discrimination"
 
 
 def perceptron_shapes(
