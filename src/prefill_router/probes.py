@@ -23,7 +23,7 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.geometry import Moments, SiteStates
 from prefill_router.reduction import Reducer
 from prefill_router.short_repr import short_repr
-from prefill_router.statistics import auc_by_target
+from prefill_router.statistics import auc_by_target, cross_entropy, known_mean, learnable
 
 Array = NDArray[np.floating]
 _STEPS = 100
@@ -81,7 +81,7 @@ class Probes:
                 "must be as many and c positive"
             )
         labels = correct if soft else binary(correct)
-        usable = _two_labels(labels)
+        usable = learnable(labels)
         weights = np.full((features.shape[1], correct.shape[1]), np.nan, dtype=features.dtype)
         intercepts = np.full(correct.shape[1], np.nan, dtype=features.dtype)
         if usable.any():
@@ -188,16 +188,9 @@ class _Problem:
             stride = np.where(harmful, stride / 2, stride)
 
     def _loss(self, point: Array, logits: Array) -> Array:
-        entropy = self.mask * (np.logaddexp(0, logits) - self.labels * logits)
+        entropy = self.mask * cross_entropy(logits, self.labels)
         loss: Array = entropy.sum(axis=0) + (self.ridge * point**2).sum(axis=0) / 2
         return loss
-
-
-def _two_labels(labels: Array) -> NDArray[np.bool_]:
-    """Whether each target has at least two different labels."""
-    missing = np.isnan(labels)
-    low = np.where(missing, np.inf, labels).min(axis=0, initial=np.inf)
-    return np.asarray(low < np.where(missing, -np.inf, labels).max(axis=0, initial=-np.inf))
 
 
 def _ratio(above: Array, below: Array) -> Array:
@@ -244,7 +237,7 @@ def cross_validated_auc(
         reducer = Reducer.fit(Moments.total(others, hidden=hidden), max(dims))
         features = _reduce(chunks, reducer, len(train))
         table[fold] = _fold_auc(features, train.correct, folds == fold, dims, c)
-    return _mean_known(table)
+    return known_mean(table)
 
 
 def _moments_by_fold(
@@ -284,11 +277,3 @@ def _fold_auc(
         scores = np.nan_to_num(probes.scores(kept[held]))
         result[i] = np.where(fitted, auc_by_target(scores, correct[held]), np.nan)
     return result
-
-
-def _mean_known(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    known = ~np.isnan(table)
-    count = known.sum(axis=0)
-    total = np.where(known, table, 0).sum(axis=0)
-    mean: NDArray[np.float64] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return mean

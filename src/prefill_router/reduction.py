@@ -4,16 +4,17 @@ Components keep their own variances: whitening them was measured to make the tru
 docs/decisions/0002-no-whitening.md).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64
 from numpy.typing import NDArray
+from pydantic import Field
 
-from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.errors import ConfigError, FitError
 from prefill_router.geometry import Moments
+from prefill_router.serialization import Part, Tensors
 
 _CONSTANT = 1e-12
 """A spread below this share of the mean is rounding: float32 states can't vary by so little."""
@@ -21,7 +22,7 @@ _CONSTANT = 1e-12
 
 @final
 @dataclass(frozen=True, eq=False)
-class Reducer:
+class Reducer(Part):
     """A frozen scaler and PCA.
 
     Attributes:
@@ -31,8 +32,9 @@ class Reducer:
             is positive.
     """
 
+    noun: ClassVar[str] = "reducer"
     mean: Float32[NDArray[np.float32], " hidden"]
-    scale: Float32[NDArray[np.float32], " hidden"]
+    scale: Annotated[Float32[NDArray[np.float32], " hidden"], Field(gt=0)]
     components: Float32[NDArray[np.float32], "dim hidden"]
 
     @classmethod
@@ -98,32 +100,14 @@ class Reducer:
         reduced: Float32[NDArray[np.float32], "query dim"] = np.matmul(scaled, self.components.T)
         return reduced
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, for safetensors."""
-        return {"mean": self.mean, "scale": self.scale, "components": self.components}
-
     @classmethod
-    def from_tensors(
-        cls, tensors: Mapping[str, NDArray[Any]], *, hidden: int, dim: int
-    ) -> "Reducer":
+    def from_tensors(cls, tensors: Tensors, *, hidden: int, dim: int) -> "Reducer":
         """The reducer of `tensors`.
 
         Raises:
             CorruptError: An array is missing, unknown, or of another shape, type or range.
         """
-        shapes = {"mean": (hidden,), "scale": (hidden,), "components": (dim, hidden)}
-        if set(tensors) != set(shapes):
-            raise CorruptError(f"a reducer has the arrays {list(shapes)}; got {sorted(tensors)}")
-        for name, shape in shapes.items():
-            array = tensors[name]
-            if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
-                raise CorruptError(
-                    f"a reducer's {name} must be finite float32 {shape}; got {array.dtype} "
-                    f"{array.shape}; copy or make the router again"
-                )
-        if (tensors["scale"] <= 0).any():
-            raise CorruptError("a reducer's scale must be positive; copy or make the router again")
-        return cls(**tensors)
+        return cls.of_arrays(tensors, {"hidden": hidden, "dim": dim})
 
 
 def standard_scale(

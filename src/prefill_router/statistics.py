@@ -1,11 +1,14 @@
-"""Statistics that several packages need, in NumPy alone: ROC-AUC and the logistic function.
+"""Statistics that several packages need, in NumPy alone, so that a decision doesn't load scipy.
 
-The ROC-AUC of every target is a rank statistic. The logistic function is here so that a decision,
-which needs nothing else of scipy, doesn't load it.
+The ROC-AUC of every target, a rank statistic; the logistic function, its inverse and its loss; the
+labels that a target can be learned from, and its base rate; means of what is known; which columns
+vary; and which rows are equal.
 """
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import Table, binary
@@ -53,3 +56,106 @@ def sigmoid(logits: Logits) -> Logits:
     small = np.exp(-np.abs(logits))  # at most 1, so nothing overflows
     result: Logits = np.where(logits < 0, small, 1) / (1 + small)
     return result
+
+
+def log_odds(probability: Logits) -> Logits:
+    """ln(p / (1 - p)), of probabilities between 0 and 1."""
+    return np.asarray(np.log(probability) - np.log1p(-probability))
+
+
+def cross_entropy(
+    logits: Float[NDArray[np.floating], "*shape"], labels: Float[NDArray[np.floating], "*shape"]
+) -> Float[NDArray[np.floating], "*shape"]:
+    """What each label, in [0, 1], loses under the sigmoid of its logit, in nats."""
+    result: Float[NDArray[np.floating], "*shape"] = np.logaddexp(0, logits) - labels * logits
+    return result
+
+
+def learnable(
+    labels: Float[NDArray[np.floating], "query target"],
+) -> Bool[NDArray[np.bool_], " target"]:
+    """Whether each target has at least two different labels; NaN, not measured, is none."""
+    missing = np.isnan(labels)
+    low = np.where(missing, np.inf, labels).min(axis=0, initial=np.inf)
+    return np.asarray(low < np.where(missing, -np.inf, labels).max(axis=0, initial=-np.inf))
+
+
+def base_rates(correct: Table) -> Float64[NDArray[np.float64], " target"]:
+    """The share of right answers of each target by the rule of succession, (sum + 1) / (n + 2).
+
+    For a target without labels it is that of all labels together.
+    """
+    count, total = (~np.isnan(correct)).sum(axis=0), np.nansum(correct, axis=0)
+    nothing = count == 0
+    count = np.where(nothing, count.sum(), count)
+    return np.asarray((np.where(nothing, total.sum(), total) + 1) / (count + 2))
+
+
+def known_mean(
+    table: Float[NDArray[np.floating], "row *columns"],
+) -> Float64[NDArray[np.float64], "*columns"]:
+    """The mean of each column over the rows where it is known; NaN where it never is."""
+    known = ~np.isnan(table)
+    count = known.sum(axis=0)
+    total = np.where(known, table, 0).sum(axis=0, dtype=np.float64)
+    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+
+
+Column = Float64[NDArray[np.float64], " column"]
+
+
+def column_spread(
+    rows: Float[NDArray[np.floating], "row column"], *, rounding: float
+) -> tuple[Column, Column, Bool[NDArray[np.bool_], " column"]]:
+    """The mean and the standard deviation of each column, and whether it varies.
+
+    Args:
+        rows: At least one.
+        rounding: A spread below this share of the mean is no more than rounding.
+    """
+    mean, spread = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
+    least = np.maximum(rounding * np.abs(mean), float(np.finfo(np.float32).tiny))
+    return mean, spread, spread > least
+
+
+def row_numbers(rows: Float[NDArray[np.floating], "row column"]) -> Int[NDArray[np.int64], " row"]:
+    """A number of each row that equal rows share, from 0 in the order in which they come."""
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.int64)
+
+
+Parameters = Float64[NDArray[np.float64], " parameter"]
+
+
+def shrunken_logistic(
+    first: Parameters,
+    logits: Callable[[Parameters], Logits],
+    slopes: Callable[[Logits], Parameters],
+    labels: Logits,
+    *,
+    weights: Logits | float = 1.0,
+    bounds: Sequence[tuple[float | None, float | None]] | None = None,
+) -> Parameters:
+    """A logistic regression that stays near its first parameters: few labels change little.
+
+    It has the least cross-entropy, with a penalty of one label's weight for leaving them.
+
+    Args:
+        first: Where it begins, and where it stays without labels.
+        logits: Those of every label, linear in the parameters.
+        slopes: The transpose of that: from a number for each label to one for each parameter.
+        labels: In [0, 1].
+        weights: What each label counts; 0 where missing.
+        bounds: The least and the most of each parameter.
+    """
+    from scipy.optimize import minimize  # only fitting needs it
+    from scipy.special import expit
+
+    def loss(now: Parameters) -> tuple[float, Parameters]:
+        line = logits(now)
+        gradient = slopes(weights * (expit(line) - labels)) + now - first
+        each = weights * cross_entropy(line, labels)
+        return float(each.sum() + np.square(now - first).sum() / 2), gradient
+
+    found: Parameters = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds).x
+    return found

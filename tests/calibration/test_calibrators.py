@@ -52,10 +52,6 @@ class Crooked(Calibrator):
     fault: str
     power: NDArray[np.float32]
 
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return NAMES
-
     @classmethod
     def fit(cls, correctness: Table, correct: Table, targets: tuple[str, ...]) -> CalibratorFit:
         raise NotImplementedError
@@ -98,7 +94,7 @@ class Crooked(Calibrator):
             if np.isnan(tensors["power"]).any():
                 raise CorruptError("not a power")
         changed = np.float32(self.fault == "loads another")
-        return Crooked(self.fault, self.power + changed)
+        return Crooked(NAMES, self.fault, self.power + changed)
 
 
 FAULTS = [
@@ -116,13 +112,13 @@ def test_contract(kind: CalibratorKind, rows: int) -> None:
 
 
 def test_suite_passes_a_sound_calibrator() -> None:
-    sound = Crooked("", np.array([1, 2, 3], np.float32))
+    sound = Crooked(NAMES, "", np.array([1, 2, 3], np.float32))
     check_calibrator(sound, sample(9)[0], load=sound.load)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_suite_finds(fault: str) -> None:
-    bad = Crooked(fault, np.array([1, 2, 3], np.float32))
+    bad = Crooked(NAMES, fault, np.array([1, 2, 3], np.float32))
     with pytest.raises((AssertionError, pytest.fail.Exception, ValueError, KeyError)):
         check_calibrator(bad, sample(9)[0], load=bad.load)
 

@@ -8,7 +8,7 @@ import pytest
 
 from prefill_router.fitting.out_of_fold import FOLDS, out_of_fold
 from prefill_router.predictors import Examples
-from prefill_router.predictors.knn_score import KnnScoreConfig
+from prefill_router.predictors.knn import KnnScoreConfig
 from prefill_router.predictors.registry import KINDS, find
 from prefill_router.testing import make_routing_dataset
 

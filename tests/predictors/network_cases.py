@@ -4,12 +4,12 @@ from typing import Any
 
 from fit_contract import Case
 
-from prefill_router.predictors.networks.factorisation import FactorisationConfig
-from prefill_router.predictors.networks.irt import IRTConfig
-from prefill_router.predictors.networks.mlp import MLPConfig
-from prefill_router.predictors.networks.multitask import TargetMultiTaskConfig
-from prefill_router.predictors.networks.pairwise import PairwiseConfig
-from prefill_router.predictors.networks.unified import UnifiedConfig
+from prefill_router.predictors.networks.latent import FactorisationConfig, IRTConfig, PairwiseConfig
+from prefill_router.predictors.networks.perceptrons import (
+    MLPConfig,
+    TargetMultiTaskConfig,
+    UnifiedConfig,
+)
 
 QUICK: dict[str, Any] = {
     "seeds": 1,

@@ -15,11 +15,10 @@ from prefill_router.predictors import Examples, Predictor, PredictorConfig, Pred
 from prefill_router.predictors.base import (
     Correctness,
     Features,
-    Tensors,
     check_features,
-    take_tensors,
 )
 from prefill_router.progress import Progress
+from prefill_router.serialization import Tensors, take_tensors
 
 
 class Own(Predictor):

@@ -10,8 +10,7 @@ from prefill_router.predictors.boosting import BoostingConfig
 from prefill_router.predictors.clusters import ClustersConfig
 from prefill_router.predictors.constant import ConstantConfig
 from prefill_router.predictors.given import GivenConfig
-from prefill_router.predictors.knn_majority import KnnMajorityConfig
-from prefill_router.predictors.knn_score import KnnScoreConfig
+from prefill_router.predictors.knn import KnnMajorityConfig, KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.predictors.registry import KINDS, find
 

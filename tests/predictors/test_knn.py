@@ -10,9 +10,13 @@ from sklearn.neighbors import KNeighborsRegressor
 from planted import unchecked
 from prefill_router.errors import ConfigError, CorruptError, MissingExtraError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.knn import KERNELS, Kernel, neighbour_weights
-from prefill_router.predictors.knn_majority import KnnMajorityConfig
-from prefill_router.predictors.knn_score import KnnScoreConfig
+from prefill_router.predictors.knn import (
+    KERNELS,
+    Kernel,
+    KnnMajorityConfig,
+    KnnScoreConfig,
+    neighbour_weights,
+)
 
 Array = NDArray[Any]
 NAMES = ("a", "b", "c")

@@ -10,11 +10,20 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import CorruptError, FitError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.networks.factorisation import Factorisation, FactorisationConfig
-from prefill_router.predictors.networks.irt import IRTConfig, ItemResponse
-from prefill_router.predictors.networks.mlp import MLPConfig, TargetNetworks
-from prefill_router.predictors.networks.multitask import MultiTaskNetworks, TargetMultiTaskConfig
-from prefill_router.predictors.networks.unified import UnifiedConfig, UnifiedNetwork
+from prefill_router.predictors.networks.latent import (
+    Factorisation,
+    FactorisationConfig,
+    IRTConfig,
+    ItemResponse,
+)
+from prefill_router.predictors.networks.perceptrons import (
+    MLPConfig,
+    MultiTaskNetworks,
+    TargetMultiTaskConfig,
+    TargetNetworks,
+    UnifiedConfig,
+    UnifiedNetwork,
+)
 from prefill_router.progress import SilentProgress
 
 Array = NDArray[Any]

@@ -13,8 +13,11 @@ from scipy.special import expit, logit
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples
 from prefill_router.predictors.networks.architectures import combine
-from prefill_router.predictors.networks.factorisation import FactorisationConfig
-from prefill_router.predictors.networks.pairwise import PairwiseConfig, PairwiseFactorisation
+from prefill_router.predictors.networks.latent import (
+    FactorisationConfig,
+    PairwiseConfig,
+    PairwiseFactorisation,
+)
 from prefill_router.predictors.networks.training import NetworkRows, pair_losses
 
 Array = NDArray[Any]

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import CorruptError
 from prefill_router.predictors import Predictor, SharedTrunkNet, load_predictor
-from prefill_router.predictors.base import check_features, take_tensors
+from prefill_router.predictors.base import check_features
+from prefill_router.serialization import take_tensors
 
 FEATURES = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
 

@@ -1,21 +1,19 @@
-"""What every calibrator is: each target's predictions, mapped by a curve that never falls.
-
-Also what calibrators of all kinds have in common on disk, and the checks when it is read back.
-"""
+"""What every calibrator is: each target's predictions, mapped by a curve that never falls."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.predictors.base import Correctness, Tensors
+from prefill_router.errors import ConfigError
+from prefill_router.predictors.base import Correctness
+from prefill_router.serialization import Names, Part
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import log_odds
 
 Scores = Float64[NDArray[np.float64], " query"]
 LEAST = 10
@@ -24,15 +22,19 @@ _EDGE = 1e-6
 """Probabilities nearer to 0 or 1 count as this near, so that every logit is finite."""
 
 
-class Calibrator(ABC):
+@dataclass(frozen=True, eq=False)
+class Calibrator(Part, ABC):
     """A fitted, frozen map of each target's predictions.
 
     A target's map sees its own predictions alone and never falls: a higher prediction never becomes
     a lower one, so which queries suit a target better is told as before, ties apart.
+
+    Attributes:
+        targets: The targets' names, in the order of the columns.
     """
 
-    kind: ClassVar[str]
-    """What a saved calibrator is told by; see `load_calibrator`."""
+    noun: ClassVar[str] = "calibrator"
+    axes: ClassVar[Mapping[str, str]] = {"target": "targets"}
     label: ClassVar[str]
     """What tables call it."""
     source: ClassVar[str]
@@ -40,10 +42,7 @@ class Calibrator(ABC):
     probabilistic: ClassVar[bool]
     """Whether what it gives is meant as a probability, and not only to compare targets by."""
 
-    @property
-    @abstractmethod
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
+    targets: Names
 
     @classmethod
     @abstractmethod
@@ -85,23 +84,6 @@ class Calibrator(ABC):
     @abstractmethod
     def _map(self, correctness: Correctness) -> Correctness:
         """What `calibrate` gives, of predictions that were checked."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with its `kind`; together with `tensors` they are all of it."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, by names that are unique in it."""
-
-    @classmethod
-    @abstractmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Calibrator":
-        """The calibrator of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
 
 
 @short_repr
@@ -179,87 +161,4 @@ def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def logits(correctness: NDArray[np.float64]) -> NDArray[np.float64]:
     """ln(p / (1 - p)), finite: p is kept a millionth away from 0 and 1."""
-    kept = np.clip(rounded(correctness), _EDGE, 1 - _EDGE)
-    return np.asarray(np.log(kept) - np.log1p(-kept))
-
-
-_AGAIN = "copy or make the router again"
-
-
-class SavedCalibrator(BaseModel):
-    """What is saved of a calibrator beside its arrays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    kind: str
-    targets: list[str]
-
-
-class SavedCurves(SavedCalibrator):
-    """The same of a calibrator made of knots."""
-
-    knots: list[PositiveInt]
-
-
-def check_saved(config: Mapping[str, Any], kind: str, *, curves: bool = False) -> SavedCalibrator:
-    """The plain values of a calibrator of this kind.
-
-    Args:
-        config: What was read.
-        kind: What it must be.
-        curves: Whether it must be a `SavedCurves`.
-
-    Raises:
-        CorruptError: They are of another kind, incomplete, or contradict each other.
-    """
-    try:
-        saved = (SavedCurves if curves else SavedCalibrator).model_validate(dict(config))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CorruptError(f"the calibrator's {place}: {first['msg']}; {_AGAIN}") from None
-    if saved.kind != kind:
-        raise CorruptError(f"the calibrator is of the kind {saved.kind!r}, not {kind!r}; {_AGAIN}")
-    if not saved.targets or len(set(saved.targets)) < len(saved.targets):
-        raise CorruptError(
-            f"the calibrator's targets {saved.targets} aren't distinct names; {_AGAIN}"
-        )
-    return saved
-
-
-def take(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> list[NDArray[np.float32]]:
-    """The named arrays of a saved calibrator, in order.
-
-    Args:
-        tensors: What was read.
-        shapes: The name and shape of every array that must be there; all are float32 and finite.
-
-    Raises:
-        CorruptError: A name is missing or unknown, or a shape, type or value is wrong.
-    """
-    if set(tensors) != set(shapes):
-        raise CorruptError(
-            f"the calibrator's arrays are {sorted(tensors)}; they must be {sorted(shapes)}; "
-            f"{_AGAIN}"
-        )
-    for name, shape in shapes.items():
-        array = tensors[name]
-        if array.shape != shape or array.dtype != np.float32:
-            raise CorruptError(
-                f"the calibrator's array {name} is {array.dtype} {array.shape}; it must be float32 "
-                f"{shape}; {_AGAIN}"
-            )
-        if not np.isfinite(array).all():
-            raise CorruptError(
-                f"the calibrator's array {name} holds numbers that aren't finite; {_AGAIN}"
-            )
-    return [tensors[name] for name in shapes]
-
-
-def require(holds: bool, what: str) -> None:
-    """Check what must hold of the arrays.
-
-    Raises:
-        CorruptError: It doesn't.
-    """
-    if not holds:
-        raise CorruptError(f"the calibrator's {what}; {_AGAIN}")
+    return log_odds(np.asarray(np.clip(rounded(correctness), _EDGE, 1 - _EDGE)))

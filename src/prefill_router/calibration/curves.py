@@ -13,26 +13,25 @@ calibration: labels aren't used, and a target that is hardly ever right gets 0.9
 that mostly is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from functools import cached_property
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
 
 from prefill_router.calibration.base import (
     Calibrator,
     CalibratorFit,
     Labelled,
-    SavedCurves,
     Scores,
-    check_saved,
-    require,
     rounded,
-    take,
 )
-from prefill_router.predictors.base import Correctness, Tensors
+from prefill_router.errors import ConfigError
+from prefill_router.predictors.base import Correctness
 
 Knots = Float32[NDArray[np.float32], "_"]
 Column = Float64[NDArray[np.float64], "_"]
@@ -46,23 +45,12 @@ class Curves:
     """One curve per target that never falls; beyond its first and last knot it is level.
 
     Attributes:
-        names: The targets' names.
         x: Each curve's knots, strictly rising; predictions are rounded as they are.
         y: What the predictions there become.
     """
 
-    names: tuple[str, ...]
     x: tuple[Knots, ...]
     y: tuple[Knots, ...]
-
-    @classmethod
-    def of(cls, names: tuple[str, ...], curves: Sequence[tuple[Column, Column]]) -> "Curves":
-        """The curves of these knots, x and y of each."""
-        return cls(
-            names,
-            tuple(x.astype(np.float32) for x, _ in curves),
-            tuple(y.astype(np.float32) for _, y in curves),
-        )
 
     def __call__(self, correctness: Correctness) -> Correctness:
         """Each column through its curve."""
@@ -71,32 +59,45 @@ class Curves:
             result[:, k] = _between(x, y, correctness[:, k].astype(np.float32))
         return result
 
-    def to_dict(self, kind: str) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": kind, "targets": list(self.names), "knots": [len(x) for x in self.x]}
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`x` and `y` of all curves, one after another."""
-        return {"x": np.concatenate(self.x), "y": np.concatenate(self.y)}
+@dataclass(frozen=True, eq=False)
+class CurveCalibrator(Calibrator):
+    """A calibrator that is one curve for each target.
+
+    Attributes:
+        knots: How many knots each target's curve has.
+        x: The knots of all curves, one after another; those of each rise strictly.
+        y: What the predictions there become; they never fall.
+    """
+
+    knots: tuple[PositiveInt, ...]
+    x: Annotated[Float32[NDArray[np.float32], " knot"], Field(ge=0, le=1)]
+    y: Annotated[Float32[NDArray[np.float32], " knot"], Field(ge=0, le=1)]
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors, kind: str) -> "Curves":
-        """The curves of `to_dict` and `tensors`, checked.
+    def of(
+        cls, targets: tuple[str, ...], curves: Sequence[tuple[Column, Column]]
+    ) -> "CurveCalibrator":
+        """That of these knots, x and y of each curve."""
+        x, y = (np.concatenate(side).astype(np.float32) for side in zip(*curves, strict=True))
+        return cls(targets, tuple(len(side) for side, _ in curves), x, y)
 
-        Raises:
-            CorruptError: They are incomplete or contradict each other, or a curve falls.
-        """
-        saved = check_saved(config, kind, curves=True)
-        knots = saved.knots if isinstance(saved, SavedCurves) else []
-        require(len(knots) == len(saved.targets), "curves aren't one for each of its targets")
-        x, y = take(tensors, {"x": (sum(knots),), "y": (sum(knots),)})
-        ends = np.cumsum(knots)[:-1]
-        curves = cls(tuple(saved.targets), tuple(np.split(x, ends)), tuple(np.split(y, ends)))
-        require(bool(((x >= 0) & (x <= 1) & (y >= 0) & (y <= 1)).all()), "knots leave [0, 1]")
-        rising = all((np.diff(xs) > 0).all() for xs in curves.x)
-        never_falling = all((np.diff(ys) >= 0).all() for ys in curves.y)
-        require(rising and never_falling, "curves aren't in order, or fall")
-        return curves
+    @cached_property
+    def curves(self) -> Curves:
+        """One for each target."""
+        ends = np.cumsum(self.knots)[:-1]
+        return Curves(tuple(np.split(self.x, ends)), tuple(np.split(self.y, ends)))
+
+    def verify(self) -> None:
+        """Check that there is a curve for each target, and that none falls."""
+        if len(self.knots) != len(self.targets) or sum(self.knots) != len(self.x):
+            raise ConfigError("its curves aren't one for each of its targets")
+        rising = all((np.diff(x) > 0).all() for x in self.curves.x)
+        if not rising or any((np.diff(y) < 0).any() for y in self.curves.y):
+            raise ConfigError("its curves aren't in order, or fall")
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        return self.curves(correctness)
 
 
 def _between(x: Knots, y: Knots, at: Knots) -> Column:
@@ -111,23 +112,13 @@ def _between(x: Knots, y: Knots, at: Knots) -> Column:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Isotonic(Calibrator):
-    """Steps that never fall, joined in their middles.
-
-    Attributes:
-        curves: One for each target.
-    """
+class Isotonic(CurveCalibrator):
+    """Steps that never fall, joined in their middles."""
 
     kind: ClassVar[str] = "isotonic"
     label: ClassVar[str] = "isotonic"
     source: ClassVar[str] = "Zadrozny and Elkan 2002"
     probabilistic: ClassVar[bool] = True
-    curves: Curves
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
-        return self.curves.names
 
     @classmethod
     def fit(
@@ -139,27 +130,7 @@ class Isotonic(Calibrator):
             curve, note = _fit(Labelled.of(scores, labels))
             curves.append(curve)
             notes += [f"{name}: {note}"] if note else []
-        return CalibratorFit(cls(Curves.of(targets, curves)), tuple(notes))
-
-    def _map(self, correctness: Correctness) -> Correctness:
-        return self.curves(correctness)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return self.curves.to_dict(self.kind)
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Those of its curves."""
-        return self.curves.tensors()
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Isotonic":
-        """The calibrator of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        return cls(Curves.from_dict(config, tensors, cls.kind))
+        return CalibratorFit(cls.of(targets, curves), tuple(notes))
 
 
 def _fit(rows: Labelled) -> tuple[tuple[Column, Column], str]:
@@ -195,25 +166,18 @@ NOTE = "puts the targets' predictions on one scale; what it gives are no probabi
 
 @final
 @dataclass(frozen=True, eq=False)
-class Percentile(Calibrator):
+class Percentile(CurveCalibrator):
     """The distribution function of each target's calibration predictions.
 
-    Attributes:
-        curves: One for each target. At a calibration prediction it is the share of those below, and
-            half of those that are equal; it is straight in between, and towards 0 and 1 at the
-            ends, so that no two predictions within become one.
+    At a calibration prediction a curve is the share of those below, and half of those that are
+    equal; it is straight in between, and towards 0 and 1 at the ends, so that no two predictions
+    within become one.
     """
 
     kind: ClassVar[str] = "percentile"
     label: ClassVar[str] = "percentile mapping"
     source: ClassVar[str] = "section 3.2 of the paper"
     probabilistic: ClassVar[bool] = False
-    curves: Curves
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
-        return self.curves.names
 
     @classmethod
     def fit(
@@ -222,27 +186,7 @@ class Percentile(Calibrator):
         """Sort the predictions of all queries, labelled or not."""
         del correct
         curves = [_ranks(scores) for scores in correctness.T]
-        return CalibratorFit(cls(Curves.of(targets, curves)), (f"{cls.label} {NOTE}",))
-
-    def _map(self, correctness: Correctness) -> Correctness:
-        return self.curves(correctness)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return self.curves.to_dict(self.kind)
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Those of its curves."""
-        return self.curves.tensors()
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Percentile":
-        """The calibrator of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        return cls(Curves.from_dict(config, tensors, cls.kind))
+        return CalibratorFit(cls.of(targets, curves), (f"{cls.label} {NOTE}",))
 
 
 def _ranks(scores: Scores) -> tuple[Column, Column]:

@@ -10,48 +10,35 @@ number goes through the normal distribution function, so that 0.5 is an ordinary
 target. Like percentiles it puts targets on one scale and is no calibration: labels aren't used.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
+from pydantic import Field
 
 from prefill_router.calibration.base import (
     Calibrator,
     CalibratorFit,
     Labelled,
     Scores,
-    check_saved,
     logits,
-    require,
-    take,
 )
 from prefill_router.calibration.curves import NOTE
-from prefill_router.predictors.base import Correctness, Tensors
-from prefill_router.statistics import sigmoid
+from prefill_router.predictors.base import Correctness
+from prefill_router.statistics import cross_entropy, log_odds, sigmoid
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class NoCalibration(Calibrator):
-    """Leaves every prediction as it is.
-
-    Attributes:
-        names: The targets' names.
-    """
+    """Leaves every prediction as it is."""
 
     kind: ClassVar[str] = "none"
     label: ClassVar[str] = "none"
     source: ClassVar[str] = ""
     probabilistic: ClassVar[bool] = True
-    names: tuple[str, ...]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
-        return self.names
 
     @classmethod
     def fit(
@@ -64,30 +51,12 @@ class NoCalibration(Calibrator):
     def _map(self, correctness: Correctness) -> Correctness:
         return correctness.copy()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names)}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """None."""
-        return {}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "NoCalibration":
-        """The calibrator of `to_dict`, checked.
-
-        Raises:
-            CorruptError: It isn't one.
-        """
-        take(tensors, {})
-        return cls(tuple(check_saved(config, cls.kind).targets))
-
 
 _STEPS = 100
 _HALVINGS = 40
 _DONE = 1e-10
 """The gradient per row at which a fit is finished."""
-PerTarget = Float32[NDArray[np.float32], " target"]
+TargetNumbers = Float32[NDArray[np.float32], " target"]
 Pair = Float64[NDArray[np.float64], "2"]
 
 
@@ -97,7 +66,6 @@ class Platt(Calibrator):
     """sigmoid(slope * logit + intercept).
 
     Attributes:
-        names: The targets' names.
         slope: Never negative; below 1 where the predictions were too sure.
         intercept: Above 0 where they were too low.
     """
@@ -106,14 +74,8 @@ class Platt(Calibrator):
     label: ClassVar[str] = "Platt scaling"
     source: ClassVar[str] = "Platt 1999"
     probabilistic: ClassVar[bool] = True
-    names: tuple[str, ...]
-    slope: PerTarget
-    intercept: PerTarget
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
-        return self.names
+    slope: Annotated[TargetNumbers, Field(ge=0)]
+    intercept: TargetNumbers
 
     @classmethod
     def fit(
@@ -135,26 +97,6 @@ class Platt(Calibrator):
         line = self.slope.astype(np.float64) * logits(correctness) + self.intercept
         return np.asarray(sigmoid(line))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names)}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`slope` and `intercept`."""
-        return {"slope": self.slope, "intercept": self.intercept}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Platt":
-        """The calibrator of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other, or a slope is negative.
-        """
-        names = tuple(check_saved(config, cls.kind).targets)
-        slope, intercept = take(tensors, {n: (len(names),) for n in ("slope", "intercept")})
-        require(bool((slope >= 0).all()), "slopes aren't all 0 or more")
-        return cls(names, slope, intercept)
-
 
 def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
     """Slope and intercept, and what there is to say of them."""
@@ -168,7 +110,7 @@ def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
     if slope > 0:
         return (slope, intercept), ""
     rate = float(smoothed.mean())
-    level = (0.0, float(np.log(rate) - np.log1p(-rate)))
+    level = (0.0, float(log_odds(np.array(rate))))
     fall = "don't rise" if slope == 0 else f"fall, by a slope of {slope:.3g},"
     return level, f"its calibration labels {fall} with its predictions; it is given {rate:.3f}"
 
@@ -176,8 +118,7 @@ def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
 def _maximum_likelihood(x: Scores, labels: Scores) -> tuple[float, float]:
     """The two parameters of a logistic regression on one variable, by Newton's method."""
     centre, spread = float(x.mean()), float(x.std())
-    level = float(labels.mean())
-    start = np.array([0.0, np.log(level) - np.log1p(-level)])
+    start = np.array([0.0, float(log_odds(np.array(labels.mean())))])
     if spread < 1e-9:  # nothing to tell queries apart by
         return 0.0, float(start[1])
     rows = np.stack([(x - centre) / spread, np.ones_like(x)], axis=1)
@@ -189,7 +130,7 @@ def _newton(
     rows: Float64[NDArray[np.float64], "query 2"], labels: Scores, start: Pair
 ) -> tuple[float, float]:
     """Steps are halved until the loss falls: it is convex, so that always leads down."""
-    at, loss = start, _loss(rows @ start, labels)
+    at, loss = start, cross_entropy(rows @ start, labels).sum()
     for _ in range(_STEPS):
         given = sigmoid(rows @ at)
         gradient = rows.T @ (given - labels)
@@ -199,7 +140,7 @@ def _newton(
         step = np.linalg.solve(curvature, gradient)
         for halving in range(_HALVINGS):
             tried = at - step / 2**halving
-            new = _loss(rows @ tried, labels)
+            new = cross_entropy(rows @ tried, labels).sum()
             if new < loss:
                 break
         else:
@@ -208,14 +149,8 @@ def _newton(
     return float(at[0]), float(at[1])
 
 
-def _loss(line: Scores, labels: Scores) -> float:
-    """Cross-entropy of the sigmoid of these, in nats."""
-    return float((np.logaddexp(0, line) - labels * line).sum())
-
-
 _SAME = 1e-6
 """Logits that differ by less don't differ."""
-Moments = Float32[NDArray[np.float32], " target"]
 
 
 @final
@@ -224,7 +159,6 @@ class ZScore(Calibrator):
     """The normal distribution function of (logit - mean) / deviation.
 
     Attributes:
-        names: The targets' names.
         mean: Of the calibration predictions' logits.
         deviation: Their standard deviation; where it is 0 every prediction becomes 0.5.
     """
@@ -233,14 +167,8 @@ class ZScore(Calibrator):
     label: ClassVar[str] = "z-score"
     source: ClassVar[str] = "section 3.2 of the paper"
     probabilistic: ClassVar[bool] = False
-    names: tuple[str, ...]
-    mean: Moments
-    deviation: Moments
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the columns."""
-        return self.names
+    mean: TargetNumbers
+    deviation: Annotated[TargetNumbers, Field(ge=0)]
 
     @classmethod
     def fit(
@@ -265,23 +193,3 @@ class ZScore(Calibrator):
         distance = logits(correctness) - self.mean
         standard = distance / np.where(spread, self.deviation, 1).astype(np.float64)
         return np.asarray(ndtr(np.where(spread, standard, 0)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names)}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`mean` and `deviation`."""
-        return {"mean": self.mean, "deviation": self.deviation}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "ZScore":
-        """The calibrator of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other, or a deviation is negative.
-        """
-        names = tuple(check_saved(config, cls.kind).targets)
-        mean, deviation = take(tensors, {n: (len(names),) for n in ("mean", "deviation")})
-        require(bool((deviation >= 0).all()), "deviations aren't all 0 or more")
-        return cls(names, mean, deviation)

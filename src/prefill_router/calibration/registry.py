@@ -1,35 +1,33 @@
 """The calibrators by kind: fitting and loading."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.calibration.base import LEAST, Calibrator, CalibratorFit
-from prefill_router.calibration.curves import Isotonic, Percentile
-from prefill_router.calibration.parametric import NoCalibration, Platt, ZScore
-from prefill_router.errors import ConfigError, CorruptError, FitError
-from prefill_router.predictors.base import Tensors
+from prefill_router.calibration.parametric import NoCalibration
+from prefill_router.errors import FitError
+from prefill_router.serialization import Kinds, Tensors
 
-CalibratorKind = Literal["none", "platt", "isotonic", "percentile", "z_score"]
-KINDS: tuple[CalibratorKind, ...] = get_args(CalibratorKind)
-_KINDS: Mapping[str, type[Calibrator]] = {
-    each.kind: each for each in (NoCalibration, Platt, Isotonic, Percentile, ZScore)
-}
+CalibratorKind: TypeAlias = str
+"""One of `KINDS`."""
+_CALIBRATORS = Kinds[type[Calibrator]](
+    "calibrator",
+    "prefill_router.calibration",
+    {
+        "none": "parametric:NoCalibration",
+        "platt": "parametric:Platt",
+        "isotonic": "curves:Isotonic",
+        "percentile": "curves:Percentile",
+        "z_score": "parametric:ZScore",
+    },
+)
+KINDS = _CALIBRATORS.names
+find = _CALIBRATORS.find
 Table = Float64[NDArray[np.float64], "_ _"]
-
-
-def find(kind: str) -> type[Calibrator]:
-    """The class of a kind.
-
-    Raises:
-        ConfigError: There is none of that name.
-    """
-    if kind not in _KINDS:
-        raise ConfigError(f"there is no calibrator {kind!r}; known are {list(KINDS)}")
-    return _KINDS[kind]
 
 
 def fit_calibrator(
@@ -68,13 +66,7 @@ def load_calibrator(config: Mapping[str, Any], tensors: Tensors) -> Calibrator:
     Raises:
         CorruptError: The kind is unknown, or the rest contradicts itself.
     """
-    kind = config.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise CorruptError(
-            f"the calibrator is of the kind {kind!r}; known are {list(KINDS)}; "
-            "it may need a newer version of prefill-router"
-        )
-    return _KINDS[kind].from_dict(config, tensors)
+    return _CALIBRATORS.of_saved(config).from_dict(config, tensors)
 
 
 def _check(correctness: Table, correct: Table, targets: tuple[str, ...]) -> None:

@@ -15,38 +15,28 @@ a query as one observation, is taken off, and the rest is held in [0, 1].
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.predictors.base import Correctness
+from prefill_router.errors import ConfigError
+from prefill_router.predictors.base import Correctness, PerTarget
+from prefill_router.serialization import Names, Part, Saved
 from prefill_router.short_repr import short_repr
 
 Table = Float64[NDArray[np.float64], "query target"]
-PerTarget = Float64[NDArray[np.float64], " target"]
 Share = Annotated[float, Field(ge=0, le=1)]
 _LEAST = 1e-12
 """Predictions that vary less than this, summed in squares, say nothing."""
 
 
-class _SavedShrinkage(BaseModel):
-    """What is saved of it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    targets: Annotated[list[str], Field(min_length=1)]
-    base: list[Share]
-    difficulty: Share
-    choice: Share
-
-
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class Shrinkage:
+class Shrinkage(Part):
     """Moves a predictor's probabilities towards base rates.
 
     Attributes:
@@ -56,10 +46,12 @@ class Shrinkage:
         choice: The factor of what parts them, from 0 to 1.
     """
 
-    targets: tuple[str, ...]
-    base: PerTarget
-    difficulty: float
-    choice: float
+    noun: ClassVar[str] = "shrinkage"
+    axes: ClassVar[Mapping[str, str]] = {"target": "targets"}
+    targets: Names
+    base: Annotated[PerTarget, Saved(form=list[Share])]
+    difficulty: Share
+    choice: Share
 
     @classmethod
     def fit(
@@ -115,38 +107,6 @@ class Shrinkage:
     def words(self) -> str:
         """Both factors, for people."""
         return f"choice x {self.choice:.2f}, difficulty x {self.difficulty:.2f}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; they are all of it."""
-        return {
-            "targets": list(self.targets),
-            "base": self.base.tolist(),
-            "difficulty": self.difficulty,
-            "choice": self.choice,
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Shrinkage":
-        """The shrinkage of `to_dict`, checked.
-
-        Raises:
-            CorruptError: It is incomplete, or a number is outside [0, 1].
-        """
-        try:
-            saved = _SavedShrinkage.model_validate(dict(value))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise CorruptError(
-                f"the shrinkage's {place}: {first['msg']}; copy or make the router again"
-            ) from None
-        if not len(set(saved.targets)) == len(saved.targets) == len(saved.base):
-            raise CorruptError(
-                f"the shrinkage has {len(saved.base)} base rates for the targets {saved.targets}; "
-                "there must be one for each; copy or make the router again"
-            )
-        base = np.array(saved.base, dtype=np.float64)
-        return cls(tuple(saved.targets), base, saved.difficulty, saved.choice)
 
 
 def common_rates(correct: Table) -> PerTarget:

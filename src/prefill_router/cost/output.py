@@ -18,17 +18,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple, final
+from typing import Annotated, Any, ClassVar, NamedTuple, final
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64, Real
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import ConfigDict, Field
 
 from prefill_router.cost.estimate import CostEstimator
 from prefill_router.cost.ridge import Matrix, Vector, fit_ridge
 from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
+from prefill_router.serialization import Names, Part, StrictModel
 from prefill_router.short_repr import short_repr
 
 HIGH = 0.9
@@ -57,7 +58,7 @@ class Expected(NamedTuple):
     high: Table
 
 
-class OutputOfTarget(BaseModel):
+class OutputOfTarget(StrictModel):
     """What is learned of one target besides the weights.
 
     Attributes:
@@ -69,7 +70,7 @@ class OutputOfTarget(BaseModel):
         r2: The share of the logarithm's variance that is explained out of fold.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(frozen=True)
     level: Annotated[float, Field(ge=-100, le=100)]
     low: Positive
     top: Positive
@@ -78,17 +79,10 @@ class OutputOfTarget(BaseModel):
     r2: Annotated[float, Field(ge=0, le=1)]
 
 
-class _Saved(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    names: Annotated[list[str], Field(min_length=1)]
-    targets: list[OutputOfTarget | None]
-    length: Annotated[list[FiniteFloat], Field(min_length=4, max_length=4)]
-
-
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class OutputHead:
+class OutputHead(Part):
     """Expects each target's output tokens, or recorded cost. Frozen: made by `fit_output`.
 
     Attributes:
@@ -98,7 +92,9 @@ class OutputHead:
         weights: From the features, the length, its square and 1 to logarithms beyond the level.
     """
 
-    names: tuple[str, ...]
+    noun: ClassVar[str] = "output head"
+    axes: ClassVar[Mapping[str, str]] = {"target": "names"}
+    names: Names
     targets: tuple[OutputOfTarget | None, ...]
     length: tuple[float, float, float, float]
     weights: Float32[NDArray[np.float32], "column target"]
@@ -110,6 +106,11 @@ class OutputHead:
                 f"and weights {self.weights.shape}; each target needs one of all"
             )
         known = [one for one in self.targets if one is not None]
+        if len(self.weights) < _OF_LENGTH:
+            raise ConfigError(
+                f"the output head has {len(self.weights)} rows of weights; it needs one for each "
+                f"feature and {_OF_LENGTH} for the length"
+            )
         if self.length[1] <= 0 or any(one.low > one.top for one in known):
             raise ConfigError("the output head's spread is 0, or a target's low is above its top")
 
@@ -164,49 +165,6 @@ class OutputHead:
         told = ("level", "low", "top", "smearing", "high")
         rows = [[np.nan if t is None else getattr(t, name) for t in self.targets] for name in told]
         return np.array(rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; together with `tensors` they are all of it."""
-        targets = [None if one is None else one.model_dump() for one in self.targets]
-        return {"names": list(self.names), "targets": targets, "length": list(self.length)}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, for safetensors."""
-        return {"weights": self.weights}
-
-    @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "OutputHead":
-        """The head of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or make no sense.
-            ConfigError: They contradict each other.
-        """
-        try:
-            saved = _Saved.model_validate(dict(config))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise CorruptError(
-                f"the output head's {place}: {first['msg']}; copy or make the router again"
-            ) from None
-        weights = tensors.get("weights")
-        if (
-            weights is None
-            or set(tensors) != {"weights"}
-            or weights.dtype != np.float32
-            or weights.ndim != 2
-            or len(weights) < _OF_LENGTH
-            or not np.isfinite(weights).all()
-        ):
-            raise CorruptError(
-                "an output head has finite float32 weights, a row for each feature and three for "
-                f"the length; got {sorted(tensors)}; copy or make the router again"
-            )
-        mean, spread, least, most = saved.length
-        return cls(tuple(saved.names), tuple(saved.targets), (mean, spread, least, most), weights)
 
 
 class OutputFit(NamedTuple):

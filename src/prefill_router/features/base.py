@@ -8,17 +8,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
+from pydantic import Field
 
 from prefill_router.activations import Activations, Provenance, Rounding, Site
 from prefill_router.data import Prompt, RoutingDataset, prompt_key
-from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
+from prefill_router.errors import ConfigError, ProvenanceError
 from prefill_router.progress import Progress
+from prefill_router.serialization import Part
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import column_spread
 
 Columns = Float32[NDArray[np.float32], "query column"]
 
@@ -74,14 +77,14 @@ class PromptStates:
         return len(self.keys)
 
 
-class Family(ABC):
+@dataclass(frozen=True, eq=False)
+class Family(Part, ABC):
     """Some columns of the features, fitted on train rows and frozen.
 
     A row of the result depends on that query alone: not on the others, nor on their order.
     """
 
-    kind: ClassVar[str]
-    """What a saved family is told by; see `features.registry`."""
+    noun: ClassVar[str] = "feature family"
 
     @property
     @abstractmethod
@@ -118,23 +121,6 @@ class Family(ABC):
         Raises:
             ProvenanceError: An encoder's states are missing, or were made in another way.
             StoreError: States of some prompts are missing.
-        """
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with its `kind`; together with `tensors` they are all of it."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, by names that are unique in it."""
-
-    @classmethod
-    @abstractmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> "Family":
-        """The family of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
         """
 
 
@@ -213,7 +199,7 @@ _CONSTANT = 1e-9  # a spread below this share of the mean is rounding
 
 @final
 @dataclass(frozen=True, eq=False)
-class ColumnScaler:
+class ColumnScaler(Part):
     """A frozen scaler.
 
     Attributes:
@@ -222,15 +208,15 @@ class ColumnScaler:
             there.
     """
 
+    noun: ClassVar[str] = "scaler"
     mean: Float32[NDArray[np.float32], " column"]
-    scale: Float32[NDArray[np.float32], " column"]
+    scale: Annotated[Float32[NDArray[np.float32], " column"], Field(gt=0)]
 
     @classmethod
     def fit(cls, train: Statistics) -> "ColumnScaler":
         """Fit to the train rows, at least one."""
-        mean, spread = train.mean(axis=0), train.std(axis=0)
-        least = np.maximum(_CONSTANT * np.abs(mean), float(np.finfo(np.float32).tiny))
-        scale = np.where(spread > least, spread, 1.0)
+        mean, spread, varies = column_spread(train, rounding=_CONSTANT)
+        scale = np.where(varies, spread, 1.0)
         return cls(mean.astype(np.float32), scale.astype(np.float32))
 
     def apply(self, statistics: Statistics) -> Columns:
@@ -245,26 +231,3 @@ class ColumnScaler:
             )
         scores = (statistics - self.mean) / self.scale
         return np.clip(scores, -FARTHEST, FARTHEST).astype(np.float32)
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, for safetensors."""
-        return {"mean": self.mean, "scale": self.scale}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], *, width: int) -> "ColumnScaler":
-        """The scaler of `tensors`.
-
-        Raises:
-            CorruptError: An array is missing, unknown, or of another shape, type or range.
-        """
-        if set(tensors) != {"mean", "scale"}:
-            raise CorruptError(f"a scaler has the arrays mean and scale; got {sorted(tensors)}")
-        for name, array in tensors.items():
-            if array.shape != (width,) or array.dtype != np.float32 or not np.isfinite(array).all():
-                raise CorruptError(
-                    f"a scaler's {name} must be finite float32 ({width},); got {array.dtype} "
-                    f"{array.shape}; copy or make the router again"
-                )
-        if (tensors["scale"] <= 0).any():
-            raise CorruptError("a scaler's scale must be positive; copy or make the router again")
-        return cls(**tensors)

@@ -5,7 +5,7 @@ A family of features; `complexity_measures` computes the measures.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations
 from prefill_router.data import Prompt, RoutingDataset
 from prefill_router.data.dataset import prompt_text
-from prefill_router.errors import CorruptError, FitError
+from prefill_router.errors import ConfigError, FitError
 from prefill_router.features.base import Columns, ColumnScaler, Family, FamilyConfig, PromptStates
 from prefill_router.features.complexity_measures import (
     Words,
@@ -66,7 +66,7 @@ class ComplexityConfig(FamilyConfig):
         low, high = np.where(rare, raw.min(axis=0), low), np.where(rare, raw.max(axis=0), high)
         bounded = np.clip(raw, low, high)
         return Complexity(
-            low.astype(np.float32), high.astype(np.float32), ColumnScaler.fit(bounded)
+            low.astype(np.float32), high.astype(np.float32), ColumnScaler.fit(bounded), COLUMNS
         )
 
 
@@ -79,13 +79,16 @@ class Complexity(Family):
         low: The least value that counts, of each of `COLUMNS`; the train rows' 0.5 % quantile.
         high: The greatest, their 99.5 % quantile.
         standard: The scale of each column.
+        columns: What they are called.
     """
 
     kind: ClassVar[str] = "complexity"
 
+    axes: ClassVar[Mapping[str, str]] = {"column": "columns"}
     low: Bound
     high: Bound
     standard: ColumnScaler
+    columns: tuple[str, ...]
 
     @property
     def width(self) -> int:
@@ -96,33 +99,12 @@ class Complexity(Family):
         """The columns of these queries; no states are read."""
         return self.standard.apply(np.clip(measure(reading.prompts), self.low, self.high))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the columns' names say what a saved scale belongs to."""
-        return {"kind": self.kind, "columns": list(COLUMNS)}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """The bounds and the scaler."""
-        return {"low": self.low, "high": self.high, **self.standard.tensors()}
-
-    @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "Complexity":
-        """The family of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        if dict(config) != {"kind": cls.kind, "columns": list(COLUMNS)}:
-            raise CorruptError(
-                f"the complexity features are saved with {sorted(config)}; they must be kind and "
-                f"columns, the latter {list(COLUMNS)}; copy or make the router again"
-            )
-        rest = dict(tensors)
-        low, high = (_bound(rest, name) for name in ("low", "high"))
-        if (low > high).any():
-            raise CorruptError("a complexity feature's bounds are crossed; copy the router again")
-        return cls(low, high, ColumnScaler.from_tensors(rest, width=len(COLUMNS)))
+    def verify(self) -> None:
+        """Check the columns' names, which say what a saved scale belongs to, and the bounds."""
+        if self.columns != COLUMNS:
+            raise ConfigError(f"its columns are {list(self.columns)}; they must be {list(COLUMNS)}")
+        if (self.low > self.high).any():
+            raise ConfigError("its bounds are crossed")
 
 
 def measure(prompts: Sequence[Prompt]) -> Float64[NDArray[np.float64], "query column"]:
@@ -138,17 +120,6 @@ def measure(prompts: Sequence[Prompt]) -> Float64[NDArray[np.float64], "query co
 def _of_text(text: str) -> tuple[float, ...]:
     words = Words.of(text)
     return (*readability(words), *diversity(words), *structure(words), *information(words))
-
-
-def _bound(tensors: dict[str, NDArray[Any]], name: str) -> Bound:
-    """Take a bound out of the arrays."""
-    array = tensors.pop(name, np.empty(0))
-    if array.shape != (len(COLUMNS),) or array.dtype != np.float32 or not np.isfinite(array).all():
-        raise CorruptError(
-            f"the complexity features' array {name} must be finite float32 ({len(COLUMNS)},); "
-            "copy or make the router again"
-        )
-    return array
 
 
 __all__ = ["COLUMNS", "ENTRY", "Complexity", "ComplexityConfig", "measure"]

@@ -2,34 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
+from pydantic import Field
 
-from prefill_router.activations import Activations, Provenance, Site
+from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
-from prefill_router.encoders import MINILM, OWN, gives_own_vectors
-from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.features.base import (
-    Columns,
-    EncoderStates,
-    Family,
-    FamilyConfig,
-    Need,
-    PromptStates,
-)
-from prefill_router.features.extractor import Positive
+from prefill_router.errors import ConfigError
+from prefill_router.features.base import Columns, PromptStates
 from prefill_router.features.registry import FamilyEntry
 from prefill_router.features.single_site import (
-    SavedSite,
-    SingleSite,
+    SingleSiteFamily,
     States,
     Vectors,
-    store_of,
-    take_arrays,
-    validated,
+    VectorsConfig,
 )
 from prefill_router.geometry import Moments
 from prefill_router.progress import Progress
@@ -40,7 +29,7 @@ PerDimension = Float32[NDArray[np.float32], " hidden"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Embedding(Family):
+class Embedding(SingleSiteFamily):
     """Embeddings, brought to one spread and perhaps rotated. Made by `EmbeddingConfig.fit`.
 
     Attributes:
@@ -53,25 +42,16 @@ class Embedding(Family):
 
     kind: ClassVar[str] = "embedding"
 
-    where: SingleSite
+    axes: ClassVar[Mapping[str, str]] = {"dim": "dim"}
     normalise: bool
     mean: PerDimension
-    scale: PerDimension
+    scale: Annotated[PerDimension, Field(gt=0)]
     components: Float32[NDArray[np.float32], "dim hidden"] | None
 
     @property
     def width(self) -> int:
         """How many columns it has."""
         return len(self.mean if self.components is None else self.components)
-
-    @property
-    def sources(self) -> tuple[EncoderStates, ...]:
-        """The states that it reads."""
-        return (self.where.source,)
-
-    def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
-        """What it reads of one encoder."""
-        return self.where.sites_of(provenance)
 
     def read(self, reading: PromptStates) -> Columns:
         """The columns of these queries."""
@@ -81,84 +61,25 @@ class Embedding(Family):
             result[rows] = scaled if self.components is None else scaled @ self.components.T
         return result
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; together with `tensors` they are all of it."""
-        dim = None if self.components is None else len(self.components)
-        return {
-            "kind": self.kind,
-            **self.where.to_dict(),
-            "normalise": self.normalise,
-            "dim": dim,
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays."""
-        kept = {} if self.components is None else {"components": self.components}
-        return {"mean": self.mean, "scale": self.scale, **kept}
-
-    @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "Embedding":
-        """The family of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = validated(cls.kind, _SavedEmbedding, config)
-        try:
-            where = saved.where()
-        except ConfigError as error:
-            raise CorruptError(f"the router's embedding features: {error}") from None
-        hidden = where.source.provenance.hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"mean": (hidden,), "scale": (hidden,)}
-        if saved.dim is not None:
-            shapes["components"] = (saved.dim, hidden)
-        mean, scale, *rest = take_arrays(cls.kind, tensors, shapes)
-        return cls(where, saved.normalise, mean, scale, rest[0] if rest else None)
-
-
-class _SavedEmbedding(SavedSite):
-    normalise: bool
-    dim: Positive | None
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingConfig(FamilyConfig):
+class EmbeddingConfig(VectorsConfig):
     """Options of the embeddings.
 
     Attributes:
-        encoder: What makes them, as `encoders.load_encoder` takes it.
-        site: Such as `mean.6`; by default an encoder's own vector where it gives one, else the mean
-            over the tokens at the last layer, which for MiniLM is its sentence embedding.
         dim: Principal components to keep, such as 128 or 256 (section 3.3); None for the whole.
         standardise: Whether every dimension is brought to mean 0 and spread 1 over the train rows,
             before components are taken.
-        normalise: Whether each embedding is brought to length 1 first.
     """
 
-    encoder: str = MINILM
-    site: str | None = None
     dim: int | None = None
     standardise: bool = True
-    normalise: bool = True
 
     def __post_init__(self) -> None:
-        _ = self._site  # one that is none is refused at once
+        super().__post_init__()
         if self.dim is not None and self.dim < 1:
             raise ConfigError(f"dim is {self.dim}; an embedding keeps at least 1 component")
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """The states of the encoder, at the site where that is known before it is loaded."""
-        return (Need(self.encoder, None if self._site is None else (self._site,)),)
-
-    @property
-    def _site(self) -> Site | None:
-        if self.site is not None:
-            return Site.parse(self.site)
-        return OWN if gives_own_vectors(self.encoder) else None
 
     def fit(
         self,
@@ -170,9 +91,7 @@ class EmbeddingConfig(FamilyConfig):
     ) -> Embedding:
         """Take the moments of the train rows; labels aren't looked at."""
         del seed, progress
-        store = store_of(states, self.encoder, self._site)
-        site = self._site or Site(store.provenance.num_layers, "mean")
-        where = SingleSite(EncoderStates.of(store), site)
+        store, where = self.where_of(states)
         moments = where.moments(store, train.prompt_keys, lambda s: _vectors(s, self.normalise))
         return Embedding(where, self.normalise, *self._fitted(moments))
 

@@ -6,23 +6,31 @@ arrays, and everything is checked when it is read back.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import NonNegativeInt, PositiveInt
 
 from prefill_router.activations import Activations, Pooling, Provenance, Rounding, Site, rounded
 from prefill_router.activations.base import POOLINGS
 from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
+from prefill_router.errors import ConfigError, ProvenanceError
 from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates, find_store
 from prefill_router.features.modes import Assignment, Mode, assign
 from prefill_router.geometry import SiteStates
 from prefill_router.layers import Method, Pinned, Scope, fit_reducer
 from prefill_router.progress import Progress
 from prefill_router.reduction import Reducer
+from prefill_router.serialization import (
+    NO_TENSORS,
+    StrictModel,
+    Tensors,
+    check_names,
+    under,
+    validated,
+)
 from prefill_router.short_repr import short_repr
 
 
@@ -223,7 +231,18 @@ class FeatureExtractor(Family):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; together with `tensors` they are all of it."""
-        return extractor_to_dict(self)
+        sources = self.sources
+        return {
+            "kind": self.kind,
+            "targets": list(self.targets),
+            "encoders": [SavedStates.of(source) for source in sources],
+            "blocks": [
+                {"encoder": sources.index(b.source), "site": b.site.name, "dim": b.dim}
+                for b in self.blocks
+            ],
+            "block_of": list(self.block_of),
+            "selection": dict(self.selection),
+        }
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Its arrays, by names such as `block0.mean`."""
@@ -234,15 +253,17 @@ class FeatureExtractor(Family):
         }
 
     @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "FeatureExtractor":
-        """The extractor of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        return extractor_from_dict(config, tensors)
+    def parse(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "FeatureExtractor":
+        """As `Part.parse`: blocks share encoders."""
+        saved = validated(_SavedExtractor, config, what=cls.called())
+        sources = [encoder.source() for encoder in saved.encoders]
+        blocks = tuple(
+            _block(sources, block, under(tensors, f"block{i}."))
+            for i, block in enumerate(saved.blocks)
+        )
+        extractor = cls(tuple(saved.targets), blocks, tuple(saved.block_of), saved.selection)
+        check_names(tensors, extractor.tensors(), cls.called())
+        return extractor
 
 
 def _distinct_blocks(
@@ -264,27 +285,26 @@ def _distinct_blocks(
     return tuple(blocks.values()), tuple(order.index((b.provenance, b.site, b.dim)) for b in mine)
 
 
-_Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(gt=0)]
-
-
-class StrictModel(BaseModel):
-    """Plain values, with nothing left out, added or converted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class SavedStates(StrictModel):
-    """A kind of states, as it is saved."""
+class SavedProvenance(StrictModel):
+    """What makes states, as it is saved."""
 
     encoder: str
     revision: str
     template: Literal["chat", "plain"]
     template_hash: str
-    max_tokens: Positive
+    max_tokens: PositiveInt
     dtype: str
-    num_layers: Positive
-    hidden_size: Positive
+    num_layers: PositiveInt
+    hidden_size: PositiveInt
+
+    def provenance(self) -> Provenance:
+        """What was saved."""
+        return Provenance(**self.model_dump(include=set(SavedProvenance.model_fields)))
+
+
+class SavedStates(SavedProvenance):
+    """A kind of states, as it is saved."""
+
     rounding: Rounding
 
     @classmethod
@@ -294,15 +314,13 @@ class SavedStates(StrictModel):
 
     def source(self) -> EncoderStates:
         """The kind of states that was saved."""
-        values = self.model_dump()
-        rounding = values.pop("rounding")
-        return EncoderStates(Provenance(**values), rounding)
+        return EncoderStates(self.provenance(), self.rounding)
 
 
 class _SavedBlock(StrictModel):
-    encoder: _Count
+    encoder: NonNegativeInt
     site: str
-    dim: Positive
+    dim: PositiveInt
 
 
 class _SavedExtractor(StrictModel):
@@ -310,54 +328,8 @@ class _SavedExtractor(StrictModel):
     targets: list[str]
     encoders: list[SavedStates]
     blocks: list[_SavedBlock]
-    block_of: list[_Count]
+    block_of: list[NonNegativeInt]
     selection: dict[str, Any]
-
-
-def extractor_to_dict(extractor: "FeatureExtractor") -> dict[str, Any]:
-    """Plain values for JSON."""
-    sources = extractor.sources
-    return {
-        "kind": extractor.kind,
-        "targets": list(extractor.targets),
-        "encoders": [SavedStates.of(source) for source in sources],
-        "blocks": [
-            {"encoder": sources.index(b.source), "site": b.site.name, "dim": b.dim}
-            for b in extractor.blocks
-        ],
-        "block_of": list(extractor.block_of),
-        "selection": dict(extractor.selection),
-    }
-
-
-def extractor_from_dict(
-    config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-) -> "FeatureExtractor":
-    """The extractor of `to_dict` and `FeatureExtractor.tensors`.
-
-    Raises:
-        CorruptError: They are incomplete or contradict each other.
-    """
-    try:
-        saved = _SavedExtractor.model_validate(dict(config))
-        sources = [encoder.source() for encoder in saved.encoders]
-        blocks = tuple(
-            _block(sources, block, _under(tensors, f"block{i}."))
-            for i, block in enumerate(saved.blocks)
-        )
-        extractor = FeatureExtractor(
-            tuple(saved.targets), blocks, tuple(saved.block_of), saved.selection
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CorruptError(f"the router's features: {place}: {first['msg']}") from None
-    except ConfigError as error:
-        raise CorruptError(f"the router's features don't hold together: {error}") from None
-    surplus = set(tensors) - set(extractor.tensors())
-    if surplus:
-        raise CorruptError(f"the router's features have the unknown arrays {sorted(surplus)}")
-    return extractor
 
 
 def _block(
@@ -372,7 +344,3 @@ def _block(
         )
     hidden = source.provenance.hidden_size
     return Block(source, site, Reducer.from_tensors(tensors, hidden=hidden, dim=block.dim))
-
-
-def _under(tensors: Mapping[str, NDArray[Any]], start: str) -> dict[str, NDArray[Any]]:
-    return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}

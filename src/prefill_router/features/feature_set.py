@@ -11,7 +11,12 @@ from prefill_router.activations import Provenance, Site
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
 from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates
 from prefill_router.features.registry import load_family
+from prefill_router.serialization import StrictModel, Tensors, under, validated
 from prefill_router.short_repr import short_repr
+
+
+class _SavedFeatures(StrictModel):
+    families: list[dict[str, Any]]
 
 
 @short_repr
@@ -85,29 +90,16 @@ class FeatureSet:
         }
 
     @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "FeatureSet":
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "FeatureSet":
         """The features of `to_dict` and `tensors`.
 
         Raises:
             CorruptError: They are incomplete or contradict each other.
         """
-        saved: Any = config.get("families")
-        if set(config) != {"families"} or not _are_mappings(saved):
-            raise CorruptError(f"the router's features hold {sorted(config)}, not its families")
-        families = tuple(load_family(one, _under(tensors, i)) for i, one in enumerate(saved))
+        saved = validated(_SavedFeatures, config, what="the router's features").families
+        families = tuple(load_family(one, under(tensors, f"{i}.")) for i, one in enumerate(saved))
         known = {f"{i}." for i in range(len(families))}
         surplus = sorted(name for name in tensors if name.partition(".")[0] + "." not in known)
         if surplus:
             raise CorruptError(f"the router's features have the unknown arrays {surplus}")
         return cls(families)
-
-
-def _are_mappings(saved: Any) -> bool:
-    return isinstance(saved, list) and all(isinstance(one, Mapping) for one in saved)
-
-
-def _under(tensors: Mapping[str, NDArray[Any]], number: int) -> dict[str, NDArray[Any]]:
-    start = f"{number}."
-    return {n.removeprefix(start): v for n, v in tensors.items() if n.startswith(start)}

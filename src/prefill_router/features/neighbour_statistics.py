@@ -17,7 +17,7 @@ from prefill_router.neighbours import NeighbourIndex
 Kernel = Literal["inverse", "gaussian"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 Labels = Float32[NDArray[np.float32], "row target"]
-PerTarget = Float64[NDArray[np.float64], "query target"]
+PerQueryAndTarget = Float64[NDArray[np.float64], "query target"]
 Among = Float64[NDArray[np.float64], "query k"]
 
 STATISTICS = ("share", "weighted share", "distance where right", "distance where wrong")
@@ -113,7 +113,9 @@ def weights(
     return np.asarray(1 / np.maximum(relative, _NEAREST))
 
 
-def _ratio(above: PerTarget, below: PerTarget, otherwise: NDArray[np.float64]) -> PerTarget:
+def _ratio(
+    above: PerQueryAndTarget, below: PerQueryAndTarget, otherwise: NDArray[np.float64]
+) -> PerQueryAndTarget:
     some = below > 0
     return np.where(some, above / np.where(some, below, 1), otherwise)
 

@@ -4,35 +4,33 @@ The perplexity enters as its logarithm, since a single odd prompt has one that d
 The logarithm is minus the mean log-probability, so two of the three columns say the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
+from pydantic import Field
 
-from prefill_router.activations import Activations, Provenance, Site
+from prefill_router.activations import Activations, Provenance
 from prefill_router.data import RoutingDataset
 from prefill_router.encoders import OWN, EncoderName
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
 from prefill_router.features.base import (
     Columns,
     EncoderStates,
-    Family,
     FamilyConfig,
     Need,
     PromptStates,
 )
 from prefill_router.features.registry import FamilyEntry
 from prefill_router.features.single_site import (
-    SavedSite,
     SingleSite,
+    SingleSiteFamily,
     States,
     Vectors,
     store_of,
-    take_arrays,
-    validated,
 )
 from prefill_router.progress import Progress
 from prefill_router.reduction import standard_scale
@@ -43,7 +41,7 @@ _PERPLEXITY = 1
 
 @final
 @dataclass(frozen=True, eq=False)
-class Signals(Family):
+class Signals(SingleSiteFamily):
     """The signals of a language model, standardised. Made by `SignalsConfig.fit`.
 
     Attributes:
@@ -54,23 +52,13 @@ class Signals(Family):
 
     kind: ClassVar[str] = "signals"
 
-    where: SingleSite
-    mean: Float32[NDArray[np.float32], " column"]
-    scale: Float32[NDArray[np.float32], " column"]
+    mean: Float32[NDArray[np.float32], "3"]
+    scale: Annotated[Float32[NDArray[np.float32], "3"], Field(gt=0)]
 
     @property
     def width(self) -> int:
         """How many columns it has."""
         return _COLUMNS
-
-    @property
-    def sources(self) -> tuple[EncoderStates, ...]:
-        """The states that it reads."""
-        return (self.where.source,)
-
-    def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
-        """What it reads of one encoder."""
-        return self.where.sites_of(provenance)
 
     def read(self, reading: PromptStates) -> Columns:
         """The columns of these queries."""
@@ -79,28 +67,9 @@ class Signals(Family):
             result[rows] = (_vectors(states) - self.mean) / self.scale
         return result
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; together with `tensors` they are all of it."""
-        return {"kind": self.kind, **self.where.to_dict()}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays."""
-        return {"mean": self.mean, "scale": self.scale}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> "Signals":
-        """The family of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        try:
-            where = validated(cls.kind, SavedSite, config).where()
-            _check(where.source.provenance)
-        except ConfigError as error:
-            raise CorruptError(f"the router's signals: {error}") from None
-        shapes = {"mean": (_COLUMNS,), "scale": (_COLUMNS,)}
-        return cls(where, *take_arrays(cls.kind, tensors, shapes))
+    def verify(self) -> None:
+        """Check that the states are signals."""
+        _check(self.where.source.provenance)
 
 
 @final

@@ -2,28 +2,42 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from operator import attrgetter
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import AfterValidator
 
 from prefill_router.activations import Activations, Provenance, Site
-from prefill_router.encoders import recorded_name
-from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.features.base import EncoderStates, PromptStates, find_store
-from prefill_router.features.extractor import SavedStates, StrictModel, states_like
+from prefill_router.encoders import MINILM, OWN, gives_own_vectors, recorded_name
+from prefill_router.errors import ConfigError
+from prefill_router.features.base import (
+    EncoderStates,
+    Family,
+    FamilyConfig,
+    Need,
+    PromptStates,
+    find_store,
+)
+from prefill_router.features.extractor import SavedStates, states_like
 from prefill_router.geometry import Moments, SiteStates
+from prefill_router.serialization import Part, Saved
 
 States = Float32[NDArray[np.float32], "query hidden"]
 Vectors = Float64[NDArray[np.float64], "query column"]
-_Saved = TypeVar("_Saved", bound=StrictModel)
+
+
+SavedSource = Saved(
+    "states", form=Annotated[SavedStates, AfterValidator(SavedStates.source)], write=SavedStates.of
+)
+SavedName = Saved(form=Annotated[str, AfterValidator(Site.parse)], write=attrgetter("name"))
 
 
 @final
 @dataclass(frozen=True)
-class SingleSite:
+class SingleSite(Part):
     """Which states are read.
 
     Attributes:
@@ -31,8 +45,9 @@ class SingleSite:
         site: At which layer, with which pooling.
     """
 
-    source: EncoderStates
-    site: Site
+    axes: ClassVar[Mapping[str, str]] = {"hidden": "states.provenance.hidden_size"}
+    source: Annotated[EncoderStates, SavedSource]
+    site: Annotated[Site, SavedName]
 
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
         """The site, of its own encoder."""
@@ -55,72 +70,71 @@ class SingleSite:
         parts = (Moments.of(vectors(states)) for _, states in SiteStates(store, self.site, keys))
         return Moments.total(parts, hidden=self.source.provenance.hidden_size)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"states": SavedStates.of(self.source), "site": self.site.name}
+    def verify(self) -> None:
+        """Check that the encoder has such a layer."""
+        layers = self.source.provenance.num_layers
+        if self.site.layer > layers:
+            raise ConfigError(f"{self.site.name} is read; the encoder has {layers} layers")
 
 
-class SavedSite(StrictModel):
-    """A family of one site, as it is saved."""
+@dataclass(frozen=True, eq=False)
+class SingleSiteFamily(Family):
+    """A family that reads one site of one encoder.
 
-    kind: str
-    states: SavedStates
-    site: str
+    Attributes:
+        where: Which states it reads.
+    """
 
-    def where(self) -> SingleSite:
-        """Which states are read.
+    where: SingleSite
+
+    @property
+    def sources(self) -> tuple[EncoderStates, ...]:
+        """The states that it reads."""
+        return (self.where.source,)
+
+    def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
+        """What it reads of one encoder."""
+        return self.where.sites_of(provenance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorsConfig(FamilyConfig):
+    """Options of a family that reads one vector of each query.
+
+    Attributes:
+        encoder: What makes it, as `encoders.load_encoder` takes it.
+        site: Such as `mean.6`; by default an encoder's own vector where it gives one, else the mean
+            over the tokens at the last layer, which for MiniLM is its sentence embedding.
+        normalise: Whether vectors are brought to length 1 first, so that directions are compared.
+    """
+
+    encoder: str = MINILM
+    site: str | None = None
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        _ = self._site  # one that is none is refused at once
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The states of the encoder, at the site where that is known before it is loaded."""
+        return (Need(self.encoder, None if self._site is None else (self._site,)),)
+
+    @property
+    def _site(self) -> Site | None:
+        if self.site is not None:
+            return Site.parse(self.site)
+        return OWN if gives_own_vectors(self.encoder) else None
+
+    def where_of(self, states: Sequence[Activations]) -> tuple[Activations, SingleSite]:
+        """The states that are read, and which of them.
 
         Raises:
-            ConfigError: The encoder has no such site.
+            ConfigError: None are given of the encoder.
         """
-        source, site = self.states.source(), Site.parse(self.site)
-        if site.layer > source.provenance.num_layers:
-            raise ConfigError(
-                f"{site.name} is read; the encoder has {source.provenance.num_layers} layers"
-            )
-        return SingleSite(source, site)
-
-
-def validated(kind: str, form: type[_Saved], config: Mapping[str, Any]) -> _Saved:
-    """The plain values of a family, checked.
-
-    Raises:
-        CorruptError: Something is missing, added, or of another type.
-    """
-    try:
-        saved = form.model_validate(dict(config))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CorruptError(f"the router's {kind} features: {place}: {first['msg']}") from None
-    if config["kind"] != kind:
-        raise CorruptError(f"features of the kind {config['kind']!r} were taken for {kind!r}")
-    return saved
-
-
-def take_arrays(
-    kind: str, tensors: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
-) -> list[NDArray[Any]]:
-    """The arrays of a family in the order of `shapes`, checked.
-
-    Raises:
-        CorruptError: One is missing, unknown, not float32, not finite or of another shape; or a
-            `scale` isn't positive.
-    """
-    if set(tensors) != set(shapes):
-        raise CorruptError(
-            f"the router's {kind} features have the arrays {list(shapes)}; got {sorted(tensors)}"
-        )
-    for name, shape in shapes.items():
-        array = tensors[name]
-        if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
-            raise CorruptError(
-                f"{name} of the router's {kind} features must be finite float32 {shape}; got "
-                f"{array.dtype} {array.shape}; copy or make the router again"
-            )
-        if name == "scale" and (array <= 0).any():
-            raise CorruptError(f"scale of the router's {kind} features must be positive")
-    return [tensors[name] for name in shapes]
+        store = store_of(states, self.encoder, self._site)
+        site = self._site or Site(store.provenance.num_layers, "mean")
+        return store, SingleSite(EncoderStates.of(store), site)
 
 
 def store_of(states: Sequence[Activations], encoder: str, site: Site | None) -> Activations:

@@ -12,14 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, Field, PositiveInt
 
 from prefill_router.activations import Activations, Provenance
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
 from prefill_router.features.base import Columns, Family, FamilyConfig, PromptStates
+from prefill_router.features.extractor import SavedProvenance
 from prefill_router.features.registry import FamilyEntry
+from prefill_router.options import (
+    BELOW_ONE,
+    Count,
+    Dropout,
+    NotNegative,
+    Positive,
+    Validation,
+    check_options,
+)
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.serialization import Names, Part, Saved, Shape, StrictModel
 
 if TYPE_CHECKING:
     from prefill_router.features.text_network_lora import AdaptedNetwork
@@ -61,29 +72,22 @@ class TextNetworkConfig(FamilyConfig):
     mode: Sharing = "shared"
     pool: Pool = "mean"
     modules: tuple[str, ...] | None = None
-    rank: int = 8
-    alpha: int = 16
-    dropout: float = 0.1
-    epochs: int = 8
-    batch_size: int = 32
-    learning_rate: float = 5e-4
-    weight_decay: float = 0.01
-    warmup: float = 0.1
-    max_tokens: int = 512
-    validation: float = 0.1
-    patience: int = 2
+    rank: Count = 8
+    alpha: Count = 16
+    dropout: Dropout = 0.1
+    epochs: Count = 8
+    batch_size: Count = 32
+    learning_rate: Positive = 5e-4
+    weight_decay: NotNegative = 0.01
+    warmup: Annotated[float, BELOW_ONE] = 0.1
+    max_tokens: Count = 512
+    validation: Validation = 0.1
+    patience: Count = 2
 
     def __post_init__(self) -> None:
-        for name in ("rank", "alpha", "epochs", "batch_size", "max_tokens", "patience"):
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", "at least 1")
-        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
-        _require(0 <= self.dropout < 1, f"dropout is {self.dropout}", "in [0, 1)")
-        _require(0 <= self.warmup < 1, f"warmup is {self.warmup}", "in [0, 1)")
-        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
-        _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
-        _require(self.mode in ("shared", "per_target"), f"mode is {self.mode!r}", "one of these")
-        _require(self.pool in ("first", "mean", "last"), f"pool is {self.pool!r}", "one of these")
-        _require(self.modules != (), "modules is empty", "left out, or name at least one")
+        check_options(self)
+        if self.modules == ():
+            raise ConfigError("modules is empty; it must be left out, or name at least one")
 
     def fit(
         self,
@@ -106,47 +110,30 @@ class TextNetworkConfig(FamilyConfig):
         return fit_text_network(train, self, seed=seed, progress=progress or SilentProgress())
 
 
-def _require(holds: bool, got: str, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{got}; it must be {wanted}")
-
-
-class _TextNetworkModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _SavedBase(_TextNetworkModel):
-    encoder: str
-    revision: str
-    template: Literal["chat", "plain"]
-    template_hash: str
-    max_tokens: PositiveInt
+class _SavedBase(SavedProvenance):
     dtype: Literal["float32"]
-    num_layers: PositiveInt
-    hidden_size: PositiveInt
 
 
-class _SavedLayer(_TextNetworkModel):
+class _SavedLayer(StrictModel):
     name: str
     inputs: PositiveInt
     outputs: PositiveInt
 
 
-class _SavedTextNetwork(_TextNetworkModel):
-    kind: Literal["text_network"]
-    targets: Annotated[list[str], Field(min_length=1)]
-    base: _SavedBase
-    mode: Sharing
-    pool: Pool
-    rank: PositiveInt
-    alpha: PositiveInt
-    layers: Annotated[list[_SavedLayer], Field(min_length=1)]
-    report: dict[str, Any]
+_Layers = Annotated[list[_SavedLayer], Field(min_length=1)]
+
+
+def _layers(saved: list[_SavedLayer]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((one.name, one.inputs, one.outputs) for one in saved)
+
+
+def _plain_layers(layers: tuple[tuple[str, int, int], ...]) -> list[dict[str, Any]]:
+    return [{"name": n, "inputs": i, "outputs": o} for n, i, o in layers]
 
 
 @final
 @dataclass(frozen=True)
-class Adaption:
+class Adaption(Part):
     """How a network is adapted.
 
     Attributes:
@@ -155,9 +142,12 @@ class Adaption:
         layers: The full name, inputs and outputs of each adapted layer.
     """
 
-    rank: int
-    alpha: int
-    layers: tuple[tuple[str, int, int], ...]
+    rank: PositiveInt
+    alpha: PositiveInt
+    layers: Annotated[
+        tuple[tuple[str, int, int], ...],
+        Saved(form=Annotated[_Layers, AfterValidator(_layers)], write=_plain_layers),
+    ]
 
     @classmethod
     def of(cls, network: "AdaptedNetwork", *, rank: int, alpha: int) -> "Adaption":
@@ -176,7 +166,7 @@ class TextNetwork(Family):
     """Tuned networks: one for all targets, or one for each.
 
     Attributes:
-        names: The targets' names.
+        targets: The targets' names.
         made_by: What identifies the base network, its tokenizer and how prompts become tokens.
         mode: Whether one network serves all targets.
         pool: Which state the outputs are read from.
@@ -188,19 +178,26 @@ class TextNetwork(Family):
     """
 
     kind: ClassVar[str] = "text_network"
-    names: tuple[str, ...]
-    made_by: Provenance
+    targets: Names
+    made_by: Annotated[
+        Provenance,
+        Saved(
+            "base",
+            form=Annotated[_SavedBase, AfterValidator(_SavedBase.provenance)],
+            write=Provenance.to_dict,
+        ),
+    ]
     mode: Sharing
     pool: Pool
     adaption: Adaption
     arrays: Mapping[str, NDArray[np.float32]]
     report: Mapping[str, Any] = field(default_factory=dict)
-    source: str | None = None
+    source: Annotated[str | None, Saved(never=True)] = None
 
     @property
     def width(self) -> int:
         """How many columns it has: the targets'."""
-        return len(self.names)
+        return len(self.targets)
 
     def at(self, source: Path | str) -> "TextNetwork":
         """The same, where the base network lies at another place; what lies there is checked."""
@@ -258,82 +255,19 @@ class TextNetwork(Family):
             dropout=0.0,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        layers = [{"name": n, "inputs": i, "outputs": o} for n, i, o in self.adaption.layers]
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "base": self.made_by.to_dict(),
-            "mode": self.mode,
-            "pool": self.pool,
-            "rank": self.adaption.rank,
-            "alpha": self.adaption.alpha,
-            "layers": layers,
-            "report": dict(self.report),
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, see `arrays`."""
-        return dict(self.arrays)
-
     @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "TextNetwork":
-        """The family of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        try:
-            saved = _SavedTextNetwork.model_validate(dict(config))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise CorruptError(f"the network on the text: {place}: {first['msg']}") from None
-        if len(set(saved.targets)) < len(saved.targets):
-            raise CorruptError(f"the network on the text names {saved.targets}; make it again")
-        _check(tensors, _shapes(saved))
-        layers = tuple((layer.name, layer.inputs, layer.outputs) for layer in saved.layers)
-        return cls(
-            names=tuple(saved.targets),
-            made_by=Provenance(**saved.base.model_dump()),
-            mode=saved.mode,
-            pool=saved.pool,
-            adaption=Adaption(saved.rank, saved.alpha, layers),
-            arrays=dict(tensors),
-            report=saved.report,
-        )
-
-
-def _shapes(saved: _SavedTextNetwork) -> dict[str, tuple[int, ...]]:
-    targets = len(saved.targets)
-    networks, outputs = (1, targets) if saved.mode == "shared" else (targets, 1)
-    shapes: dict[str, tuple[int, ...]] = {
-        "head.weight": (networks, outputs, saved.base.hidden_size),
-        "head.bias": (networks, outputs),
-    }
-    for number, layer in enumerate(saved.layers):
-        shapes[f"lora_a.{number}"] = (networks, saved.rank, layer.inputs)
-        shapes[f"lora_b.{number}"] = (networks, layer.outputs, saved.rank)
-    return shapes
-
-
-def _check(tensors: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    differing = sorted(set(tensors) ^ set(shapes))
-    if differing:
-        raise CorruptError(
-            f"the network on the text lacks arrays, or has unknown ones: {differing[:3]}; "
-            "copy or make the router again"
-        )
-    for name, shape in shapes.items():
-        array = tensors[name]
-        if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
-            raise CorruptError(
-                f"the array {name} of the network on the text is {array.dtype} {array.shape}; it "
-                f"must be float32 {shape} and finite; copy or make the router again"
-            )
+    def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
+        """See `AdaptedNetwork.arrays`; the first axis is the networks'."""
+        targets = len(plain["targets"])
+        networks, outputs = (1, targets) if plain["mode"] == "shared" else (targets, 1)
+        shapes: dict[str, Shape] = {
+            "head.weight": (networks, outputs, plain["base"].hidden_size),
+            "head.bias": (networks, outputs),
+        }
+        for number, (_, inputs, width) in enumerate(plain["layers"]):
+            shapes[f"lora_a.{number}"] = (networks, plain["rank"], inputs)
+            shapes[f"lora_b.{number}"] = (networks, width, plain["rank"])
+        return shapes
 
 
 ENTRY = FamilyEntry(TextNetworkConfig, TextNetwork)

@@ -5,7 +5,7 @@ One network learns all targets, or each target has one of its own.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -24,6 +24,8 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.features.text_network import Adaption, TextNetwork, TextNetworkConfig
 from prefill_router.features.text_network_lora import AdaptedNetwork
 from prefill_router.progress import Advance, Progress
+from prefill_router.statistics import base_rates, learnable
+from prefill_router.training import Trainer, TrainingRun, train_epochs
 
 Rows = Int[NDArray[np.int64], " _"]
 _BATCHES_SORTED = 16
@@ -63,29 +65,11 @@ class Texts:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Tuned:
-    """What training one network gave.
+@dataclass(eq=False)
+class TuningRun(TrainingRun):
+    """One network's losses, and `AdaptedNetwork.arrays` of its best epoch."""
 
-    Attributes:
-        arrays: See `AdaptedNetwork.arrays`; of the best epoch.
-        train: Mean loss of each epoch, in nats per label, with dropout, as the weights moved.
-        validation: After each epoch, without dropout.
-        best_epoch: The epoch, from 0, of the least validation loss.
-    """
-
-    arrays: dict[str, NDArray[np.float32]]
-    train: list[float]
-    validation: list[float]
-    best_epoch: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the record."""
-        return {
-            "best_epoch": self.best_epoch,
-            "train_loss": self.train,
-            "validation_loss": self.validation,
-        }
+    arrays: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 def steps_of(texts: Texts, config: TextNetworkConfig) -> int:
@@ -100,37 +84,65 @@ def tune(
     *,
     seed: int,
     advance: Advance,
-) -> Tuned:
+) -> TuningRun:
     """Train from where the network stands.
 
     Raises:
         FitError: The losses aren't finite.
     """
-    random = np.random.default_rng(seed)
-    optimiser = torch.optim.AdamW(
-        network.parameters, lr=config.learning_rate, weight_decay=config.weight_decay
-    )
-    total = steps_of(texts, config) * config.epochs
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, _rate(total, config.warmup))
-    losses, validation, best = list[float](), list[float](), dict[str, NDArray[np.float32]]()
-    best_epoch = -1
+    trainer = _TextTrainer(network, texts, config, np.random.default_rng(seed), advance)
     with network.training(seed):
-        for epoch in range(config.epochs):
-            step = _Step(network, texts, optimiser, schedule)
-            each = []
-            for rows in _orders(texts, config.batch_size, random):
-                each.append(step(rows))
-                advance(note=f"loss {each[-1]:.3f}")
-            losses.append(float(np.mean(each)))
-            validation.append(_validate(network, texts))
-            if not math.isfinite(losses[-1] + validation[-1]):
-                raise FitError("the losses aren't finite; lower learning_rate")
-            if validation[-1] < (validation[best_epoch] if best else math.inf):
-                best_epoch, best = epoch, network.arrays()
-            if epoch - best_epoch >= config.patience:
-                break
-    advance(total - steps_of(texts, config) * len(losses))
-    return Tuned(best, losses, validation, best_epoch)
+        train_epochs(trainer, max_epochs=config.epochs)
+    advance(steps_of(texts, config) * (config.epochs - len(trainer.run.train)))
+    return trainer.run
+
+
+@final
+class _TextTrainer(Trainer):
+    """One network in training; it tells of every step, since an epoch is long."""
+
+    def __init__(
+        self,
+        network: AdaptedNetwork,
+        texts: Texts,
+        config: TextNetworkConfig,
+        random: np.random.Generator,
+        advance: Advance,
+    ) -> None:
+        self.run = TuningRun()
+        self._network, self._texts, self._config = network, texts, config
+        self._random, self._advance = random, advance
+        self._adam = torch.optim.AdamW(
+            network.parameters, lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        rate = _rate(steps_of(texts, config) * config.epochs, config.warmup)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._adam, rate)
+
+    @property
+    def active(self) -> int:
+        """One until the network has stopped."""
+        return int(self.run.waited < self._config.patience)
+
+    def epoch(self) -> None:
+        """One pass over the fitting rows."""
+        losses = []
+        for rows in _orders(self._texts, self._config.batch_size, self._random):
+            losses.append(self._step(rows))
+            self._advance(note=f"loss {losses[-1]:.3f}")
+        train, validation = float(np.mean(losses)), _validate(self._network, self._texts)
+        if not math.isfinite(train + validation):
+            raise FitError("the losses aren't finite; lower learning_rate")
+        if self.run.record(train, validation):
+            self.run.arrays = self._network.arrays()
+
+    def _step(self, rows: Sequence[int]) -> float:
+        loss, count = _loss(self._network, self._texts, rows)
+        self._adam.zero_grad()
+        torch.autograd.backward([loss / count])
+        torch.nn.utils.clip_grad_norm_(self._network.parameters, _LONGEST_GRADIENT)
+        self._adam.step()
+        self._schedule.step()
+        return loss.item() / count
 
 
 def _rate(total: int, warmup: float) -> Callable[[int], float]:
@@ -141,26 +153,6 @@ def _rate(total: int, warmup: float) -> Callable[[int], float]:
         return min((step + 1) / rising, (total - step) / max(1, total - rising))
 
     return rate
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """One step of the optimiser."""
-
-    network: AdaptedNetwork
-    texts: Texts
-    optimiser: torch.optim.Optimizer
-    schedule: torch.optim.lr_scheduler.LRScheduler
-
-    def __call__(self, rows: Sequence[int]) -> float:
-        loss, count = _loss(self.network, self.texts, rows)
-        self.optimiser.zero_grad()
-        torch.autograd.backward([loss / count])
-        torch.nn.utils.clip_grad_norm_(self.network.parameters, _LONGEST_GRADIENT)
-        self.optimiser.step()
-        self.schedule.step()
-        return loss.item() / count
 
 
 def _orders(texts: Texts, batch_size: int, random: np.random.Generator) -> Iterator[Sequence[int]]:
@@ -252,7 +244,7 @@ def fit_text_network(
     texts = _texts(train, labels, encoder, config, seed)
     tuned = (_tune_shared if shared else _tune_each)(network, texts, labels, config, seed, progress)
     return TextNetwork(
-        names=train.pool.names,
+        targets=train.pool.names,
         made_by=encoder.provenance,
         mode=config.mode,
         pool=config.pool,
@@ -265,18 +257,12 @@ def fit_text_network(
 
 def _labels(train: RoutingDataset) -> _Labels:
     correct = np.asarray(train.correct, dtype=np.float64)
-    present = ~np.isnan(correct)
-    low = np.where(present, correct, np.inf).min(axis=0, initial=np.inf)
-    high = np.where(present, correct, -np.inf).max(axis=0, initial=-np.inf)
-    learned = np.asarray(low < high)
+    learned, rates = learnable(correct), base_rates(correct)
     if not learned.any():
         raise FitError(
             "no target has two different labels, so there is nothing to learn; "
             "add queries that a target answers correctly and queries that it doesn't"
         )
-    counts, sums = present.sum(axis=0), np.nansum(correct, axis=0)
-    none = counts == 0
-    rates = np.where(none, sums.sum() + 1, sums + 1) / np.where(none, counts.sum() + 2, counts + 2)
     notes = [
         f"{train.pool.names[i]} can't be learned: it lacks two different labels; "
         f"it is given {rates[i]:.3f}"
@@ -326,7 +312,7 @@ def _tune_shared(
     config: TextNetworkConfig,
     seed: int,
     progress: Progress,
-) -> list[Tuned]:
+) -> list[TuningRun]:
     network.begin(labels.logits.astype(np.float32), seed)
     with progress.task("tuning", total=steps_of(texts, config) * config.epochs) as advance:
         tuned = tune(network, texts, config, seed=seed, advance=advance)
@@ -343,7 +329,7 @@ def _tune_each(
     config: TextNetworkConfig,
     seed: int,
     progress: Progress,
-) -> list[Tuned]:
+) -> list[TuningRun]:
     parts: dict[int, Texts] = {i: texts.only(i) for i in np.flatnonzero(labels.learned).tolist()}
     total = sum(steps_of(part, config) for part in parts.values()) * config.epochs
     draws: list[Any] = np.random.SeedSequence(seed).generate_state(len(labels.learned)).tolist()
@@ -354,5 +340,5 @@ def _tune_each(
             if i in parts:
                 tuned.append(tune(network, parts[i], config, seed=draw, advance=advance))
             else:
-                tuned.append(Tuned(network.arrays(), [], [], -1))
+                tuned.append(TuningRun(arrays=network.arrays()))
     return tuned

@@ -258,7 +258,7 @@ def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
         ConfigError: The kind or an option is unknown, or makes no sense.
     """
     if value.get("kind") == FRUGAL:
-        return policy.FrugalCascade.from_dict(value)
+        return policy.FrugalCascade.parse(value)
     if value.get("kind") not in policy.KINDS:
         known = [*policy.KINDS, FRUGAL]
         raise ConfigError(f"there is no policy {value.get('kind')!r}; known are {known}")

@@ -1,29 +1,27 @@
 """What a policy is: how predicted correctness and cost become a choice."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
-from prefill_router.errors import CorruptError
 from prefill_router.policy.path import LambdaPath, PerCell, rank
+from prefill_router.serialization import Part
 
 
-class Policy(ABC):
+@dataclass(frozen=True)
+class Policy(Part, ABC):
     """A family of choices with one parameter, `at`, from 0 to 1.
 
-    0 is the cheapest or weakest end, 1 the most accurate one. A frozen dataclass whose fields are
-    what a recipe may say of it, besides its `kind`. Each query is decided on its own: other rows
+    0 is the cheapest or weakest end, 1 the most accurate one. Its fields are what a recipe may say
+    of it, besides its `kind`. Each query is decided on its own: other rows
     never matter.
     """
 
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Its name in files and recipes, one of `policy.KINDS`."""
+    noun: ClassVar[str] = "policy"
 
     @abstractmethod
     def path(
@@ -99,55 +97,3 @@ class Policy(ABC):
     def told(self) -> dict[str, Any]:
         """What reports say of it, for people; all that `to_dict` holds, unless that is much."""
         return self.to_dict()
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the options, as plain values for JSON."""
-
-    @classmethod
-    @abstractmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Policy":
-        """The policy of `to_dict`.
-
-        Raises:
-            CorruptError: An option is unknown or of the wrong type.
-            ConfigError: The options contradict each other.
-        """
-
-
-def options(
-    value: Mapping[str, Any], known: Mapping[str, type], *, needed: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """The options of a saved policy but its kind, after a check of their names and types.
-
-    Raises:
-        CorruptError: One is unknown, of another type, or missing.
-    """
-    given = {name: option for name, option in value.items() if name != "kind"}
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise CorruptError(
-            f"the policy {value.get('kind')!r} has the unknown options {unknown}; "
-            f"known are {list(known)}"
-        )
-    lacking = [name for name in needed if name not in given]
-    if lacking:
-        raise CorruptError(f"the policy {value.get('kind')!r} lacks the options {lacking}")
-    for name, option in given.items():
-        if not isinstance(option, known[name]) or isinstance(option, bool):
-            raise CorruptError(
-                f"the option {name} of the policy {value.get('kind')!r} is {option!r}; it must be "
-                f"of the type {known[name].__name__}"
-            )
-    return given
-
-
-def names(value: Any, what: str) -> tuple[str, ...]:
-    """A saved list of names.
-
-    Raises:
-        CorruptError: It is no list of strings.
-    """
-    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise CorruptError(f"{what} is {value!r}; it must be a list of targets' names")
-    return tuple(value)

@@ -3,16 +3,17 @@
 FrugalGPT (Chen, Zaharia and Zou, 2023). Every answer on the way is paid for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, final
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, final
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
-from prefill_router.errors import ConfigError, CorruptError, UpstreamError
-from prefill_router.policy.base import Policy, names, options
+from prefill_router.errors import ConfigError, UpstreamError
+from prefill_router.policy.base import Policy
 from prefill_router.policy.path import (
     LambdaPath,
     PerCell,
@@ -24,6 +25,7 @@ from prefill_router.policy.path import (
     to_the_end,
 )
 from prefill_router.policy.scorer import AnswerScorer
+from prefill_router.serialization import Saved
 from prefill_router.short_repr import short_repr
 
 Answer = TypeVar("Answer")
@@ -82,9 +84,17 @@ class Cascade(Policy):
         ConfigError: A target is named twice, or the knots don't suit.
     """
 
+    kind: ClassVar[str] = "cascade"
     targets: tuple[str, ...] = ()
-    knots: tuple[tuple[float, ...], ...] = ()
-    scorer: AnswerScorer | None = None
+    knots: Annotated[tuple[tuple[float, ...], ...], Saved(sparse=True)] = ()
+    scorer: Annotated[
+        AnswerScorer | None,
+        Saved(
+            form=Annotated[dict[str, Any], AfterValidator(AnswerScorer.from_dict)],
+            write=AnswerScorer.to_dict,
+            sparse=True,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if len(set(self.targets)) < len(self.targets):
@@ -131,11 +141,6 @@ class Cascade(Policy):
             return (at,) * (stages - 1)
         table = np.array(self.knots)
         return tuple(float(np.interp(at, table[:, 0], column)) for column in table.T[1:])
-
-    @property
-    def kind(self) -> Literal["cascade"]:
-        """`cascade`."""
-        return "cascade"
 
     def turns(
         self, cost: PerCell, *, targets: tuple[str, ...] = ()
@@ -242,37 +247,6 @@ class Cascade(Policy):
         if self.scorer is not None:
             said["scorer"] = "prediction and length of the answer"
         return said
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the options."""
-        said: dict[str, Any] = {"kind": self.kind, "targets": list(self.targets)}
-        if self.knots:
-            said["knots"] = [list(row) for row in self.knots]
-        if self.scorer is not None:
-            said["scorer"] = self.scorer.to_dict()
-        return said
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Cascade":
-        """The policy of `to_dict`.
-
-        Raises:
-            CorruptError: An option is unknown or of the wrong type.
-            ConfigError: A target is named twice, or the knots don't suit.
-        """
-        given = options(value, {"targets": list, "knots": list, "scorer": dict})
-        return cls(
-            targets=names(given.get("targets", []), "targets"),
-            knots=_rows(given.get("knots", [])),
-            scorer=AnswerScorer.from_dict(given["scorer"]) if "scorer" in given else None,
-        )
-
-
-def _rows(value: list[Any]) -> tuple[tuple[float, ...], ...]:
-    for row in value:
-        if not isinstance(row, list) or not all(type(one) in (int, float) for one in row):
-            raise CorruptError(f"the knots of a cascade hold {row!r}; they are lists of numbers")
-    return tuple(tuple(map(float, row)) for row in value)
 
 
 def _passes_to(

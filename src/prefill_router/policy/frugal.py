@@ -1,20 +1,19 @@
 """A cascade whose order, thresholds and scorer are learned from train rows (FrugalGPT)."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, final
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.policy.base import options
 from prefill_router.policy.cascade import Cascade
 from prefill_router.policy.path import PerCell
 from prefill_router.policy.scorer import AnswerScorer
 from prefill_router.policy.stages import Stages, search_stages
+from prefill_router.serialization import Part
 from prefill_router.short_repr import short_repr
 
 
@@ -35,7 +34,7 @@ class FrugalFit:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FrugalCascade:
+class FrugalCascade(Part):
     """What a recipe says of a cascade that is learned.
 
     Attributes:
@@ -49,6 +48,8 @@ class FrugalCascade:
         ConfigError: An option makes no sense.
     """
 
+    kind: ClassVar[str] = "frugal_cascade"
+    noun: ClassVar[str] = "policy"
     depth: int = 3
     budget: float | None = None
     steps: int = 20
@@ -63,11 +64,6 @@ class FrugalCascade:
             )
         if self.budget is not None and not 0 < self.budget < math.inf:
             raise ConfigError(f"budget is {self.budget}; it must be positive, US dollars per query")
-
-    @property
-    def kind(self) -> Literal["frugal_cascade"]:
-        """`frugal_cascade`."""
-        return "frugal_cascade"
 
     def fit(
         self,
@@ -106,24 +102,6 @@ class FrugalCascade:
         names = tuple(targets[k] for k in found.columns)
         policy = Cascade(targets=names, knots=found.knots, scorer=scorer)
         return FrugalFit(policy, _notes(found, names, targets))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the options, as plain values for JSON."""
-        return {"kind": self.kind, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "FrugalCascade":
-        """The options of `to_dict`.
-
-        Raises:
-            CorruptError: An option is unknown or of the wrong type.
-            ConfigError: An option makes no sense.
-        """
-        given = {name: one for name, one in value.items() if name != "budget" or one is not None}
-        known = {"depth": int, "budget": float, "steps": int, "folds": int}
-        if type(given.get("budget")) is int:
-            given["budget"] = float(given["budget"])
-        return cls(**options(given, known))
 
 
 def _notes(found: Stages, names: tuple[str, ...], targets: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,16 +7,15 @@ what it is likely enough to win (RouteLLM, Ong et al., 2024). `Tiered` has two s
 dear a tier of targets the query needs, then who of the tier answers.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args
+from typing import ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.policy.base import Policy, names, options
+from prefill_router.errors import ConfigError
+from prefill_router.policy.base import Policy
 from prefill_router.policy.path import (
     LambdaPath,
     PerCell,
@@ -35,10 +34,7 @@ from prefill_router.policy.path import (
 class Lambda(Policy):
     """The best score of Equation 2; `at` is lam."""
 
-    @property
-    def kind(self) -> Literal["lambda"]:
-        """`lambda`."""
-        return "lambda"
+    kind: ClassVar[str] = "lambda"
 
     def path(
         self,
@@ -54,30 +50,13 @@ class Lambda(Policy):
         """
         return lambda_path(correctness, cost)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The kind."""
-        return {"kind": self.kind}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Lambda":
-        """The policy of `to_dict`.
-
-        Raises:
-            CorruptError: It has options.
-        """
-        options(value, {})
-        return cls()
-
 
 @final
 @dataclass(frozen=True)
 class Argmax(Policy):
     """The most probable target, whatever it costs; the same at every `at`."""
 
-    @property
-    def kind(self) -> Literal["argmax"]:
-        """`argmax`."""
-        return "argmax"
+    kind: ClassVar[str] = "argmax"
 
     def path(
         self,
@@ -94,20 +73,6 @@ class Argmax(Policy):
         winner = rank(correctness, cost, 1.0)[:, 0]
         return LambdaPath(np.arange(len(winner) + 1), np.zeros(len(winner)), winner)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The kind."""
-        return {"kind": self.kind}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Argmax":
-        """The policy of `to_dict`.
-
-        Raises:
-            CorruptError: It has options.
-        """
-        options(value, {})
-        return cls()
-
 
 @final
 @dataclass(frozen=True)
@@ -117,10 +82,7 @@ class Tolerance(Policy):
     At 0 every target is good enough, so the cheapest answers; at 1 only the most probable ones are.
     """
 
-    @property
-    def kind(self) -> Literal["tolerance"]:
-        """`tolerance`."""
-        return "tolerance"
+    kind: ClassVar[str] = "tolerance"
 
     def path(
         self,
@@ -140,20 +102,6 @@ class Tolerance(Policy):
         # The best ones hold beyond 1, so that no target that is worse by a rounding holds at 1.
         holds_to = np.where(short == 0, np.inf, 1 - short)
         return record_path(order, np.take_along_axis(holds_to, order, axis=1))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind."""
-        return {"kind": self.kind}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Tolerance":
-        """The policy of `to_dict`.
-
-        Raises:
-            CorruptError: It has options.
-        """
-        options(value, {})
-        return cls()
 
 
 WinScore = Literal["difference", "odds", "weak"]
@@ -179,6 +127,7 @@ class Threshold(Policy):
         ConfigError: Both are the same target.
     """
 
+    kind: ClassVar[str] = "threshold"
     strong: str
     weak: str
     score: WinScore = "difference"
@@ -186,11 +135,6 @@ class Threshold(Policy):
     def __post_init__(self) -> None:
         if self.strong == self.weak:
             raise ConfigError(f"strong and weak are both {self.strong!r}; name two targets")
-
-    @property
-    def kind(self) -> Literal["threshold"]:
-        """`threshold`."""
-        return "threshold"
 
     def win_score(
         self, correctness: PerCell, *, targets: tuple[str, ...]
@@ -224,26 +168,6 @@ class Threshold(Policy):
         holds_to = np.stack([weak_to, np.full(len(score), np.inf)], axis=1)
         return record_path(np.tile(pair, (len(score), 1)), holds_to)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the options."""
-        return {"kind": self.kind, "strong": self.strong, "weak": self.weak, "score": self.score}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Threshold":
-        """The policy of `to_dict`.
-
-        Raises:
-            CorruptError: An option is unknown, of the wrong type, or missing.
-            ConfigError: Both are the same target.
-        """
-        given = options(
-            value, {"strong": str, "weak": str, "score": str}, needed=("strong", "weak")
-        )
-        score = given.get("score", "difference")
-        if score not in get_args(WinScore):
-            raise CorruptError(f"the win score is {score!r}; known are {list(get_args(WinScore))}")
-        return cls(**given)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +187,7 @@ class Tiered(Policy):
         ConfigError: A target is in two tiers, a tier is empty, or there are fewer than 2 tiers.
     """
 
+    kind: ClassVar[str] = "tiered"
     tiers: tuple[tuple[str, ...], ...] = ()
     count: int = 2
 
@@ -274,11 +199,6 @@ class Tiered(Policy):
             raise ConfigError("name at least two tiers, and at least one target in each")
         if self.count < 2:
             raise ConfigError(f"{self.count} tiers; there must be at least 2")
-
-    @property
-    def kind(self) -> Literal["tiered"]:
-        """`tiered`."""
-        return "tiered"
 
     def tier_of(
         self, cost: PerCell, *, targets: tuple[str, ...] = ()
@@ -322,23 +242,3 @@ class Tiered(Policy):
         holds_to = np.take_along_axis(chances, order, axis=1)
         winner = np.take_along_axis(np.stack(winners, axis=1), order, axis=1)
         return record_path(winner, to_the_end(holds_to))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the options."""
-        return {
-            "kind": self.kind,
-            "tiers": [list(tier) for tier in self.tiers],
-            "count": self.count,
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Tiered":
-        """The policy of `to_dict`.
-
-        Raises:
-            CorruptError: An option is unknown or of the wrong type.
-            ConfigError: The tiers contradict each other.
-        """
-        given = options(value, {"tiers": list, "count": int})
-        tiers = tuple(names(tier, "a tier") for tier in given.get("tiers", []))
-        return cls(tiers=tiers, count=given.get("count", 2))

@@ -7,33 +7,31 @@ every log of answers holds.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import Field
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
 from prefill_router.policy.path import PerCell
+from prefill_router.serialization import Part, Saved
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import shrunken_logistic
 
 _FIRST = np.array([0.0, 1.0, 0.0, 0.0])
 """Bias, logit, length, its square: the prediction as it is, which few labels hardly change."""
 _SURE = 1e-6
 
-Row = Annotated[list[FiniteFloat], Field(min_length=6, max_length=6)]
-
-
-class _SavedScorer(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    targets: Annotated[dict[str, Row], Field(min_length=1)]
+_Row = Annotated[tuple[float, ...], Field(min_length=6, max_length=6)]
+_Rows = Annotated[dict[str, _Row], Field(min_length=1)]
 
 
 @short_repr
 @final
 @dataclass(frozen=True)
-class AnswerScorer:
+class AnswerScorer(Part):
     """Scores answers by prediction and length. Made by `fit`.
 
     Attributes:
@@ -41,7 +39,8 @@ class AnswerScorer:
             the prediction's logit, of the standardised length and of its square.
     """
 
-    rows: Mapping[str, tuple[float, ...]]
+    noun: ClassVar[str] = "cascade's scorer"
+    rows: Annotated[Mapping[str, tuple[float, ...]], Saved("targets", form=_Rows)]
 
     @classmethod
     def fit(
@@ -64,7 +63,10 @@ class AnswerScorer:
             spread = float(told.std()) if len(told) else 0.0
             about = (mean, spread if spread > 1e-9 else 1.0)
             columns = _columns(correctness[known, k], tokens[known, k], *about)
-            rows[name] = (*about, *_weights(columns, correct[known, k]))
+            weights = shrunken_logistic(
+                _FIRST, columns.__matmul__, columns.T.__matmul__, correct[known, k]
+            )
+            rows[name] = (*about, *weights.tolist())
         return cls(rows)
 
     def scores(self, correctness: PerCell, tokens: PerCell, *, targets: tuple[str, ...]) -> PerCell:
@@ -90,24 +92,10 @@ class AnswerScorer:
             found[:, k] = expit(columns @ np.array(weights))
         return found
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"targets": {name: list(row) for name, row in self.rows.items()}}
-
-    @classmethod
-    def from_dict(cls, value: Any) -> "AnswerScorer":
-        """The scorer of `to_dict`.
-
-        Raises:
-            CorruptError: It is incomplete, or a number isn't finite.
-        """
-        try:
-            saved = _SavedScorer.model_validate(value)
-        except ValidationError as error:
-            raise CorruptError(f"not a cascade's scorer: {error}; fit the router anew") from None
-        if any(row[1] <= 0 for row in saved.targets.values()):
-            raise CorruptError("a cascade's scorer has a spread that isn't positive; fit it anew")
-        return cls({name: tuple(row) for name, row in saved.targets.items()})
+    def verify(self) -> None:
+        """Check that lengths can be divided by their spreads."""
+        if any(row[1] <= 0 for row in self.rows.values()):
+            raise ConfigError("a spread isn't positive")
 
 
 def _columns(
@@ -121,20 +109,3 @@ def _columns(
     length = np.clip(np.nan_to_num((np.log1p(tokens) - mean) / spread, nan=0.0), -4, 4)
     sure = logit(np.clip(correctness, _SURE, 1 - _SURE))
     return np.stack([np.ones(len(length)), sure, length, length**2], axis=1)
-
-
-def _weights(
-    columns: Float[NDArray[np.float64], "query 4"], labels: Float[NDArray[np.float64], " query"]
-) -> list[float]:
-    """Of least cross-entropy, with a penalty of one label for leaving `_FIRST`."""
-    from scipy.optimize import minimize
-    from scipy.special import expit
-
-    def loss(now: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        logits = columns @ now
-        each = np.logaddexp(0, logits) - labels * logits
-        gradient = columns.T @ (expit(logits) - labels) + now - _FIRST
-        return float(each.sum() + np.square(now - _FIRST).sum() / 2), gradient
-
-    found: list[float] = minimize(loss, _FIRST, jac=True, method="L-BFGS-B").x.tolist()
-    return found

@@ -1,43 +1,46 @@
 """What every predictor is: from features to each target's probability of a correct answer.
 
 What it learns from (`Examples`, and the rows of them that a method can learn from, in an order of
-their own), what its options are (`PredictorConfig`), what fitting gives (`PredictorFit`), and what
-saved predictors have in common: their kind, their targets and their width.
+their own), what its options are (`PredictorConfig`), and what fitting gives (`PredictorFit`).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, final
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import Field
 
-from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router import statistics
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.options import check_options
 from prefill_router.progress import Progress
+from prefill_router.serialization import Names, Part
 from prefill_router.short_repr import short_repr
 
-Tensors = Mapping[str, NDArray[Any]]
 Features = Float32[NDArray[np.float32], "query feature"]
 Correctness = Float64[NDArray[np.float64], "query target"]
+Share = Field(ge=0, le=1, title="probabilities")
+"""The bounds of probabilities that are saved."""
 
 
-class Predictor(ABC):
+@dataclass(frozen=True, eq=False)
+class Predictor(Part, ABC):
     """A fitted, frozen predictor.
 
     A row of the result depends on that row of the features alone: not on the other rows, nor on
     their order or number.
+
+    Attributes:
+        targets: The targets' names, in the order of the result's columns.
     """
 
-    kind: ClassVar[str]
-    """What a saved predictor is told by; see `load_predictor`."""
-
-    @property
-    @abstractmethod
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
+    noun: ClassVar[str] = "predictor"
+    axes: ClassVar[Mapping[str, str]] = {"target": "targets", "feature": "width"}
+    targets: Names
 
     @property
     @abstractmethod
@@ -53,23 +56,6 @@ class Predictor(ABC):
 
         Raises:
             ConfigError: The width is another one, or a feature isn't finite.
-        """
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with its `kind`; together with `tensors` they are all of it."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, by names that are unique in it."""
-
-    @classmethod
-    @abstractmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Predictor":
-        """The predictor of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
         """
 
 
@@ -91,37 +77,8 @@ def check_features(features: Features, *, width: int) -> None:
         )
 
 
-def take_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> list[NDArray[Any]]:
-    """The named arrays of a saved predictor, in order.
-
-    Args:
-        tensors: What was read.
-        shapes: The name and shape of every array that must be there; all are float32 and finite.
-
-    Raises:
-        CorruptError: A name is missing or unknown, or a shape, type or value is wrong.
-    """
-    if set(tensors) != set(shapes):
-        raise CorruptError(
-            f"the predictor's arrays are {sorted(tensors)}; they must be {sorted(shapes)}; "
-            "copy or make the router again"
-        )
-    for name, shape in shapes.items():
-        array = tensors[name]
-        if array.shape != shape or array.dtype != np.float32:
-            raise CorruptError(
-                f"the predictor's array {name} is {array.dtype} {array.shape}; it must be float32 "
-                f"{shape}; copy or make the router again"
-            )
-        if not np.isfinite(array).all():
-            raise CorruptError(
-                f"the predictor's array {name} holds numbers that aren't finite; "
-                "copy or make the router again"
-            )
-    return [tensors[name] for name in shapes]
-
-
 Labels = Float64[NDArray[np.float64], "query target"]
+PerTarget = Float64[NDArray[np.float64], " target"]
 Vectors = Float64[NDArray[np.float64], "_ dimension"]
 
 
@@ -215,21 +172,12 @@ class Examples:
     @property
     def learnable(self) -> NDArray[np.bool_]:
         """Whether each target has at least two different labels."""
-        low = np.where(self.present, self.correct, np.inf).min(axis=0, initial=np.inf)
-        high = np.where(self.present, self.correct, -np.inf).max(axis=0, initial=-np.inf)
-        return np.asarray(low < high)
+        return statistics.learnable(self.correct)
 
     @property
     def base_rates(self) -> NDArray[np.float64]:
-        """The share of right answers of each target by the rule of succession, (sum + 1) / (n + 2).
-
-        For a target without labels it is that of all labels together.
-        """
-        count = self.present.sum(axis=0)
-        total = np.nansum(self.correct, axis=0)
-        nothing = count == 0
-        count = np.where(nothing, count.sum(), count)
-        return np.asarray((np.where(nothing, total.sum(), total) + 1) / (count + 2))
+        """The share of right answers of each target, see `statistics.base_rates`."""
+        return statistics.base_rates(self.correct)
 
     def target_notes(self) -> tuple[str, ...]:
         """Which targets can't be learned, and why; they get their base rates."""
@@ -263,7 +211,14 @@ class PredictorFit:
 
 
 class PredictorConfig(ABC):
-    """Options of a predictor; a frozen dataclass whose fields are what a recipe may say of it."""
+    """Options of a predictor; a frozen dataclass whose fields are what a recipe may say of it.
+
+    Raises:
+        ConfigError: An option isn't what its type says (`options`).
+    """
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     @property
     def describes_with(self) -> str | None:
@@ -294,18 +249,35 @@ class PredictorConfig(ABC):
         return self
 
 
-def usable_rows(examples: Examples) -> Examples:
+def usable_rows(examples: Examples, *, missing: float = np.nan) -> Examples:
     """The rows that have a label of a learnable target, in the order of their content.
 
     What is fitted to them depends neither on the order of the rows nor on rows without labels.
+
+    Args:
+        examples: All train rows.
+        missing: What a missing label counts as where rows with equal features are put in order.
     """
     rows = np.flatnonzero((examples.present & examples.learnable).any(axis=1))
     # Sums with 0 make one of the two zeros, which are equal and have different bytes.
     features, correct = examples.features + np.float32(0), examples.correct + 0.0
-    content = [features[i].tobytes() + correct[i].tobytes() for i in rows]
+    labels, costs = np.where(examples.present, correct, missing), examples.costs
+    content = [
+        (
+            features[i].tobytes() + labels[i].tobytes(),
+            examples.groups[i],
+            b"" if costs is None else costs[i].tobytes(),
+        )
+        for i in rows
+    ]
     order = rows[sorted(range(len(rows)), key=content.__getitem__)]
-    groups = tuple(examples.groups[i] for i in order)
-    return Examples(features[order], correct[order], examples.targets, groups)
+    return replace(
+        examples,
+        features=features[order],
+        correct=correct[order],
+        groups=tuple(examples.groups[i] for i in order),
+        costs=None if costs is None else costs[order],
+    )
 
 
 def left_out_note(examples: Examples, used: int) -> tuple[str, ...]:
@@ -317,37 +289,3 @@ def left_out_note(examples: Examples, used: int) -> tuple[str, ...]:
     """
     left = len(examples.features) - used
     return (f"{left} queries without a usable label were left out",) if left else ()
-
-
-class SavedPredictor(BaseModel):
-    """What is saved of a predictor beside its arrays; each kind adds its own."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    kind: str
-    targets: list[str]
-    width: PositiveInt
-
-
-Model = TypeVar("Model", bound=SavedPredictor)
-
-
-def read_saved(model: type[Model], config: Mapping[str, Any], *, kind: str) -> Model:
-    """Check what was saved of a predictor.
-
-    Raises:
-        CorruptError: It is of another kind, incomplete, or its targets aren't distinct.
-    """
-    try:
-        saved = model.model_validate(dict(config))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CorruptError(
-            f"the {kind} predictor's {place}: {first['msg']}; copy or make the router again"
-        ) from None
-    if saved.kind != kind or not saved.targets or len(set(saved.targets)) < len(saved.targets):
-        raise CorruptError(
-            f"a {kind} predictor was expected, with distinct targets; this is a {saved.kind!r} of "
-            f"{saved.targets}; copy or make the router again"
-        )
-    return saved

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 from scipy.special import expit, logit
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
+from prefill_router.options import Count, Fraction, NotNegative, Several, Validation
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -25,17 +26,14 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    SavedPredictor,
-    Tensors,
     check_features,
     left_out_note,
-    read_saved,
-    take_tensors,
     usable_rows,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.predictors.training import Holdout, hold_out
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.serialization import Part, Saved
 
 LEAF = -1
 _CELLS = 1 << 20  # rows times trees of one pass; bounds the memory of a large set of queries
@@ -43,7 +41,7 @@ _CELLS = 1 << 20  # rows times trees of one pass; bounds the memory of a large s
 
 @final
 @dataclass(frozen=True, eq=False)
-class Forest:
+class Forest(Part):
     """The trees of all targets.
 
     Attributes:
@@ -55,6 +53,7 @@ class Forest:
         shifts: The log-odds that each target begins with.
     """
 
+    axes: ClassVar[Mapping[str, str]] = {"node": "nodes", "tree": "trees"}
     nodes: Int32[NDArray[np.int32], "3 node"]
     values: Float32[NDArray[np.float32], " node"]
     roots: Int32[NDArray[np.int32], "2 tree"]
@@ -112,39 +111,12 @@ class Forest:
     def _member(self) -> Float64[NDArray[np.float64], "tree target"]:
         return np.asarray(self.roots[1][:, None] == np.arange(len(self.shifts)), np.float64)
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`nodes`, `values`, `roots` and `shifts`."""
-        return {
-            "nodes": self.nodes,
-            "values": self.values,
-            "roots": self.roots,
-            "shifts": self.shifts,
-        }
-
-    @classmethod
-    def from_tensors(
-        cls, tensors: Tensors, *, nodes: int, trees: int, width: int, targets: int
-    ) -> "Forest":
-        """The forest of `tensors`.
+    def check_ways(self, width: int) -> None:
+        """Check that every way through a tree ends, and asks for one of so many features.
 
         Raises:
-            CorruptError: They are incomplete or of another shape or type, or lead out of the trees.
+            ConfigError: One doesn't.
         """
-        numbers = {"nodes": (3, nodes), "roots": (2, trees)}
-        rest = {name: array for name, array in tensors.items() if name not in numbers}
-        values, shifts = take_tensors(rest, {"values": (nodes,), "shifts": (targets,)})
-        for name, shape in numbers.items():
-            array = tensors.get(name)
-            if array is None or array.shape != shape or array.dtype != np.int32:
-                raise CorruptError(
-                    f"the predictor's array {name} must be int32 {shape}; "
-                    "copy or make the router again"
-                )
-        forest = cls(tensors["nodes"], values, tensors["roots"], shifts)
-        forest._check(width)
-        return forest
-
-    def _check(self, width: int) -> None:
         feature, below, above = self.nodes
         here = np.arange(len(feature))
         inner = feature != LEAF
@@ -159,7 +131,7 @@ class Forest:
             and ((target >= 0) & (target < len(self.shifts))).all()
         )
         if not sound:
-            raise CorruptError("the predictor's trees lead nowhere; copy or make the router again")
+            raise ConfigError("its trees lead nowhere")
 
 
 def _trees(saved: bytes) -> list[dict[str, Any]]:
@@ -188,20 +160,13 @@ class BoostedTrees(Predictor):
     """The sigmoid of the sum of a target's trees.
 
     Attributes:
-        names: The targets' names.
         features: How many it was fitted on.
         forest: The trees of all targets.
     """
 
     kind: ClassVar[str] = "xgboost"
-    names: tuple[str, ...]
-    features: int
+    features: Annotated[PositiveInt, Saved("width")]
     forest: Forest
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -214,41 +179,9 @@ class BoostedTrees(Predictor):
         probability: Correctness = expit(self.forest.log_odds(features))
         return probability
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "width": self.width,
-            "nodes": len(self.forest.values),
-            "trees": int(self.forest.roots.shape[1]),
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Those of the forest."""
-        return self.forest.tensors()
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "BoostedTrees":
-        """The predictor of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = read_saved(_SavedTrees, config, kind=cls.kind)
-        forest = Forest.from_tensors(
-            tensors,
-            nodes=saved.nodes,
-            trees=saved.trees,
-            width=saved.width,
-            targets=len(saved.targets),
-        )
-        return cls(tuple(saved.targets), saved.width, forest)
-
-
-class _SavedTrees(SavedPredictor):
-    nodes: PositiveInt
-    trees: PositiveInt
+    def verify(self) -> None:
+        """Check that the trees ask for features that there are."""
+        self.forest.check_ways(self.width)
 
 
 @final
@@ -270,29 +203,16 @@ class BoostingConfig(PredictorConfig):
         validation: The share of the train rows that is held out for the validation loss.
     """
 
-    rounds: int = 300
-    patience: int = 15
-    learning_rate: float = 0.05
-    depth: int = 4
-    rows: float = 0.8
-    columns: float = 0.2
-    least_weight: float = 10.0
-    l2: float = 10.0
-    bins: int = 64
-    validation: float = 0.15
-
-    def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("patience", 1), ("depth", 1), ("bins", 2)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name in ("learning_rate", "rows", "columns"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be in (0, 1]")
-        for name in ("least_weight", "l2"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more, finite")
-        if not 0 < self.validation < 1:
-            raise ConfigError(f"validation is {self.validation}; it must be in (0, 1)")
+    rounds: Count = 300
+    patience: Count = 15
+    learning_rate: Fraction = 0.05
+    depth: Count = 4
+    rows: Fraction = 0.8
+    columns: Fraction = 0.2
+    least_weight: NotNegative = 10.0
+    l2: NotNegative = 10.0
+    bins: Several = 64
+    validation: Validation = 0.15
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None

@@ -7,17 +7,16 @@ k-means is Lloyd's iterations from k-means++ starts. All draws are the seed's, a
 are given the row that is farthest from its centre, so that every cluster ends with rows of its own.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 
-from prefill_router.errors import ConfigError
+from prefill_router.options import Count, NotNegative
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -25,17 +24,14 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    SavedPredictor,
-    Tensors,
+    Share,
     check_features,
     left_out_note,
-    read_saved,
-    take_tensors,
     usable_rows,
 )
-from prefill_router.predictors.constant import check_rates
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
+from prefill_router.statistics import row_numbers
 
 
 @final
@@ -44,7 +40,6 @@ class Clusters(Predictor):
     """The rates of the nearest clusters.
 
     Attributes:
-        names: The targets' names.
         centres: Of the clusters.
         rates: The probability of each target in each cluster.
         nearest: How many clusters count for a query.
@@ -53,17 +48,12 @@ class Clusters(Predictor):
     """
 
     kind: ClassVar[str] = "clusters"
-    names: tuple[str, ...]
+    axes: ClassVar[Mapping[str, str]] = {**Predictor.axes, "cluster": "clusters"}
     centres: Float32[NDArray[np.float32], "cluster feature"]
-    rates: Float32[NDArray[np.float32], "cluster target"]
-    nearest: int
-    sharpness: float
-    spread: float
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
+    rates: Annotated[Float32[NDArray[np.float32], "cluster target"], Share]
+    nearest: PositiveInt
+    sharpness: NonNegativeFloat
+    spread: NonNegativeFloat
 
     @property
     def width(self) -> int:
@@ -84,46 +74,6 @@ class Clusters(Predictor):
         mean = np.einsum("qc,qct->qt", weights, self.rates.astype(np.float64)[order])
         return np.asarray(np.clip(mean, 0, 1))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "width": self.width,
-            "clusters": len(self.centres),
-            "nearest": self.nearest,
-            "sharpness": self.sharpness,
-            "spread": self.spread,
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`centres` and `rates`."""
-        return {"centres": self.centres, "rates": self.rates}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Clusters":
-        """The predictor of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = read_saved(_SavedClusters, config, kind=cls.kind)
-        names, count = tuple(saved.targets), saved.clusters
-        shapes = {"centres": (count, saved.width), "rates": (count, len(names))}
-        centres, rates = take_tensors(tensors, shapes)
-        check_rates(rates)
-        return cls(names, centres, rates, saved.nearest, saved.sharpness, saved.spread)
-
-
-_Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class _SavedClusters(SavedPredictor):
-    clusters: PositiveInt
-    nearest: PositiveInt
-    sharpness: _Positive
-    spread: _Positive
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -140,20 +90,12 @@ class ClustersConfig(PredictorConfig):
         iterations: Of each start, at most.
     """
 
-    clusters: int = 64
-    nearest: int = 4
-    sharpness: float = 3.0
-    smoothing: float = 10.0
-    restarts: int = 3
-    iterations: int = 50
-
-    def __post_init__(self) -> None:
-        for name in ("clusters", "nearest", "restarts", "iterations"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("sharpness", "smoothing"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more, finite")
+    clusters: Count = 64
+    nearest: Count = 4
+    sharpness: NotNegative = 3.0
+    smoothing: NotNegative = 10.0
+    restarts: Count = 3
+    iterations: Count = 50
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
@@ -224,9 +166,8 @@ def kmeans(
     """
     wide = rows.astype(np.float64)
     wide -= wide.mean(axis=0)
-    numbers: dict[bytes, int] = {}
-    same = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in wide])
-    clusters = min(clusters, len(numbers))
+    same = row_numbers(wide)
+    clusters = min(clusters, int(same.max()) + 1)
     best, least = wide[:0], np.inf
     for random in np.random.default_rng(seed).spawn(restarts):
         centres = _lloyd(wide, _start(wide, same, clusters, random), iterations)

@@ -4,14 +4,12 @@ It goes with features that were trained to predict correctness themselves, such 
 text, or with a judge's scores.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
-from pydantic import model_validator
 from scipy.special import expit, logit
 
 from prefill_router.errors import ConfigError
@@ -22,16 +20,10 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    SavedPredictor,
-    Tensors,
     check_features,
-    read_saved,
-    take_tensors,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
-
-Line = Float32[NDArray[np.float32], " target"]
 
 
 @final
@@ -40,25 +32,18 @@ class GivenLogits(Predictor):
     """The sigmoid of each target's own column.
 
     Attributes:
-        names: The targets' names, in the order of the columns.
         slope: 1; 0 for a target that can't be learned.
         shift: 0; the logit of its base rate for a target that can't be learned.
     """
 
     kind: ClassVar[str] = "given"
-    names: tuple[str, ...]
-    slope: Line
-    shift: Line
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
+    slope: Float32[NDArray[np.float32], " feature"]
+    shift: Float32[NDArray[np.float32], " target"]
 
     @property
     def width(self) -> int:
         """As many features as targets."""
-        return len(self.names)
+        return len(self.targets)
 
     def correctness(self, features: Features) -> Correctness:
         """The sigmoid of the features."""
@@ -67,35 +52,10 @@ class GivenLogits(Predictor):
         probability: Correctness = expit(logits)
         return probability
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names), "width": self.width}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`slope` and `shift`."""
-        return {"slope": self.slope, "shift": self.shift}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "GivenLogits":
-        """The predictor of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = read_saved(_SavedGivenLogits, config, kind=cls.kind)
-        shape = (len(saved.targets),)
-        slope, shift = take_tensors(tensors, {"slope": shape, "shift": shape})
-        return cls(tuple(saved.targets), slope, shift)
-
-
-class _SavedGivenLogits(SavedPredictor):
-    """One feature per target."""
-
-    @model_validator(mode="after")
-    def _square(self) -> "_SavedGivenLogits":
-        if self.width != len(self.targets):
-            raise ValueError(f"{self.width} features for {len(self.targets)} targets")
-        return self
+    def verify(self) -> None:
+        """Check that there is one feature per target."""
+        if len(self.slope) != self.width:
+            raise ConfigError(f"{len(self.slope)} features for {self.width} targets")
 
 
 @final

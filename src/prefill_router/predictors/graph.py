@@ -9,15 +9,16 @@ aren't. It is used through NumPy alone: importing this loads neither torch nor t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float64, Int
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import PositiveFloat
 from scipy.special import expit, log_softmax, softmax
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
+from prefill_router.options import Count, Dropout, NotNegative, Positive, Validation
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -25,12 +26,11 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    Tensors,
     check_features,
-    take_tensors,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.serialization import Names, Shape
 
 
 @final
@@ -54,34 +54,23 @@ class GraphConfig(PredictorConfig):
             nothing. Only fitting needs it.
     """
 
-    hidden: int = 96
-    layers: int = 2
-    dropout: float = 0.4
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-4
-    batch_size: int = 512
-    context: int = 768
-    max_epochs: int = 60
-    patience: int = 8
-    networks: int = 3
-    validation: float = 0.15
+    hidden: Count = 96
+    layers: Count = 2
+    dropout: Dropout = 0.4
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 1e-4
+    batch_size: Count = 512
+    context: Count = 768
+    max_epochs: Count = 60
+    patience: Count = 8
+    networks: Count = 3
+    validation: Validation = 0.15
     text: str | None = None
 
     @property
     def describes_with(self) -> str | None:
         """The encoder of the texts."""
         return self.text
-
-    def __post_init__(self) -> None:
-        for name in (
-            *("hidden", "layers", "batch_size", "context"),
-            *("max_epochs", "patience", "networks"),
-        ):
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", "at least 1")
-        _require(0 <= self.dropout < 1, f"dropout is {self.dropout}", "in [0, 1)")
-        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
-        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
-        _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
 
     def lighter(self) -> "GraphConfig":
         """The same with one network."""
@@ -101,26 +90,8 @@ class GraphConfig(PredictorConfig):
         return fit_graph(examples, self, seed=seed, progress=progress or SilentProgress())
 
 
-def _require(holds: bool, got: str, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{got}; it must be {wanted}")
-
-
+_MOST_LAYERS = 1000
 _QUERIES_AT_ONCE = 4096  # of one pass; bounds the memory of a large set of queries
-
-
-class _SavedGraph(BaseModel):
-    """What is saved beside the arrays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    kind: Literal["graph"]
-    targets: Annotated[list[str], Field(min_length=1)]
-    tasks: Annotated[list[str], Field(min_length=1)]
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    width: PositiveInt
-    hidden: PositiveInt
-    layers: PositiveInt
-    networks: PositiveInt
 
 
 @final
@@ -129,7 +100,6 @@ class GraphRouter(Predictor):
     """The mean of the probabilities of several networks on one graph.
 
     Attributes:
-        names: The targets' names.
         tasks: The tasks' names.
         temperature: How softly a query is given to tasks, see `share_of_tasks`.
         arrays: By name: `mean`, `deviation` [feature] and `centroids` [task, feature] of the train
@@ -139,20 +109,25 @@ class GraphRouter(Predictor):
     """
 
     kind: ClassVar[str] = "graph"
-    names: tuple[str, ...]
-    tasks: tuple[str, ...]
-    temperature: float
+    axes: ClassVar[Mapping[str, str]] = {
+        **Predictor.axes,
+        "hidden": "hidden",
+        "layer": "layers",
+        "network": "networks",
+    }
+    tasks: Names
+    temperature: PositiveFloat
     arrays: Mapping[str, NDArray[np.float32]]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
         """How many features it was fitted on."""
         return len(self.arrays["mean"])
+
+    @property
+    def hidden(self) -> int:
+        """Width of every node's state."""
+        return int(self.arrays["targets"].shape[2])
 
     @property
     def layers(self) -> int:
@@ -167,7 +142,7 @@ class GraphRouter(Predictor):
     def correctness(self, features: Features) -> Correctness:
         """The mean over the networks of the sigmoid of their logits."""
         check_features(features, width=self.width)
-        result = np.empty((len(features), len(self.names)))
+        result = np.empty((len(features), len(self.targets)))
         for start in range(0, len(features), _QUERIES_AT_ONCE):
             part = slice(start, start + _QUERIES_AT_ONCE)
             result[part] = self._mean(features[part].astype(np.float64))
@@ -177,7 +152,7 @@ class GraphRouter(Predictor):
         a = self._exact
         rows = (features - a["mean"]) / a["deviation"]
         shares = share_of_tasks(rows, a["centroids"], temperature=self.temperature)
-        total = np.zeros((len(rows), len(self.names)))
+        total = np.zeros((len(rows), len(self.targets)))
         for n in range(self.networks):
             states = np.maximum(rows @ a["enter.weight"][n] + a["enter.bias"][n], 0)
             for i in range(self.layers):
@@ -191,62 +166,32 @@ class GraphRouter(Predictor):
         """In double precision a row's result hardly knows its batch."""
         return {name: array.astype(np.float64) for name, array in self.arrays.items()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "tasks": list(self.tasks),
-            "temperature": self.temperature,
-            "width": self.width,
-            "hidden": int(self.arrays["targets"].shape[2]),
-            "layers": self.layers,
-            "networks": self.networks,
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, see `arrays`."""
-        return dict(self.arrays)
-
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "GraphRouter":
-        """The predictor of `to_dict` and `tensors`, checked.
+    def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
+        """See `arrays`."""
+        width, hidden, networks = plain["width"], plain["hidden"], plain["networks"]
+        targets, tasks = len(plain["targets"]), len(plain["tasks"])
+        if plain["layers"] > _MOST_LAYERS:
+            raise ConfigError(f"it has {plain['layers']} layers; {_MOST_LAYERS} are read at most")
+        shapes: dict[str, Shape] = {
+            "mean": (width,),
+            "deviation": (width,),
+            "centroids": (tasks, width),
+            "enter.weight": (networks, width, hidden),
+            "enter.bias": (networks, hidden),
+            "targets": (networks, targets, hidden),
+            "biases": (networks, targets),
+        }
+        for layer in range(plain["layers"]):
+            shapes[f"query.{layer}.weight"] = (networks, hidden, hidden)
+            shapes[f"query.{layer}.bias"] = (networks, hidden)
+            shapes[f"task.{layer}"] = (networks, tasks, hidden)
+        return shapes
 
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        try:
-            saved = _SavedGraph.model_validate(dict(config))
-        except ValidationError as error:
-            raise CorruptError(
-                f"not a graph router: {error}; copy or make the router again"
-            ) from None
-        for names in (saved.targets, saved.tasks):
-            if len(set(names)) < len(names):
-                raise CorruptError(f"the graph router names {names}; copy or make it again")
-        shapes = _shapes(saved)
-        arrays = dict(zip(shapes, take_tensors(tensors, shapes), strict=True))
-        if not (arrays["deviation"] > 0).all():
-            raise CorruptError("the graph router's deviations aren't positive; make it again")
-        return cls(tuple(saved.targets), tuple(saved.tasks), saved.temperature, arrays)
-
-
-def _shapes(saved: _SavedGraph) -> dict[str, tuple[int, ...]]:
-    networks, hidden, tasks = saved.networks, saved.hidden, len(saved.tasks)
-    shapes: dict[str, tuple[int, ...]] = {
-        "mean": (saved.width,),
-        "deviation": (saved.width,),
-        "centroids": (tasks, saved.width),
-        "enter.weight": (networks, saved.width, hidden),
-        "enter.bias": (networks, hidden),
-        "targets": (networks, len(saved.targets), hidden),
-        "biases": (networks, len(saved.targets)),
-    }
-    for layer in range(saved.layers):
-        shapes[f"query.{layer}.weight"] = (networks, hidden, hidden)
-        shapes[f"query.{layer}.bias"] = (networks, hidden)
-        shapes[f"task.{layer}"] = (networks, tasks, hidden)
-    return shapes
+    def verify(self) -> None:
+        """Check that the rows can be divided by their deviations."""
+        if not (self.arrays["deviation"] > 0).all():
+            raise ConfigError("its deviations aren't positive")
 
 
 Rows = Float64[NDArray[np.float64], "query feature"]

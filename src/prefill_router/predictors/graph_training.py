@@ -3,10 +3,7 @@
 In every step the queries asked about are out of the graph.
 """
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -18,7 +15,12 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from prefill_router.errors import FitError
-from prefill_router.predictors.base import Examples, PredictorFit
+from prefill_router.predictors.base import (
+    Examples,
+    PredictorFit,
+    left_out_note,
+    usable_rows,
+)
 from prefill_router.predictors.graph import (
     GraphConfig,
     GraphRouter,
@@ -29,7 +31,8 @@ from prefill_router.predictors.graph import (
 )
 from prefill_router.predictors.graph_network import Graph, GraphNetwork, Matrix, build_graph
 from prefill_router.predictors.training import hold_out
-from prefill_router.progress import Advance, Progress
+from prefill_router.progress import Progress
+from prefill_router.training import Trainer, TrainingRun, train_together
 
 Numbers = Int[Tensor, " _"]
 
@@ -81,35 +84,8 @@ class GraphRows:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class TrainedGraph:
-    """A network with the weights of its best epoch, and its losses."""
-
-    network: GraphNetwork
-    train: list[float]
-    validation: list[float]
-    best_epoch: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the record."""
-        return {
-            "best_epoch": self.best_epoch,
-            "train_loss": self.train,
-            "validation_loss": self.validation,
-        }
-
-
-def train(
-    rows: GraphRows,
-    fit: Numbers,
-    held: Numbers,
-    first: Float[Tensor, " target"],
-    config: GraphConfig,
-    *,
-    random: torch.Generator,
-    advance: Advance,
-) -> TrainedGraph:
-    """Train one network until it has stopped.
+class _GraphTrainer(Trainer):
+    """One network in training.
 
     Args:
         rows: All train rows.
@@ -118,74 +94,78 @@ def train(
         first: The logits that the network starts from.
         config: The options.
         random: Draws everything.
-        advance: Told of every epoch.
-
-    Raises:
-        FitError: The losses aren't finite.
     """
-    network = GraphNetwork(
-        rows.features.shape[1],
-        first,
-        config,
-        random,
-        costs=rows.costs is not None,
-        target_text=rows.target_text,
-    )
-    parameters = network.parameters
-    adam = torch.optim.Adam(
-        list(parameters.values()), lr=config.learning_rate, weight_decay=config.weight_decay
-    )
-    everything = rows.graph(fit)
-    losses, validation, best = list[float](), list[float](), dict[str, Tensor]()
-    best_epoch = -1
-    for epoch in range(config.max_epochs):
-        losses.append(_epoch(network, rows, fit, config, adam, random))
-        validation.append(_validate(network, rows, everything, held))
-        advance()
-        if validation[-1] < (validation[best_epoch] if best else math.inf):
-            best_epoch = epoch
-            best = {name: value.detach().clone() for name, value in parameters.items()}
-        if not best or epoch - best_epoch >= config.patience:
-            break
-    if not best:
-        raise FitError("the losses aren't finite; scale the features or lower learning_rate")
-    advance(config.max_epochs - len(losses))
-    with torch.no_grad():
-        for name, value in best.items():
-            parameters[name].copy_(value)
-    return TrainedGraph(network, losses, validation, best_epoch)
 
+    def __init__(
+        self,
+        rows: GraphRows,
+        fit: Numbers,
+        held: Numbers,
+        first: Float[Tensor, " target"],
+        config: GraphConfig,
+        random: torch.Generator,
+    ) -> None:
+        self.run = TrainingRun()
+        self.network = GraphNetwork(
+            rows.features.shape[1],
+            first,
+            config,
+            random,
+            costs=rows.costs is not None,
+            target_text=rows.target_text,
+        )
+        self._rows, self._fit, self._held = rows, fit, held
+        self._config, self._random = config, random
+        self._everything = rows.graph(fit)
+        self._best: dict[str, Tensor] = {}
+        self._adam = torch.optim.Adam(
+            list(self.network.parameters.values()),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+        )
 
-def _epoch(
-    network: GraphNetwork,
-    rows: GraphRows,
-    fit: Numbers,
-    config: GraphConfig,
-    adam: torch.optim.Adam,
-    random: torch.Generator,
-) -> float:
-    """The mean loss of one pass over the rows that are fitted on."""
-    order = fit[torch.randperm(len(fit), generator=random)]
-    losses = []
-    for start in range(0, len(order), config.batch_size):
-        asked = order[start : start + config.batch_size]
-        others = torch.cat([order[:start], order[start + config.batch_size :]])
-        chosen = others[torch.randperm(len(others), generator=random)[: config.context]]
-        frozen = network.freeze(rows.graph(chosen), training=True)
-        logits = network.logits(rows.features[asked], rows.shares[asked], frozen, training=True)
-        loss = rows.loss(logits, asked)
-        adam.zero_grad()
-        torch.autograd.backward([loss])
-        adam.step()
-        losses.append(loss.item())
-    return sum(losses) / len(losses)
+    @property
+    def active(self) -> int:
+        """One until the network has stopped."""
+        return int(self.run.waited < self._config.patience)
 
+    def epoch(self) -> None:
+        """One pass over the fitting rows, in each of whose steps other rows are the graph."""
+        config, losses = self._config, []
+        order = self._fit[torch.randperm(len(self._fit), generator=self._random)]
+        for start in range(0, len(order), config.batch_size):
+            others = torch.cat([order[:start], order[start + config.batch_size :]])
+            chosen = torch.randperm(len(others), generator=self._random)[: config.context]
+            graph = self._rows.graph(others[chosen])
+            loss = self._loss(graph, order[start : start + config.batch_size], training=True)
+            self._adam.zero_grad()
+            torch.autograd.backward([loss])
+            self._adam.step()
+            losses.append(loss.item())
+        with torch.no_grad():
+            validation = self._loss(self._everything, self._held, training=False).item()
+        if self.run.record(sum(losses) / len(losses), validation):
+            parameters = self.network.parameters
+            self._best = {name: value.detach().clone() for name, value in parameters.items()}
 
-@torch.no_grad()
-def _validate(network: GraphNetwork, rows: GraphRows, graph: Graph, held: Numbers) -> float:
-    frozen = network.freeze(graph)
-    logits = network.logits(rows.features[held], rows.shares[held], frozen)
-    return float(rows.loss(logits, held))
+    def _loss(self, graph: Graph, asked: Numbers, *, training: bool) -> Tensor:
+        rows, frozen = self._rows, self.network.freeze(graph, training=training)
+        logits = self.network.logits(
+            rows.features[asked], rows.shares[asked], frozen, training=training
+        )
+        return rows.loss(logits, asked)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Give the network the weights of its best epoch.
+
+        Raises:
+            FitError: The losses weren't finite.
+        """
+        if not self._best:
+            raise FitError("the losses aren't finite; scale the features or lower learning_rate")
+        for name, value in self._best.items():
+            self.network.parameters[name].copy_(value)
 
 
 Scale = Float64[NDArray[np.float64], " feature"]
@@ -203,7 +183,8 @@ def fit_graph(
         FitError: The losses aren't finite.
         MissingExtraError: torch-geometric isn't installed.
     """
-    usable, notes = _usable(examples)
+    usable = usable_rows(examples, missing=-1.0)
+    notes = (*examples.target_notes(), *left_out_note(examples, len(usable.features)))
     learned = usable.learnable
     mean, deviation = _scale(usable.features)
     scaled = (usable.features - mean) / deviation
@@ -221,68 +202,33 @@ def fit_graph(
         _costs(usable, learned),
         *_texts(usable, names, learned),
     )
-    networks = _train(rows, usable, config, seed, progress)
+    trainers = _train(rows, usable, config, seed, progress)
     predictor = GraphRouter(
         examples.targets,
         names,
         temperature,
         {"mean": mean.astype(np.float32), "deviation": deviation.astype(np.float32)}
         | {"centroids": centroids}
-        | _stacked([_arrays(t, rows, learned, examples.base_rates) for t in networks]),
+        | _stacked([_arrays(t.network, rows, learned, examples.base_rates) for t in trainers]),
     )
-    return PredictorFit(predictor, notes, {"networks": [t.to_dict() for t in networks]})
+    return PredictorFit(predictor, notes, {"networks": [t.run.to_dict() for t in trainers]})
 
 
 def _train(
     rows: GraphRows, usable: Examples, config: GraphConfig, seed: int, progress: Progress
-) -> list[TrainedGraph]:
+) -> list[_GraphTrainer]:
     parts = hold_out(usable.features, share=config.validation, seed=seed)
     fit, held = torch.from_numpy(parts.fit), torch.from_numpy(parts.held)
-    rates = usable.base_rates[usable.learnable]
-    first = torch.from_numpy(logit(rates).astype(np.float32))
-    trained = []
-    total = config.networks * config.max_epochs
-    with _one_core(), progress.task("training", total=total) as advance:
-        for number in range(config.networks):
-            draw = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
-            random = torch.Generator().manual_seed(int(draw[0] >> np.uint64(1)))
-            trained.append(train(rows, fit, held, first, config, random=random, advance=advance))
-    return trained
-
-
-@contextmanager
-def _one_core() -> Iterator[None]:
-    """Steps this small only wait for each other on several cores; and no bit depends on them."""
-    cores = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(cores)
-
-
-def _usable(examples: Examples) -> tuple[Examples, tuple[str, ...]]:
-    """The rows with a label to learn from, in an order that theirs doesn't change, and notes."""
-    rows = np.flatnonzero((examples.present & examples.learnable).any(axis=1)).tolist()
-    notes = examples.target_notes()
-    if len(rows) < len(examples.features):
-        gone = len(examples.features) - len(rows)
-        notes = (*notes, f"{gone} queries without a usable label were left out")
-
-    def content(row: int) -> tuple[bytes, bytes, str, bytes]:
-        labels = np.nan_to_num(examples.correct[row], nan=-1.0)
-        paid = b"" if examples.costs is None else examples.costs[row].tobytes()
-        return examples.features[row].tobytes(), labels.tobytes(), examples.groups[row], paid
-
-    rows.sort(key=content)
-    usable = replace(
-        examples,
-        features=examples.features[rows],
-        correct=examples.correct[rows],
-        groups=tuple(examples.groups[row] for row in rows),
-        costs=None if examples.costs is None else examples.costs[rows],
-    )
-    return usable, notes
+    first = torch.from_numpy(logit(usable.base_rates[usable.learnable]).astype(np.float32))
+    trainers = []
+    for number in range(config.networks):
+        draw = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
+        random = torch.Generator().manual_seed(int(draw[0] >> np.uint64(1)))
+        trainers.append(_GraphTrainer(rows, fit, held, first, config, random))
+    train_together(trainers, max_epochs=config.max_epochs, progress=progress)
+    for trainer in trainers:
+        trainer.restore()
+    return trainers
 
 
 def _scale(features: NDArray[np.float32]) -> tuple[Scale, Scale]:
@@ -295,13 +241,13 @@ def _scale(features: NDArray[np.float32]) -> tuple[Scale, Scale]:
 
 
 def _arrays(
-    trained: TrainedGraph,
+    network: GraphNetwork,
     rows: GraphRows,
     learned: Bool[NDArray[np.bool_], " target"],
     rates: Float64[NDArray[np.float64], " target"],
 ) -> dict[str, NDArray[np.float32]]:
     """All that one network needs of itself and of the graph of all rows."""
-    network, parameters = trained.network, trained.network.parameters
+    parameters = network.parameters
     with torch.no_grad():
         frozen = network.freeze(rows.graph(torch.arange(len(rows.features))))
     vectors = np.zeros((len(learned), frozen.vectors.shape[1]), dtype=np.float32)

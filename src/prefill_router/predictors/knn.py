@@ -1,31 +1,43 @@
-"""Nearest neighbours as predictors: the rows they are looked for among, their weights, their mean.
+"""Nearest neighbours as predictors: the share of votes, and the score weighted by nearness.
+
+A router by majority asks the target with the most votes among the nearest train queries, so the
+share is its probability; the score is the mean of their labels, weighted by how near they are (Li
+2025, "Rethinking Predictive Modeling for LLM Routing"; section 3.2 of the paper, with k = 25 and
+with inverse distances).
 
 A target's neighbours are the k nearest of the queries that it was *measured* on. Where labels are
-missing in many places, each target still has k votes, at somewhat greater distances. Each of a
-query's neighbours counts by its distance, or all count alike.
+missing in many places, each target still has k votes, at somewhat greater distances.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, final, get_args
+from typing import Annotated, Any, ClassVar, Literal, final, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64
 from numpy.typing import NDArray
+from pydantic import PositiveFloat, PositiveInt
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.data import binary
+from prefill_router.errors import ConfigError
 from prefill_router.neighbours import NeighbourIndex
+from prefill_router.options import Count, Positive
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
     Features,
-    Tensors,
+    Predictor,
+    PredictorConfig,
+    PredictorFit,
+    Share,
     check_features,
-    take_tensors,
+    left_out_note,
     usable_rows,
 )
-from prefill_router.predictors.constant import check_rates
+from prefill_router.predictors.registry import PredictorEntry
+from prefill_router.progress import Progress
+from prefill_router.serialization import Part, Saved
 
 MISSING = -1.0
 _MOST = 0.5
@@ -37,7 +49,7 @@ Votes = Float64[NDArray[np.float64], "query neighbour"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class NeighbourRows:
+class NeighbourRows(Part):
     """Rows and labels as they were trained on.
 
     Attributes:
@@ -46,9 +58,10 @@ class NeighbourRows:
         rates: Base rates, for targets that can't be learned.
     """
 
+    axes: ClassVar[Mapping[str, str]] = {"row": "rows"}
     vectors: Float32[NDArray[np.float32], "row feature"]
     labels: Float32[NDArray[np.float32], "row target"]
-    rates: Float32[NDArray[np.float32], " target"]
+    rates: Annotated[Float32[NDArray[np.float32], " target"], Share]
 
     @classmethod
     def of(cls, examples: Examples) -> "NeighbourRows":
@@ -94,28 +107,10 @@ class NeighbourRows:
         rows = (labels != MISSING).any(axis=1)
         return NeighbourSearch(NeighbourIndex.of(self.vectors[rows]), labels[rows], targets)
 
-    def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """`vectors`, `labels` and `rates`."""
-        return {"vectors": self.vectors, "labels": self.labels, "rates": self.rates}
-
-    @classmethod
-    def from_tensors(
-        cls, tensors: Tensors, *, rows: int, width: int, targets: int
-    ) -> "NeighbourRows":
-        """The memory of `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete, of another shape, or no labels.
-        """
-        shapes = {"vectors": (rows, width), "labels": (rows, targets), "rates": (targets,)}
-        vectors, labels, rates = take_tensors(tensors, shapes)
-        if not ((labels == MISSING) | ((labels >= 0) & (labels <= 1))).all():
-            raise CorruptError(
-                f"the predictor's labels must be in [0, 1], or {MISSING} where missing; "
-                "copy or make the router again"
-            )
-        check_rates(rates)
-        return cls(vectors, labels, rates)
+    def verify(self) -> None:
+        """Check that the labels are labels."""
+        if not ((self.labels == MISSING) | ((self.labels >= 0) & (self.labels <= 1))).all():
+            raise ConfigError(f"its labels must be in [0, 1], or {MISSING} where missing")
 
 
 @final
@@ -217,37 +212,114 @@ def _raw(share: Weights, kernel: Kernel) -> Weights:
 _ROWS = 2048  # of one pass; bounds the memory of a large set of queries
 
 
-def neighbours_mean(
-    memory: NeighbourRows, features: Features, *, k: int, weigh: Callable[[Distances], Weights]
-) -> Correctness:
+@dataclass(frozen=True, eq=False)
+class NearestRows(Predictor):
     """The weighted mean of the labels of each target's k nearest measured rows.
 
-    Args:
+    Attributes:
+        k: How many neighbours; all rows where there are fewer.
+        kernel: How the neighbours' weights fall with the distance.
+        bandwidth: A multiple of the distance to the last of them.
         memory: The train rows.
-        features: Of the queries.
+    """
+
+    k: PositiveInt
+    kernel: Kernel
+    bandwidth: PositiveFloat
+    memory: NeighbourRows
+
+    @property
+    def width(self) -> int:
+        """How many features it was fitted on."""
+        return self.memory.width
+
+    def correctness(self, features: Features) -> Correctness:
+        """The weighted mean of the labels of each target's k nearest measured rows.
+
+        Raises:
+            MissingExtraError: FAISS isn't installed.
+        """
+        check_features(features, width=self.width)
+        result = np.tile(self.memory.rates.astype(np.float64), (len(features), 1))
+        for start in range(0, len(features), _ROWS):
+            rows = slice(start, start + _ROWS)
+            for search in self.memory.searches:
+                for target, distances, votes in search.nearest(features[rows], self.k):
+                    weights = neighbour_weights(distances, self.kernel, bandwidth=self.bandwidth)
+                    result[rows, target] = np.clip((weights * votes).sum(axis=1), 0, 1)
+        return result
+
+    @classmethod
+    def remember(cls, examples: Examples, **options: Any) -> PredictorFit:
+        """Keep the train rows; the options are the other fields'."""
+        memory = NeighbourRows.of(examples)
+        predictor = cls(targets=examples.targets, memory=memory, **options)
+        notes = (*examples.target_notes(), *left_out_note(examples, memory.rows))
+        return PredictorFit(predictor, notes)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class KnnMajority(NearestRows):
+    """The share of votes: labels cut at 0.5, all neighbours alike."""
+
+    kind: ClassVar[str] = "knn_majority"
+    kernel: Annotated[Kernel, Saved(never=True)] = field(default="uniform", init=False)
+    bandwidth: Annotated[float, Saved(never=True)] = field(default=1.0, init=False)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class KnnScore(NearestRows):
+    """sum_i w_i y_i / sum_i w_i over the neighbours i, with labels as they are."""
+
+    kind: ClassVar[str] = "knn_score"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KnnMajorityConfig(PredictorConfig):
+    """Options of the majority vote.
+
+    Attributes:
+        k: Neighbours that vote.
+    """
+
+    k: Count = 25
+
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Keep the train rows; soft labels are cut at 0.5, since a vote is for or against."""
+        del seed, progress
+        return KnnMajority.remember(replace(examples, correct=binary(examples.correct)), k=self.k)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KnnScoreConfig(PredictorConfig):
+    """Options of the weighted score.
+
+    Attributes:
         k: How many neighbours.
-        weigh: Weights of the neighbours by their distances, one per query in all.
-
-    Raises:
-        ConfigError: The width is another one, or a feature isn't finite.
-        MissingExtraError: FAISS isn't installed.
+        kernel: How their weights fall with the distance (`neighbour_weights`).
+        bandwidth: A multiple of the distance to the last of them; less is more local.
     """
-    check_features(features, width=memory.width)
-    result = np.tile(memory.rates.astype(np.float64), (len(features), 1))
-    for start in range(0, len(features), _ROWS):
-        rows = slice(start, start + _ROWS)
-        for search in memory.searches:
-            for target, distances, votes in search.nearest(features[rows], k):
-                mean = (weigh(distances) * votes).sum(axis=1)
-                result[rows, target] = np.clip(mean, 0, 1)
-    return result
+
+    k: Count = 100
+    kernel: Kernel = "inverse"
+    bandwidth: Positive = 1.0
+
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Keep the train rows; soft labels count as they are."""
+        del seed, progress
+        return KnnScore.remember(
+            examples, k=self.k, kernel=self.kernel, bandwidth=float(self.bandwidth)
+        )
 
 
-def check_neighbours(k: int) -> None:
-    """Check how many neighbours are asked for.
-
-    Raises:
-        ConfigError: Fewer than one.
-    """
-    if k < 1:
-        raise ConfigError(f"k is {k}; it must be at least 1")
+LI = "Li 2025, Rethinking Predictive Modeling for LLM Routing"
+MAJORITY = PredictorEntry(KnnMajorityConfig, KnnMajority, "kNN majority vote", LI)
+SCORE = PredictorEntry(KnnScoreConfig, KnnScore, "kNN score", LI)

@@ -6,16 +6,18 @@ own spreads say how much they can be trusted; one each is right for features of 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final, get_args
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.special import expit, logit
 
-from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.options import POSITIVE, Positive, Several
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -23,17 +25,15 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    SavedPredictor,
-    Tensors,
     check_features,
     left_out_note,
-    read_saved,
-    take_tensors,
     usable_rows,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.probes import Probes
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.serialization import Part
+from prefill_router.statistics import column_spread, cross_entropy, row_numbers
 
 Scaling = Literal["each", "common"]
 _CONSTANT = 1e-12
@@ -47,7 +47,7 @@ _RISES = 2
 
 @final
 @dataclass(frozen=True, eq=False)
-class FeatureScaler:
+class FeatureScaler(Part):
     """Features made comparable.
 
     Attributes:
@@ -56,15 +56,12 @@ class FeatureScaler:
     """
 
     mean: Float32[NDArray[np.float32], " feature"]
-    scale: Float32[NDArray[np.float32], " feature"]
+    scale: Annotated[Float32[NDArray[np.float32], " feature"], Field(gt=0, title="scales")]
 
     @classmethod
     def fit(cls, features: Features, scaling: Scaling) -> "FeatureScaler":
         """To spread 1 each, or by one factor; constant features become 0 or stay nearly so."""
-        mean = features.mean(axis=0, dtype=np.float64)
-        spread = features.std(axis=0, dtype=np.float64)
-        least = float(np.finfo(np.float32).tiny)
-        varies = spread > np.maximum(_CONSTANT * np.abs(mean), least)
+        mean, spread, varies = column_spread(features, rounding=_CONSTANT)
         if scaling == "common" and varies.any():
             spread = np.full_like(spread, np.sqrt((spread[varies] ** 2).mean()))
         else:
@@ -74,20 +71,6 @@ class FeatureScaler:
     def scaled(self, features: Features) -> Float64[NDArray[np.float64], "query feature"]:
         """The features less the mean, divided by the scale."""
         return np.asarray((features.astype(np.float64) - self.mean) / self.scale)
-
-    @classmethod
-    def saved(cls, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> "FeatureScaler":
-        """The scaler of these arrays.
-
-        Raises:
-            CorruptError: A scale isn't positive.
-        """
-        if not (scale > 0).all():
-            raise CorruptError(
-                f"the predictor's scales are from {scale.min()}; they must be positive; "
-                "copy or make the router again"
-            )
-        return cls(mean, scale)
 
 
 @final
@@ -154,10 +137,9 @@ def cross_validate(
 
 def _folds(features: Features, folds: int, seed: int) -> Int[NDArray[np.int64], " row"]:
     """The fold of each row; rows with equal features share one."""
-    numbers: dict[bytes, int] = {}
-    group = [numbers.setdefault(row.tobytes(), len(numbers)) for row in features]
-    count = min(folds, len(numbers))
-    return np.random.default_rng(seed).permutation(len(numbers))[group] % count
+    group = row_numbers(features)
+    distinct = int(group.max()) + 1
+    return np.random.default_rng(seed).permutation(distinct)[group] % min(folds, distinct)
 
 
 def _keeps_rising(losses: list[float]) -> bool:
@@ -189,8 +171,7 @@ class _FoldProbes:
         )
         logits = self.probes.scores(self.held_inputs).astype(np.float64)
         known = ~np.isnan(self.held) & ~np.isnan(logits)
-        each = np.logaddexp(0, logits[known]) - self.held[known] * logits[known]
-        return float(each.sum()), int(known.sum())
+        return float(cross_entropy(logits[known], self.held[known]).sum()), int(known.sum())
 
 
 def _loss(parts: Sequence[_FoldProbes], c: float) -> float:
@@ -203,7 +184,6 @@ def _loss(parts: Sequence[_FoldProbes], c: float) -> float:
 
 
 Choice = Literal["each", "common", "choose"]
-CHOICES: tuple[Choice, ...] = get_args(Choice)
 GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)
 
 
@@ -213,22 +193,15 @@ class Logistic(Predictor):
     """The sigmoid of a weighted sum of scaled features.
 
     Attributes:
-        names: The targets' names.
         scaler: What is taken off the features, and what they are divided by.
         weights: Of the scaled features; 0 for a target that can't be learned.
         intercepts: The logit of the base rate for a target that can't be learned.
     """
 
     kind: ClassVar[str] = "logistic"
-    names: tuple[str, ...]
     scaler: FeatureScaler
     weights: Float32[NDArray[np.float32], "feature target"]
     intercepts: Float32[NDArray[np.float32], " target"]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -241,32 +214,6 @@ class Logistic(Predictor):
         logits = self.scaler.scaled(features) @ self.weights.astype(np.float64) + self.intercepts
         probability: Correctness = expit(logits)
         return probability
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"kind": self.kind, "targets": list(self.names), "width": self.width}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """`mean` and `scale` of the features, `weights` and `intercepts`."""
-        return {
-            "mean": self.scaler.mean,
-            "scale": self.scaler.scale,
-            "weights": self.weights,
-            "intercepts": self.intercepts,
-        }
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Logistic":
-        """The predictor of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = read_saved(SavedPredictor, config, kind=cls.kind)
-        width, count = saved.width, len(saved.targets)
-        shapes = {"mean": (width,), "scale": (width,), "weights": (width, count)}
-        mean, scale, weights, intercepts = take_tensors(tensors, shapes | {"intercepts": (count,)})
-        return cls(tuple(saved.targets), FeatureScaler.saved(mean, scale), weights, intercepts)
 
 
 @final
@@ -282,21 +229,15 @@ class LogisticConfig(PredictorConfig):
         folds: Of the cross-validation that chooses.
     """
 
-    c: float | None = None
-    grid: tuple[float, ...] = GRID
+    c: Positive | None = None
+    grid: Annotated[tuple[float, ...], POSITIVE.each] = GRID
     scaling: Choice = "choose"
-    folds: int = 5
+    folds: Several = 5
 
     def __post_init__(self) -> None:
-        for value in (*self.grid, *(() if self.c is None else (self.c,))):
-            if not 0 < value < math.inf:
-                raise ConfigError(f"c is {value}; it must be positive and finite")
+        super().__post_init__()
         if not self.grid or list(self.grid) != sorted(set(self.grid)):
             raise ConfigError(f"grid is {self.grid}; name at least one value, in rising order")
-        if self.scaling not in CHOICES:
-            raise ConfigError(f"scaling is {self.scaling!r}; it must be one of {list(CHOICES)}")
-        if self.folds < 2:
-            raise ConfigError(f"folds is {self.folds}; it must be at least 2")
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None

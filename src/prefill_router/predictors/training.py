@@ -17,9 +17,11 @@ from jaxtyping import Bool, Float32, Float64, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, regimes
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import CorruptError
 from prefill_router.predictors.base import Features, Labels
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import row_numbers
+from prefill_router.training import TrainingRun
 
 
 @final
@@ -46,9 +48,8 @@ def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
         share: The share that is held out, in (0, 1).
         seed: Another seed, another draw.
     """
-    numbers: dict[bytes, int] = {}
-    group = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in features])
-    order = np.random.default_rng(seed).permutation(len(numbers))
+    group = row_numbers(features)
+    order = np.random.default_rng(seed).permutation(int(group.max()) + 1)
     if len(order) == 1:
         everything = np.arange(len(features))
         return Holdout(everything, everything)
@@ -73,16 +74,6 @@ def query_weights(
     measured = (~np.isnan(correct)).sum(axis=1)
     mean = np.average(weights, weights=measured) if measured.any() else 1.0
     return np.asarray(weights / mean)
-
-
-def check_disagreement_weight(weight: float) -> None:
-    """Check the weight of queries on which targets disagree.
-
-    Raises:
-        ConfigError: It isn't positive and finite.
-    """
-    if not 0 < weight < np.inf:
-        raise ConfigError(f"disagreement_weight is {weight}; it must be positive and finite")
 
 
 _STEPS = 1 << 16  # sixteen random bits a unit are exact enough, and four times as fast as a double
@@ -148,6 +139,18 @@ class TrainingCurves:
         return least
 
     @classmethod
+    def of(
+        cls, runs: Sequence[TrainingRun], kept: Bool[NDArray[np.bool_], " seed"]
+    ) -> "TrainingCurves":
+        """Those of each seed's run."""
+        return cls(
+            _losses_table([run.train for run in runs]),
+            _losses_table([run.validation for run in runs]),
+            np.array([run.best_epoch for run in runs]),
+            kept,
+        )
+
+    @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TrainingCurves":
         """The curves of `to_dict`.
 
@@ -164,7 +167,7 @@ class TrainingCurves:
             kept = np.array([entry["kept"] for entry in seeds], dtype=np.bool_)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptError(f"these aren't training curves: {error!r}") from None
-        return cls(losses_table(train), losses_table(validation), best, kept)
+        return cls(_losses_table(train), _losses_table(validation), best, kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: one entry per seed, with its epochs alone."""
@@ -183,7 +186,7 @@ class TrainingCurves:
         return {"seeds": seeds}
 
 
-def losses_table(losses: Sequence[Sequence[float]]) -> Float64[NDArray[np.float64], "seed epoch"]:
+def _losses_table(losses: Sequence[Sequence[float]]) -> Float64[NDArray[np.float64], "seed epoch"]:
     """The losses of each seed as rows of a table, NaN after its last epoch."""
     table = np.full((len(losses), max(map(len, losses), default=0)), np.nan)
     for row, seed in zip(table, losses, strict=True):

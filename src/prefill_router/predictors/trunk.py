@@ -9,36 +9,52 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 
-from prefill_router.errors import ConfigError, CorruptError, FitError
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.options import (
+    AT_LEAST_ONE,
+    BELOW_ONE,
+    NOT_NEGATIVE,
+    Count,
+    NotNegative,
+    Positive,
+    Validation,
+)
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
     Features,
     Labels,
+    PerTarget,
     Predictor,
     PredictorConfig,
     PredictorFit,
-    Tensors,
     check_features,
-    take_tensors,
+    left_out_note,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.predictors.training import (
     Holdout,
     TrainingCurves,
-    check_disagreement_weight,
     hold_out,
-    losses_table,
     query_weights,
 )
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.serialization import (
+    NO_TENSORS,
+    Names,
+    Shape,
+    StrictModel,
+    Tensors,
+    take_tensors,
+    validated,
+)
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import sigmoid
 
@@ -63,36 +79,25 @@ class TrunkConfig(PredictorConfig):
         seed: Another number, another hold-out and other networks.
     """
 
-    hidden: tuple[int, int] = (256, 128)
-    dropout: tuple[float, float] = (0.3, 0.2)
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-4
-    batch_size: int = 512
-    max_epochs: int = 150
-    patience: int = 15
-    seeds: int = 10
-    keep: int = 5
-    validation: float = 0.15
-    disagreement_weight: float = 1.0
-    seed: int = 0
+    hidden: Annotated[tuple[int, int], AT_LEAST_ONE.each] = (256, 128)
+    dropout: Annotated[tuple[float, float], BELOW_ONE.each] = (0.3, 0.2)
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 1e-4
+    batch_size: Count = 512
+    max_epochs: Count = 150
+    patience: Count = 15
+    seeds: Count = 10
+    keep: Count = 5
+    validation: Validation = 0.15
+    disagreement_weight: Positive = 1.0
+    seed: Annotated[int, NOT_NEGATIVE] = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_epochs", "patience", "seeds", "keep"):
-            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}", "at least 1")
-        _require(min(self.hidden) >= 1, f"hidden is {self.hidden}", "at least 1 each")
-        _require(
-            all(0 <= rate < 1 for rate in self.dropout), f"dropout is {self.dropout}", "in [0, 1)"
-        )
-        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
-        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
-        _require(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
-        check_disagreement_weight(self.disagreement_weight)
-        _require(self.seed >= 0, f"seed is {self.seed}", "0 or more")
-        _require(
-            self.keep <= self.seeds,
-            f"keep is {self.keep} of {self.seeds} seeds",
-            "no more than seeds",
-        )
+        super().__post_init__()
+        if self.keep > self.seeds:
+            raise ConfigError(
+                f"keep is {self.keep} of {self.seeds} seeds; it must be no more than seeds"
+            )
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
@@ -116,21 +121,13 @@ class TrunkConfig(PredictorConfig):
         return asdict(self)
 
 
-def _require(holds: bool, got: str, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{got}; it must be {wanted}")
-
-
 _ROWS = 4096  # of one pass; bounds the memory of a large set of queries
 
 
-class _SavedTrunk(BaseModel):
-    """What is saved of a network beside its arrays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+class _SavedTrunk(StrictModel):
     kind: Literal["shared_trunk"]
-    targets: list[str]
-    widths: list[PositiveInt]
+    targets: Names
+    widths: Annotated[list[PositiveInt], Field(min_length=2)]
     networks: PositiveInt
 
 
@@ -141,20 +138,13 @@ class SharedTrunkNet(Predictor):
     """Mean of the probabilities of several networks of Linear and ReLU, the last layer linear.
 
     Attributes:
-        names: The targets' names.
         weights: Of each layer; one matrix per network.
         biases: Of each layer.
     """
 
     kind: ClassVar[str] = "shared_trunk"
-    names: tuple[str, ...]
     weights: tuple[Float32[NDArray[np.float32], "network _ _"], ...]
     biases: tuple[Float32[NDArray[np.float32], "network _"], ...]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -169,14 +159,14 @@ class SharedTrunkNet(Predictor):
     def correctness(self, features: Features) -> Correctness:
         """The mean over the networks of the sigmoid of their logits."""
         check_features(features, width=self.width)
-        result = np.empty((len(features), len(self.names)))
+        result = np.empty((len(features), len(self.targets)))
         for start in range(0, len(features), _ROWS):
             part = slice(start, start + _ROWS)
             result[part] = self._mean(features[part].astype(np.float64))
         return result
 
     def _mean(self, rows: Float64[NDArray[np.float64], "query feature"]) -> Correctness:
-        total = np.zeros((len(rows), len(self.names)))
+        total = np.zeros((len(rows), len(self.targets)))
         for layers in self._layers:
             hidden = rows
             for weight, bias in layers[:-1]:
@@ -196,12 +186,9 @@ class SharedTrunkNet(Predictor):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "widths": [self.width, *(int(b.shape[1]) for b in self.biases)],
-            "networks": self.networks,
-        }
+        widths = [self.width, *(int(bias.shape[1]) for bias in self.biases)]
+        told = {"kind": self.kind, "targets": list(self.targets)}
+        return told | {"widths": widths, "networks": self.networks}
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """`weight.0`, `bias.0`, ... from the first layer to the last."""
@@ -211,36 +198,18 @@ class SharedTrunkNet(Predictor):
         return result
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "SharedTrunkNet":
-        """The ensemble of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = _saved(config)
-        shapes: dict[str, tuple[int, ...]] = {}
-        for i, (before, after) in enumerate(pairwise(saved.widths)):
-            shapes[f"weight.{i}"] = (saved.networks, before, after)
-            shapes[f"bias.{i}"] = (saved.networks, after)
-        arrays = take_tensors(tensors, shapes)
-        return cls(tuple(saved.targets), tuple(arrays[0::2]), tuple(arrays[1::2]))
-
-
-def _saved(config: Mapping[str, Any]) -> _SavedTrunk:
-    try:
-        saved = _SavedTrunk.model_validate(dict(config))
-    except ValidationError as error:
-        raise CorruptError(f"not a shared trunk: {error}; copy or make the router again") from None
-    distinct = len(set(saved.targets))
-    if len(saved.widths) < 2 or not saved.widths[-1] == len(saved.targets) == distinct:
-        raise CorruptError(
-            f"the shared trunk's widths {saved.widths} don't end in one output for each of its "
-            f"distinct targets {saved.targets}; copy or make the router again"
-        )
-    return saved
-
-
-PerTarget = Float64[NDArray[np.float64], " target"]
+    def parse(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "SharedTrunkNet":
+        """As `Part.parse`: its widths tell the shapes of the layers."""
+        saved = validated(_SavedTrunk, config, what=cls.called())
+        targets, widths, networks = saved.targets, saved.widths, saved.networks
+        if widths[-1] != len(targets):
+            raise ConfigError(f"its widths {widths} don't end in one output for each of {targets}")
+        shapes: dict[str, Shape] = {}
+        for i, (before, after) in enumerate(pairwise(widths)):
+            shapes[f"weight.{i}"] = (networks, before, after)
+            shapes[f"bias.{i}"] = (networks, after)
+        arrays = take_tensors(tensors, shapes, what=cls.called())
+        return cls(targets, tuple(arrays[0::2]), tuple(arrays[1::2]))
 
 
 @short_repr
@@ -297,7 +266,9 @@ def fit_trunk(
     )
     _set_constants(layers[-1], biases[-1], learned, examples.base_rates)
     predictor = SharedTrunkNet(tuple(targets), tuple(layers), tuple(biases))
-    notes = (*examples.target_notes(), *_row_notes(rows, parts))
+    notes = (*examples.target_notes(), *left_out_note(examples, int(rows.sum())))
+    if parts.shared:
+        notes += ("all training queries have the same features; they were validated on too",)
     return TrunkFit(predictor, curves, notes)
 
 
@@ -327,12 +298,7 @@ def _train(
             f"{np.abs(features).max():.3g}, scale them to about 1"
         )
     kept = np.sort(np.argsort(best, kind="stable")[: config.keep])
-    curves = TrainingCurves(
-        losses_table([run.train for run in runs]),
-        losses_table([run.validation for run in runs]),
-        np.array([run.best_epoch for run in runs]),
-        np.isin(np.arange(len(runs)), kept),
-    )
+    curves = TrainingCurves.of(runs, np.isin(np.arange(len(runs)), kept))
     chosen = [runs[i] for i in kept]
     weights = [np.stack(layer) for layer in zip(*(run.weights for run in chosen), strict=True)]
     biases = [np.stack(layer) for layer in zip(*(run.biases for run in chosen), strict=True)]
@@ -350,15 +316,6 @@ def _set_constants(
 
     weight[:, :, ~learned] = 0
     bias[:, ~learned] = logit(constants[~learned])
-
-
-def _row_notes(rows: Bool[NDArray[np.bool_], " query"], parts: Holdout) -> list[str]:
-    notes = []
-    if not rows.all():
-        notes.append(f"{int((~rows).sum())} queries without a usable label were left out")
-    if parts.shared:
-        notes.append("all training queries have the same features; they were validated on too")
-    return notes
 
 
 ENTRY = PredictorEntry(TrunkConfig, SharedTrunkNet, "SharedTrunkNet", "section 3.1 of the paper")

@@ -6,12 +6,9 @@ what makes it faster than one network after another.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from queue import SimpleQueue
-from threading import Event
 from typing import Any, final
 
 import numpy as np
@@ -24,6 +21,7 @@ from torch.nn.functional import pad
 from prefill_router.predictors.training import Draws, Holdout, keep_probability
 from prefill_router.predictors.trunk import TrunkConfig
 from prefill_router.progress import Progress
+from prefill_router.training import Trainer, TrainingRun, train_together
 
 Rows = Float[Tensor, "network row feature"]
 Logits = Float[Tensor, "network row target"]
@@ -181,36 +179,15 @@ class TrunkRows:
 
 
 @final
-class SeedRun:
+class SeedRun(TrainingRun):
     """One seed: its draws, its losses so far, its best weights."""
 
     def __init__(self, seed: int, index: int) -> None:
+        super().__init__()
         self.index = index
         self.draws = Draws(seed, index)
-        self.train: list[float] = []
-        self.validation: list[float] = []
-        self.best_epoch = -1
         self.weights: list[NDArray[Any]] = []
         self.biases: list[NDArray[Any]] = []
-
-    @property
-    def best(self) -> float:
-        """Its least validation loss; infinite before the first finite one."""
-        return self.validation[self.best_epoch] if self.best_epoch >= 0 else math.inf
-
-    @property
-    def waited(self) -> int:
-        """Epochs since the best one."""
-        return len(self.validation) - 1 - self.best_epoch
-
-    def record(self, train: float, validation: float) -> bool:
-        """Note an epoch's losses; whether the validation loss is the best so far."""
-        better = validation < self.best
-        self.train.append(train)
-        self.validation.append(validation)
-        if better:
-            self.best_epoch = len(self.validation) - 1
-        return better
 
     def cut(self, targets: int) -> None:
         """Take away the outputs of the padding."""
@@ -242,69 +219,29 @@ def train(
     runs = [SeedRun(config.seed, index) for index in seeds]
     targets, padded = examples.labels.shape[1], examples.padded()
     fit, held = (padded[torch.from_numpy(rows)] for rows in (parts.fit, parts.held))
-    cores = torch.get_num_threads()
-    crews = [runs[start::cores] for start in range(min(cores, len(runs)))]
-    stop, told = Event(), SimpleQueue[int]()
-    total = len(runs) * config.max_epochs
-    try:
-        with progress.task("training", total=total) as advance, ThreadPoolExecutor(cores) as pool:
-            jobs = {
-                pool.submit(_train_crew, fit, held, targets, crew, config, stop, told)
-                for crew in crews
-            }
-            try:
-                watch(jobs, told, advance)
-            finally:
-                stop.set()
-    finally:
-        torch.set_num_threads(cores)  # the threads have set it to one
+    crews = min(torch.get_num_threads(), len(runs))
+    trainers = [
+        _TrunkTrainer(fit, held, targets, runs[start::crews], config) for start in range(crews)
+    ]
+    train_together(trainers, max_epochs=config.max_epochs, progress=progress)
     for run in runs:
         run.cut(targets)
     return runs
 
 
-def _train_crew(
-    fit: TrunkRows,
-    held: TrunkRows,
-    targets: int,
-    runs: list[SeedRun],
-    config: TrunkConfig,
-    stop: Event,
-    told: SimpleQueue[int],
-) -> None:
-    """Train some networks in this thread, on one core, until they or all others must stop."""
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        trainer = _TrunkTrainer(fit, targets, runs, config)
-        for gone in range(1, config.max_epochs + 1):
-            before = len(trainer.active)
-            trainer.epoch(held)
-            left = len(trainer.active)
-            told.put(before + (before - left) * (config.max_epochs - gone))
-            if not left or stop.is_set():
-                break
-
-
-def watch(
-    jobs: set[Future[None]], told: SimpleQueue[int], advance: Callable[[float], None]
-) -> None:
-    """Pass on what the threads tell until they are done; progress is only told by this thread."""
-    while jobs:
-        done, jobs = wait(jobs, timeout=0.1, return_when=FIRST_EXCEPTION)
-        while not told.empty():
-            advance(told.get())
-        for job in done:
-            job.result()
-
-
 @final
-class _TrunkTrainer:
+class _TrunkTrainer(Trainer):
     """The networks that are still training."""
 
     def __init__(
-        self, fit: TrunkRows, targets: int, runs: list[SeedRun], config: TrunkConfig
+        self,
+        fit: TrunkRows,
+        held: TrunkRows,
+        targets: int,
+        runs: list[SeedRun],
+        config: TrunkConfig,
     ) -> None:
-        self._fit, self._config, self.active = fit, config, list(runs)
+        self._fit, self._held, self._config, self._runs = fit, held, config, runs
         widths = (fit.features.shape[1], *config.hidden, targets)
         first = [first_layers(run.draws, widths) for run in runs]
         dtype = fit.features.dtype
@@ -325,22 +262,29 @@ class _TrunkTrainer:
             fused=True,
         )
 
-    def epoch(self, held: TrunkRows) -> None:
+    @property
+    def active(self) -> int:
+        """How many networks haven't stopped."""
+        return len(self._runs)
+
+    @torch.no_grad()
+    def epoch(self) -> None:
         """One pass over the fitting rows, then the validation losses; stopped networks leave."""
+        held = self._held
         losses = torch.stack([self._step(rows) for rows in self._batches()]).mean(0)
         validation = cross_entropy(self._stack.logits(held.features), held.labels, held.present)
-        for place, run in enumerate(self.active):
+        for place, run in enumerate(self._runs):
             if run.record(float(losses[place]), float(validation[place])):
                 run.weights = [w[place].numpy().copy() for w in self._stack.weights]
                 run.biases = [b[place, 0].numpy().copy() for b in self._stack.biases]
-        going = [i for i, run in enumerate(self.active) if run.waited < self._config.patience]
-        if len(going) < len(self.active):
+        going = [i for i, run in enumerate(self._runs) if run.waited < self._config.patience]
+        if len(going) < len(self._runs):
             self._keep(going)
 
     def _batches(self) -> Iterator[Tensor]:
         """Rows of each step, [network, row], in each network's own order."""
         count = len(self._fit.features)
-        order = np.stack([run.draws.order(count) for run in self.active])
+        order = np.stack([run.draws.order(count) for run in self._runs])
         for start in range(0, count, self._config.batch_size):
             yield torch.from_numpy(order[:, start : start + self._config.batch_size])
 
@@ -367,14 +311,14 @@ class _TrunkTrainer:
         for memory, width, dropout in zip(
             self._kept, self._config.hidden, self._config.dropout, strict=True
         ):
-            shape = (len(self.active), rows, width)
+            shape = (len(self._runs), rows, width)
             kept.append(memory[: math.prod(shape)].reshape(shape))
-            for run, part in zip(self.active, kept[-1], strict=True):
+            for run, part in zip(self._runs, kept[-1], strict=True):
                 run.draws.kept(part, dropout=dropout)
         return kept
 
     def _keep(self, places: list[int]) -> None:
-        self.active = [self.active[place] for place in places]
+        self._runs = [self._runs[place] for place in places]
         before = [*self._stack.weights, *self._stack.biases]
         self._stack.keep(places)
         after = [*self._stack.weights, *self._stack.biases]

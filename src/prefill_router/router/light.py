@@ -83,7 +83,7 @@ def read_light(folder: Path | str) -> LightRouter:
             if model.reference is None
             else outline(model.reference, targets=len(costs.pool))
         )
-    except (FormatError, ConfigError) as error:
+    except (FormatError, ConfigError, CorruptError) as error:
         raise CorruptError(f"{folder} doesn't hold together: {error}") from None
     return LightRouter(
         costs=costs,

@@ -9,37 +9,30 @@ that finds and what it doesn't was measured, see docs/decisions/0010-novelty.md.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Annotated, Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.features.base import Columns
+from prefill_router.serialization import Part, Saved, read_plain
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import known_mean
 
 WIDEST = 500  # columns; their matrix is 1 MB
 WATCHED = 32
 BINS = 10
 _QUANTILES = 1001
-_ARRAYS = ("mean", "whitening", "quantiles", "edges")
-
-
-class _SavedReference(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    width: int
-    rows: PositiveInt
-    accuracy: list[float | None]
-    columns: list[int]
-    counts: list[list[int]]
+_Accuracy = Annotated[list[float | None], Field(min_length=1)]
 
 
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class TrainReference:
+class TrainReference(Part):
     """Statistics of the predictor's input over the train rows. Frozen: made by `fit`.
 
     Attributes:
@@ -55,15 +48,21 @@ class TrainReference:
         counts: Of train rows in each tenth: even, but where many rows have one value.
     """
 
+    noun: ClassVar[str] = "reference"
+    axes: ClassVar[Mapping[str, str]] = {"column": "columns"}
     width: int
-    rows: int
-    accuracy: Float64[NDArray[np.float64], " target"]
+    rows: PositiveInt
+    accuracy: Annotated[
+        Float64[NDArray[np.float64], " target"], Saved(form=_Accuracy), Field(ge=0, le=1)
+    ]
     columns: tuple[int, ...]
     mean: Float32[NDArray[np.float32], " column"]
     whitening: Float32[NDArray[np.float32], "column column"]
-    quantiles: Float32[NDArray[np.float32], " quantile"]
-    edges: Float32[NDArray[np.float32], "watched edge"]
-    counts: Int64[NDArray[np.int64], "watched bin"]
+    quantiles: Float32[NDArray[np.float32], "1001"]
+    edges: Float32[NDArray[np.float32], "watched 9"]
+    counts: Annotated[
+        Int64[NDArray[np.int64], "watched 10"], Saved(form=list[list[NonNegativeInt]])
+    ]
 
     @classmethod
     def fit(
@@ -84,7 +83,7 @@ class TrainReference:
         return cls(
             width=features.shape[1],
             rows=len(features),
-            accuracy=_known_mean(correct),
+            accuracy=known_mean(correct),
             columns=tuple(columns.tolist()),
             mean=mean.astype(np.float32),
             whitening=(rotation / spread[:, None]).astype(np.float32),
@@ -94,14 +93,18 @@ class TrainReference:
         )
 
     def __post_init__(self) -> None:
-        shapes = _shapes(len(self.columns)) | {"counts": (self.watched, BINS)}
-        wrong = [name for name, shape in shapes.items() if getattr(self, name).shape != shape]
-        known = set(self.columns) & set(range(self.width))
-        if wrong or len(known) < len(self.columns):
+        known = {column for column in self.columns if 0 <= column < self.width}
+        if len(known) < len(self.columns):
             raise ConfigError(
-                f"a reference of {len(self.columns)} columns has {wrong or 'columns'} that don't "
-                f"belong to them, or to the {self.width} columns of the features"
+                f"some of a reference's {len(self.columns)} columns repeat, or aren't among the "
+                f"{self.width} columns of the features"
             )
+        _check_counts(self.counts, self.rows, len(self.columns))
+
+    def verify(self) -> None:
+        """Check that what is sorted rises."""
+        if (np.diff(self.quantiles) < 0).any() or (np.diff(self.edges) < 0).any():
+            raise ConfigError("its quantiles and edges must rise")
 
     @property
     def watched(self) -> int:
@@ -154,41 +157,6 @@ class TrainReference:
         kept: Float32[NDArray[np.float32], "query kept"] = features[:, self.columns]
         return kept
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; together with `tensors` they are all of it."""
-        return {
-            "width": self.width,
-            "rows": self.rows,
-            "accuracy": [None if np.isnan(share) else share for share in self.accuracy.tolist()],
-            "columns": list(self.columns),
-            "counts": self.counts.tolist(),
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, for safetensors."""
-        return {name: getattr(self, name) for name in _ARRAYS}
-
-    @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "TrainReference":
-        """The reference of `to_dict` and `tensors`.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-            ConfigError: Columns repeat, or aren't there.
-        """
-        saved, accuracy, counts = _read(config)
-        _check_tensors(tensors, _shapes(len(saved.columns)))
-        return cls(
-            width=saved.width,
-            rows=saved.rows,
-            accuracy=accuracy,
-            columns=tuple(saved.columns),
-            counts=counts,
-            **tensors,
-        )
-
 
 def outline(
     config: Mapping[str, Any], *, targets: int
@@ -198,60 +166,22 @@ def outline(
     Raises:
         CorruptError: They make no sense, or aren't of so many targets.
     """
-    saved, accuracy, counts = _read(config)
+    saved = read_plain(TrainReference, config)
+    accuracy, counts = saved["accuracy"], saved["counts"]
     if len(accuracy) != targets:
         raise CorruptError(f"the router's reference is of {len(accuracy)} targets, not {targets}")
-    return accuracy, counts / saved.rows
-
-
-def _read(
-    config: Mapping[str, Any],
-) -> tuple[
-    _SavedReference,
-    Float64[NDArray[np.float64], " target"],
-    Int64[NDArray[np.int64], "watched bin"],
-]:
     try:
-        saved = _SavedReference.model_validate(dict(config))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CorruptError(f"the router's reference: {place}: {first['msg']}") from None
-    watched = min(len(saved.columns), WATCHED)
-    if len(saved.counts) != watched or any(
-        len(row) != BINS or sum(row) != saved.rows or min(row) < 0 for row in saved.counts
-    ):
-        raise CorruptError(
-            f"the router's reference must count its {saved.rows} rows in {BINS} bins for each of "
-            f"{watched} columns"
-        )
-    accuracy = np.array(saved.accuracy, dtype=np.float64)  # None becomes NaN
-    if not saved.accuracy or ((accuracy < 0) | (accuracy > 1)).any():
-        raise CorruptError("the router's reference needs each target's accuracy, from 0 to 1")
-    return saved, accuracy, np.array(saved.counts, dtype=np.int64).reshape(-1, BINS)
+        _check_counts(counts, saved["rows"], len(saved["columns"]))
+    except ConfigError as error:
+        raise CorruptError(f"the router's reference: {error}") from None
+    return accuracy, counts / saved["rows"]
 
 
-def _shapes(kept: int) -> dict[str, tuple[int, ...]]:
-    watched = min(kept, WATCHED)
-    shapes = ((kept,), (kept, kept), (_QUANTILES,), (watched, BINS - 1))
-    return dict(zip(_ARRAYS, shapes, strict=True))
-
-
-def _check_tensors(
-    tensors: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    if set(tensors) != set(shapes):
-        raise CorruptError(f"a reference has the arrays {list(shapes)}; got {sorted(tensors)}")
-    for name, shape in shapes.items():
-        array = tensors[name]
-        if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
-            raise CorruptError(
-                f"a reference's {name} must be finite float32 {shape}; got {array.dtype} "
-                f"{array.shape}; copy or make the router again"
-            )
-    if any((np.diff(tensors[name]) < 0).any() for name in ("quantiles", "edges")):
-        raise CorruptError(
-            "a reference's quantiles and edges must rise; copy or make the router again"
+def _check_counts(counts: Int64[NDArray[np.int64], "watched bin"], rows: int, columns: int) -> None:
+    watched = min(columns, WATCHED)
+    if len(counts) != watched or (counts.sum(axis=1) != rows).any():
+        raise ConfigError(
+            f"a reference must count its {rows} rows in {BINS} bins for each of {watched} columns"
         )
 
 
@@ -277,15 +207,6 @@ def _counts(
     bins: UInt8[NDArray[np.uint8], "row watched"],
 ) -> Int64[NDArray[np.int64], "watched bin"]:
     return np.stack([(bins == number).sum(axis=0) for number in range(BINS)], axis=1)
-
-
-def _known_mean(
-    correct: Float[NDArray[np.floating], "row target"],
-) -> Float64[NDArray[np.float64], " target"]:
-    known = ~np.isnan(correct)
-    count = known.sum(axis=0)
-    total = np.where(known, correct, 0).sum(axis=0, dtype=np.float64)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 _CONSTANT = 1e-6  # float32 rounds away a spread below this share of the mean

@@ -11,6 +11,7 @@ SHA256SUMS           of the first four; `sha256sum --check SHA256SUMS` reads it
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +29,7 @@ from prefill_router.features.feature_set import FeatureSet
 from prefill_router.predictors import load_predictor
 from prefill_router.router.record import RouterRecord, card
 from prefill_router.router.reference import TrainReference
-from prefill_router.serialization import read_tensors
+from prefill_router.serialization import Part, Tensors, read_tensors, under
 from prefill_router.targets import pool_from_dict
 
 if TYPE_CHECKING:
@@ -96,26 +97,25 @@ def load_router(folder: Path) -> "Router":
     tensors = _read_tensors(folder / "weights.safetensors")
     if version == 1:
         tensors = {n.replace("features.", "features.0.", 1): v for n, v in tensors.items()}
+
+    def part(name: str, load: Callable[[Mapping[str, Any], Tensors], Any]) -> Any:
+        config = getattr(model, name)
+        return None if config is None else load(config, under(tensors, f"{name}."))
+
     try:
         return Router(
-            features=FeatureSet.from_dict(model.features, _under(tensors, "features")),
-            predictor=load_predictor(model.predictor, _under(tensors, "predictor")),
-            shrinkage=None if model.shrinkage is None else Shrinkage.from_dict(model.shrinkage),
-            calibrator=None
-            if model.calibrator is None
-            else load_calibrator(model.calibrator, _under(tensors, "calibrator")),
+            features=part("features", FeatureSet.from_dict),
+            predictor=part("predictor", load_predictor),
+            shrinkage=part("shrinkage", Shrinkage.from_dict),
+            calibrator=part("calibrator", load_calibrator),
             policy=policy.from_dict(model.policy),
-            reference=None
-            if model.reference is None
-            else TrainReference.from_dict(model.reference, _under(tensors, "reference")),
-            output=None
-            if model.output is None
-            else OutputHead.from_dict(model.output, _under(tensors, "output")),
+            reference=part("reference", TrainReference.from_dict),
+            output=part("output", OutputHead.from_dict),
             costs=read_costs(model, folder),
             split=split_from_dict(read_json(folder / "split.json"), source=folder / "split.json"),
             record=RouterRecord.model_validate(read_json(folder / "record.json")),
         )
-    except (FormatError, ConfigError, ValidationError) as error:
+    except (FormatError, ConfigError, CorruptError, ValidationError) as error:
         raise CorruptError(f"{folder} doesn't hold together: {error}") from None
 
 
@@ -154,43 +154,30 @@ def is_router(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).is_file() for name in CHECKED)
 
 
+def _parts(router: "Router") -> "dict[str, FeatureSet | Part | None]":
+    """What is fitted, by its place in `router.json` and before the names of its arrays."""
+    names = ("features", "predictor", "shrinkage", "calibrator", "policy", "reference", "output")
+    return {name: getattr(router, name) for name in names}
+
+
 def _to_dict(router: "Router") -> dict[str, Any]:
     costs = {
         name: [None if np.isnan(v) else v for v in getattr(router.costs, name).tolist()]
         for name in _PER_TARGET
     }
-    return {
-        "format": FORMAT,
-        "pool": router.pool.public().to_dict(),
-        "costs": costs,
-        "features": router.features.to_dict(),
-        "predictor": router.predictor.to_dict(),
-        "shrinkage": None if router.shrinkage is None else router.shrinkage.to_dict(),
-        "calibrator": None if router.calibrator is None else router.calibrator.to_dict(),
-        "policy": router.policy.to_dict(),
-        "reference": None if router.reference is None else router.reference.to_dict(),
-        "output": None if router.output is None else router.output.to_dict(),
+    plain = {
+        name: None if part is None else part.to_dict() for name, part in _parts(router).items()
     }
+    return {"format": FORMAT, "pool": router.pool.public().to_dict(), "costs": costs, **plain}
 
 
 def _tensors(router: "Router") -> dict[str, np.ndarray]:
-    parts = {"features": router.features.tensors(), "predictor": router.predictor.tensors()}
-    if router.calibrator is not None:
-        parts["calibrator"] = router.calibrator.tensors()
-    if router.reference is not None:
-        parts["reference"] = router.reference.tensors()
-    if router.output is not None:
-        parts["output"] = router.output.tensors()
     return {
-        f"{part}.{name}": np.ascontiguousarray(value)
-        for part, tensors in parts.items()
-        for name, value in tensors.items()
+        f"{place}.{name}": np.ascontiguousarray(value)
+        for place, part in _parts(router).items()
+        if part is not None
+        for name, value in part.tensors().items()
     }
-
-
-def _under(tensors: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
-    start = f"{part}."
-    return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
 
 
 def _read_model(folder: Path) -> tuple[RouterModel, int]:

@@ -10,21 +10,21 @@ learns from pairs.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Float64
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import expit, logit
+from scipy.special import logit
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from prefill_router.predictors.networks.ensemble import CORRECTNESS, DIFFICULTY
+from prefill_router.predictors.networks.ensemble import CORRECTNESS, DIFFICULTY, DISCRIMINATION
+from prefill_router.serialization import Shape
+from prefill_router.statistics import shrunken_logistic
 
 Parameters = dict[str, Tensor]
 Rows = Float32[Tensor, "row feature"]
@@ -39,26 +39,47 @@ class Outputs:
     Attributes:
         correct: Logits of a right answer; one network per target has one column.
         difficulty: Logits of the difficulty, where there is a head for it.
+        difficulty_weight: What its loss counts beside that of the correctness.
         preference: Where they learn from pairs: the difference between two targets' numbers is the
             logit of the one being right where the other is wrong.
     """
 
     correct: Float[Tensor, "network row target"]
     difficulty: Float[Tensor, "network row"] | None = None
+    difficulty_weight: float = 0.0
     preference: Float[Tensor, "network row target"] | None = None
 
 
+@dataclass(frozen=True, eq=False)
 class Architecture(ABC):
-    """How networks of one kind begin, and how they compute."""
+    """How networks of one kind begin, and how they compute.
+
+    Attributes:
+        shapes: Of the parameters of a seed, by name; see `NetworkEnsemble.shapes`.
+        rates: The base rates of the targets, which the networks begin with.
+    """
+
+    shapes: Mapping[str, Shape]
+    rates: Float64[NDArray[np.float64], "*_ target"]
 
     @property
-    @abstractmethod
     def networks(self) -> int:
         """How many are trained side by side."""
+        return next(iter(self.shapes.values()))[0]
 
     @abstractmethod
     def initial(self, draw: torch.Generator) -> Parameters:
         """First values; those whose name starts with `weight` decay."""
+
+    def _layers(self, draw: torch.Generator) -> Parameters:
+        """Weights and biases as torch's Linear draws them: uniform within 1 / sqrt(inputs)."""
+        found: Parameters = {}
+        for name in (name for name in self.shapes if name.startswith("weight.")):
+            bound = 1 / math.sqrt(self.shapes[name][1])
+            for part in (name, name.replace("weight.", "bias.")):
+                found[part] = torch.empty(self.shapes[part])
+                found[part].uniform_(-bound, bound, generator=draw)
+        return found
 
     @abstractmethod
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
@@ -82,21 +103,6 @@ class Architecture(ABC):
         return parameters
 
 
-def linear(draw: torch.Generator, networks: int, before: int, after: int) -> tuple[Tensor, Tensor]:
-    """Weights and biases as torch's Linear draws them: uniform within 1 / sqrt(inputs)."""
-    bound = 1 / math.sqrt(before)
-    weight = torch.empty(networks, before, after).uniform_(-bound, bound, generator=draw)
-    return weight, torch.empty(networks, 1, after).uniform_(-bound, bound, generator=draw)
-
-
-def hidden_layers(draw: torch.Generator, networks: int, widths: Sequence[int]) -> dict[str, Tensor]:
-    """`weight.0`, `bias.0`, ... of hidden layers; the first width is that of the features."""
-    found: Parameters = {}
-    for i, (before, after) in enumerate(pairwise(widths)):
-        found[f"weight.{i}"], found[f"bias.{i}"] = linear(draw, networks, before, after)
-    return found
-
-
 def through_hidden(parameters: Parameters, rows: Tensor, layers: int, drop: Drop) -> Tensor:
     """The units of the last hidden layer; the rows where there is none, [network, row, unit]."""
     units = rows
@@ -116,39 +122,25 @@ class Heads(Architecture):
     """Hidden layers and heads.
 
     Attributes:
-        widths: Of the features and each hidden layer.
-        rates: The base rates of the targets that each network knows; the heads begin there.
-        difficulty: Whether there is a head for it.
+        hidden: How many hidden layers there are.
+        difficulty: What the loss of the difficulty counts; None where there is no head for it.
     """
 
-    widths: tuple[int, ...]
-    rates: Float64[NDArray[np.float64], "network target"]
-    difficulty: bool
-
-    @property
-    def networks(self) -> int:
-        """How many are trained side by side."""
-        return len(self.rates)
+    hidden: int
+    difficulty: float | None
 
     def initial(self, draw: torch.Generator) -> Parameters:
         """As torch's Linear begins; only the outputs' biases are the logits of the base rates."""
-        networks, targets = self.rates.shape
-        found = hidden_layers(draw, networks, self.widths)
-        heads = [(CORRECTNESS, targets)] + [(DIFFICULTY, 1)] * self.difficulty
-        for name, width in heads:
-            weight, bias = linear(draw, networks, self.widths[-1], width)
-            found[f"weight.{name}"], found[f"bias.{name}"] = weight, bias
         biases = torch.from_numpy(logit(self.rates)).float()
-        found[f"bias.{CORRECTNESS}"] = biases[:, None]
-        return found
+        return self._layers(draw) | {f"bias.{CORRECTNESS}": biases[:, None]}
 
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
         """The logits of the heads."""
-        units = through_hidden(parameters, rows, len(self.widths) - 1, drop)
+        units = through_hidden(parameters, rows, self.hidden, drop)
         correct = apply(parameters, units, CORRECTNESS)
-        if not self.difficulty:
+        if self.difficulty is None:
             return Outputs(correct)
-        return Outputs(correct, apply(parameters, units, DIFFICULTY)[..., 0])
+        return Outputs(correct, apply(parameters, units, DIFFICULTY)[..., 0], self.difficulty)
 
 
 _SPREAD = 0.1  # of what is drawn around the first values
@@ -158,31 +150,16 @@ _UNIT = float(np.log(np.e - 1))  # where softplus is 1
 @final
 @dataclass(frozen=True, eq=False)
 class Factors(Architecture):
-    """Matrix factorisation; see `factorisation`.
-
-    Attributes:
-        width: How many features there are.
-        dimensions: Of the vectors.
-        rates: The targets' base rates, which it begins with.
-    """
-
-    width: int
-    dimensions: int
-    rates: Float64[NDArray[np.float64], " target"]
-
-    @property
-    def networks(self) -> int:
-        """One for all targets."""
-        return 1
+    """Matrix factorisation; see `latent`."""
 
     def initial(self, draw: torch.Generator) -> Parameters:
         """The first dimension holds the base rates, the others are drawn."""
-        weight, bias = linear(draw, 1, self.width, self.dimensions)
-        target = torch.empty(1, len(self.rates), self.dimensions).normal_(generator=draw)
-        combine = torch.full((1, 1, self.dimensions), self.dimensions**-0.5)
-        weight[..., 0], bias[..., 0], combine[..., 0] = 0, 1, 1
+        found = self._layers(draw)
+        target = torch.empty(self.shapes["target"]).normal_(generator=draw)
+        combine = torch.full(self.shapes["combine"], target.shape[-1] ** -0.5)
+        found["weight.query"][..., 0], found["bias.query"][..., 0], combine[..., 0] = 0, 1, 1
         target[..., 0] = torch.from_numpy(logit(self.rates))
-        return {"weight.query": weight, "bias.query": bias, "target": target, "combine": combine}
+        return found | {"target": target, "combine": combine}
 
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
         """The logits; the dimensions are what is dropped of."""
@@ -193,42 +170,35 @@ class Factors(Architecture):
 @final
 @dataclass(frozen=True, eq=False)
 class Items(Architecture):
-    """Item response theory; see `irt`.
+    """Item response theory; see `latent`.
 
     Attributes:
-        widths: Of the features and of each hidden layer.
-        dimensions: Of the abilities.
-        rates: The targets' base rates, which it begins with.
+        hidden: How many hidden layers there are.
     """
 
-    widths: tuple[int, ...]
-    dimensions: int
-    rates: Float64[NDArray[np.float64], " target"]
+    hidden: int
 
     @property
-    def networks(self) -> int:
-        """One for all targets."""
-        return 1
+    def _dimensions(self) -> int:
+        return self.shapes["ability"][-1]
 
     def initial(self, draw: torch.Generator) -> Parameters:
         """Equal discriminations of 1, and abilities about those that the base rates tell."""
-        found = hidden_layers(draw, 1, self.widths)
-        one = _UNIT if self.dimensions == 1 else 1.0
-        for name, count, first in (("discrimination", self.dimensions, one), ("difficulty", 1, 0)):
-            found[f"weight.{name}"], _ = linear(draw, 1, self.widths[-1], count)
-            found[f"bias.{name}"] = torch.full((1, 1, count), float(first))
-        shares = torch.from_numpy(logit(self.rates)).float() / self.dimensions
-        noise = torch.empty(1, len(shares), self.dimensions).normal_(generator=draw)
-        found["ability"] = shares[:, None] + _SPREAD * noise * (self.dimensions > 1)
-        return found
+        found, dimensions = self._layers(draw), self._dimensions
+        one = _UNIT if dimensions == 1 else 1.0
+        for name, first in ((DISCRIMINATION, one), (DIFFICULTY, 0.0)):
+            found[f"bias.{name}"].fill_(first)
+        shares = torch.from_numpy(logit(self.rates)).float() / dimensions
+        noise = torch.empty(self.shapes["ability"]).normal_(generator=draw)
+        return found | {"ability": shares[:, None] + _SPREAD * noise * (dimensions > 1)}
 
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
         """The logits of a right answer; the difficulty has no label of its own."""
-        units = through_hidden(parameters, rows, len(self.widths) - 1, drop)
-        matters = apply(parameters, units, "discrimination")
-        if self.dimensions == 1:
+        units = through_hidden(parameters, rows, self.hidden, drop)
+        matters = apply(parameters, units, DISCRIMINATION)
+        if self._dimensions == 1:
             matters = softplus(matters)
-        hard = apply(parameters, units, "difficulty")
+        hard = apply(parameters, units, DIFFICULTY)
         return Outputs(matters @ parameters["ability"].mT - hard)
 
 
@@ -239,38 +209,18 @@ Cells = Float64[NDArray[np.float64], "row target"]
 @final
 @dataclass(frozen=True, eq=False)
 class Preferences(Architecture):
-    """See `pairwise`.
-
-    Attributes:
-        width: How many features there are.
-        dimensions: Of the vectors.
-        rates: The targets' base rates; the level begins at their mean.
-    """
-
-    width: int
-    dimensions: int
-    rates: Float64[NDArray[np.float64], " target"]
-
-    @property
-    def networks(self) -> int:
-        """One for all targets."""
-        return 1
+    """Matrix factorisation on pairs; see `latent`. The level begins at the rates' mean."""
 
     def initial(self, draw: torch.Generator) -> Parameters:
         """What is multiplied by features is drawn as torch's Linear is."""
-        weight, bias = linear(draw, 1, self.width, self.dimensions)
-        level, _ = linear(draw, 1, self.width, 1)
-        mean = torch.full((1, 1, 1), float(logit(self.rates.mean())))
-        target = torch.empty(1, len(self.rates), self.dimensions).normal_(generator=draw)
-        return {
-            "weight.query": weight,
-            "bias.query": bias,
-            "target": target,
-            "combine": torch.ones(1, 1, self.dimensions),
-            "weight.level": level,
-            "bias.level": mean,
-            "slope": torch.ones(1, 1, 1),
-            "offset": torch.zeros(1, 1, len(self.rates)),
+        found = self._layers(draw)
+        found["bias.level"].fill_(float(logit(self.rates.mean())))
+        shapes = self.shapes
+        return found | {
+            "target": torch.empty(shapes["target"]).normal_(generator=draw),
+            "combine": torch.ones(shapes["combine"]),
+            "slope": torch.ones(shapes["slope"]),
+            "offset": torch.zeros(shapes["offset"]),
         }
 
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
@@ -316,14 +266,11 @@ def combine(
     """
     first = np.concatenate([[1.0, 1.0], np.zeros(ahead.shape[1])])
 
-    def loss(now: Numbers) -> tuple[float, Numbers]:
-        logits = now[0] * level + now[1] * ahead + now[2:]
-        each = np.logaddexp(0, logits) - labels * logits
-        miss = weights * (expit(logits) - labels)
-        slopes = [(miss * level).sum(), (miss * ahead).sum()]
-        gradient = np.concatenate([slopes, miss.sum(axis=0)]) + now - first
-        return float((weights * each).sum() + np.square(now - first).sum() / 2), gradient
+    def logits(now: Numbers) -> Cells:
+        return np.asarray(now[0] * level + now[1] * ahead + now[2:])
+
+    def slopes(miss: Cells) -> Numbers:
+        return np.concatenate([[(miss * level).sum(), (miss * ahead).sum()], miss.sum(axis=0)])
 
     bounds = [(0, None), (0, None), *[(None, None)] * ahead.shape[1]]
-    found: Numbers = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds).x
-    return found
+    return shrunken_logistic(first, logits, slopes, labels, weights=weights, bounds=bounds)

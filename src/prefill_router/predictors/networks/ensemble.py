@@ -9,25 +9,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 from scipy.special import expit
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError
+from prefill_router.options import Count, Dropout, NotNegative, Positive, Validation
 from prefill_router.predictors.base import (
     Correctness,
+    Examples,
     Features,
     Predictor,
     PredictorConfig,
-    Tensors,
+    PredictorFit,
     check_features,
-    take_tensors,
 )
-from prefill_router.predictors.training import check_disagreement_weight
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.serialization import Shape
+
+if TYPE_CHECKING:
+    from prefill_router.predictors.networks.architectures import Architecture
 
 _MANY = 64
 
@@ -37,6 +42,7 @@ class NetworkConfig(PredictorConfig):
     """Options that all networks share.
 
     Attributes:
+        predictor: What the networks make up.
         learning_rate: AdamW's.
         weight_decay: AdamW's, on what the features or hidden units are multiplied by.
         dropout: The share of units that is dropped after each hidden layer.
@@ -50,26 +56,44 @@ class NetworkConfig(PredictorConfig):
         disagreement_weight: What a query counts on which targets disagree, where others count 1.
     """
 
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    dropout: float = 0.3
-    input_dropout: float | None = None
-    batch_size: int = 256
-    max_epochs: int = 60
-    patience: int = 7
-    seeds: int = 4
-    validation: float = 0.15
-    disagreement_weight: float = 1.0
+    predictor: ClassVar[type["NetworkEnsemble"]]
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 0.01
+    dropout: Dropout = 0.3
+    input_dropout: Dropout | None = None
+    batch_size: Count = 256
+    max_epochs: Count = 60
+    patience: Count = 7
+    seeds: Count = 4
+    validation: Validation = 0.15
+    disagreement_weight: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        at_least(self, 1, ("batch_size", "max_epochs", "patience", "seeds"))
-        for name in ("dropout", "input_dropout"):
-            rate = getattr(self, name)
-            require_option(rate is None or 0 <= rate < 1, f"{name} is {rate}", "in [0, 1)")
-        require_option(self.learning_rate > 0, f"learning_rate is {self.learning_rate}", "positive")
-        require_option(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}", "0 or more")
-        require_option(0 < self.validation < 1, f"validation is {self.validation}", "in (0, 1)")
-        check_disagreement_weight(self.disagreement_weight)
+    @property
+    @abstractmethod
+    def inner(self) -> tuple[int, ...]:
+        """Widths of the layers between the features and the outputs."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The layers that the features enter."""
+        return ("0",)
+
+    @abstractmethod
+    def architecture(self, shapes: Mapping[str, "Shape"], rates: "Rates") -> "Architecture":
+        """The networks of a seed.
+
+        Args:
+            shapes: Of the arrays, see `NetworkEnsemble.shapes`.
+            rates: Base rates of the targets that are learned.
+        """
+
+    def fit(
+        self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
+    ) -> PredictorFit:
+        """Fit an ensemble on train rows."""
+        from prefill_router.predictors.networks.training import fit_ensemble
+
+        return fit_ensemble(examples, self, seed=seed, progress=progress or SilentProgress())
 
     def lighter(self) -> "NetworkConfig":
         """The same with two networks at most."""
@@ -82,57 +106,6 @@ class NetworkConfig(PredictorConfig):
         return 0.5 if features >= _MANY else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class MultiTaskConfig(NetworkConfig):
-    """Options of networks that learn how difficult a query is, too.
-
-    Attributes:
-        hidden: Widths of the hidden layers, at least one.
-        difficulty_weight: What the loss of the difficulty counts, where that of the correctness
-            counts 1.
-    """
-
-    hidden: tuple[int, ...] = (32,)
-    dropout: float = 0.5
-    difficulty_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_hidden(self.hidden)
-        weight = self.difficulty_weight
-        require_option(0 <= weight < float("inf"), f"difficulty_weight is {weight}", "0 or more")
-
-
-def check_hidden(hidden: Sequence[int]) -> None:
-    """Check widths of hidden layers.
-
-    Raises:
-        ConfigError: There are none, or one has no unit.
-    """
-    require_option(min(hidden, default=0) >= 1, f"hidden is {tuple(hidden)}", "one width or more")
-
-
-def at_least(config: object, least: int, names: Sequence[str]) -> None:
-    """Check that these options are at least so large.
-
-    Raises:
-        ConfigError: One isn't.
-    """
-    for name in names:
-        got = getattr(config, name)
-        require_option(got >= least, f"{name} is {got}", f"at least {least}")
-
-
-def require_option(holds: bool, got: str, wanted: str) -> None:
-    """Check that an option makes sense.
-
-    Raises:
-        ConfigError: It doesn't.
-    """
-    if not holds:
-        raise ConfigError(f"{got}; it must be {wanted}")
-
-
 _ROWS = 1024  # of one pass; bounds the memory of a large set of queries
 _SURE = 30.0
 """No logit is taken for further from 0: nothing learned here is surer than 1 in 10**13."""
@@ -140,18 +113,7 @@ _SURE = 30.0
 Arrays = Mapping[str, Float64[NDArray[np.float64], "..."]]
 Rows = Float64[NDArray[np.float64], "query feature"]
 Logits = Float64[NDArray[np.float64], "query output"]
-Shape = tuple[int, ...]
-
-
-class _SavedEnsemble(BaseModel):
-    """What is saved of an ensemble beside its arrays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    kind: str
-    targets: list[str] = Field(min_length=1)
-    fixed: dict[str, float]
-    widths: list[PositiveInt] = Field(min_length=2)
-    networks: PositiveInt
+Rates = Float64[NDArray[np.float64], " learned"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,21 +121,15 @@ class NetworkEnsemble(Predictor):
     """The mean of the probabilities of several networks of one kind.
 
     Attributes:
-        names: The targets' names.
         fixed: The probabilities of those that couldn't be learned; the networks know the others.
         widths: Of the features, and of each layer before the outputs.
         arrays: Of all networks together, by names.
     """
 
-    names: tuple[str, ...]
-    fixed: Mapping[str, float]
-    widths: tuple[int, ...]
+    axes: ClassVar[Mapping[str, str]] = {"network": "networks"}
+    fixed: Mapping[str, Annotated[float, Field(ge=0, le=1)]]
+    widths: Annotated[tuple[PositiveInt, ...], Field(min_length=2)]
     arrays: Mapping[str, Float32[NDArray[np.float32], "network ..."]]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The targets' names, in the order of the result's columns."""
-        return self.names
 
     @property
     def width(self) -> int:
@@ -188,12 +144,19 @@ class NetworkEnsemble(Predictor):
     @property
     def learned(self) -> tuple[str, ...]:
         """The targets that the networks know, in order."""
-        return tuple(name for name in self.names if name not in self.fixed)
+        return tuple(name for name in self.targets if name not in self.fixed)
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def shapes(widths: Shape, targets: int) -> dict[str, Shape]:
+    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
         """The names and shapes of one network's arrays, for so many targets that are learned."""
+
+    @classmethod
+    def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
+        """Those of all networks together."""
+        learned = len(plain["targets"]) - len(plain["fixed"])
+        shapes = cls.shapes(plain["widths"], learned)
+        return {name: (plain["networks"], *shape) for name, shape in shapes.items()}
 
     @abstractmethod
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
@@ -201,10 +164,10 @@ class NetworkEnsemble(Predictor):
 
     def correctness(self, features: Features) -> Correctness:
         """The mean over the networks of the sigmoid of their logits."""
-        result = np.empty((len(features), len(self.names)))
-        learned = np.array([name not in self.fixed for name in self.names])
+        result = np.empty((len(features), len(self.targets)))
+        learned = np.array([name not in self.fixed for name in self.targets])
         result[:, learned] = self._mean(features, self._logits, int(learned.sum()))
-        result[:, ~learned] = [self.fixed[name] for name in self.names if name in self.fixed]
+        result[:, ~learned] = [self.fixed[name] for name in self.targets if name in self.fixed]
         return result
 
     def _mean(
@@ -228,57 +191,13 @@ class NetworkEnsemble(Predictor):
             for n in range(self.networks)
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "targets": list(self.names),
-            "fixed": dict(self.fixed),
-            "widths": list(self.widths),
-            "networks": self.networks,
-        }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, such as `weight.0` and `bias.0`."""
-        return dict(self.arrays)
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "NetworkEnsemble":
-        """The ensemble of `to_dict` and `tensors`, checked.
-
-        Raises:
-            CorruptError: They are incomplete or contradict each other.
-        """
-        saved = _checked(config, cls.kind)
-        widths, learned = tuple(saved.widths), len(saved.targets) - len(saved.fixed)
-        shapes = {
-            name: (saved.networks, *shape) for name, shape in cls.shapes(widths, learned).items()
-        }
-        arrays = dict(zip(shapes, take_tensors(tensors, shapes), strict=True))
-        return cls(tuple(saved.targets), saved.fixed, widths, arrays)
+    def verify(self) -> None:
+        """Check that those that couldn't be learned are some of the targets, not all of them."""
+        if not set(self.targets) > set(self.fixed):
+            raise ConfigError(f"of the targets {self.targets}, {list(self.fixed)} are fixed")
 
 
-def _checked(config: Mapping[str, Any], kind: str) -> _SavedEnsemble:
-    try:
-        saved = _SavedEnsemble.model_validate(dict(config))
-    except ValidationError as error:
-        raise CorruptError(f"not a {kind}: {error}; copy or make the router again") from None
-    distinct = set(saved.targets)
-    sound = (
-        saved.kind == kind
-        and len(distinct) == len(saved.targets)
-        and distinct > set(saved.fixed)
-        and all(0 <= rate <= 1 for rate in saved.fixed.values())
-    )
-    if not sound:
-        raise CorruptError(
-            f"a saved {saved.kind} of the targets {saved.targets}, of which {saved.fixed} are "
-            f"fixed, is no {kind} of distinct targets; copy or make the router again"
-        )
-    return saved
-
-
-CORRECTNESS, DIFFICULTY = "correctness", "difficulty"
+CORRECTNESS, DIFFICULTY, DISCRIMINATION = "correctness", "difficulty", "discrimination"
 
 
 def perceptron_shapes(

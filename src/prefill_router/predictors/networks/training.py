@@ -1,32 +1,69 @@
-"""Trains networks: mini-batches, early stopping, an ensemble of seeds."""
+"""Trains ensembles of networks: what they learn from, mini-batches, the seeds put together."""
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from queue import SimpleQueue
-from threading import Event
 from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
+from prefill_router.errors import FitError
+from prefill_router.predictors.base import (
+    Examples,
+    Features,
+    PredictorFit,
+    left_out_note,
+    usable_rows,
+)
 from prefill_router.predictors.networks.architectures import Architecture, Outputs, Parameters
 from prefill_router.predictors.networks.ensemble import NetworkConfig
-from prefill_router.predictors.networks.fit import TrainingArrays
-from prefill_router.predictors.training import Draws, hold_out, keep_probability
-from prefill_router.predictors.trunk_training import watch
+from prefill_router.predictors.training import (
+    Draws,
+    TrainingCurves,
+    hold_out,
+    keep_probability,
+    query_weights,
+)
 from prefill_router.progress import Progress
+from prefill_router.statistics import column_spread
+from prefill_router.training import Trainer, TrainingRun, train_together
+
+_CONSTANT = 1e-6
+"""A spread below this share of the mean is rounding, in single precision."""
+
+PerFeature = Float64[NDArray[np.float64], " feature"]
+
+
+def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
+    """The mean of each feature, and the number that gives those that vary a mean variance of 1.
+
+    It is one number for all, since principal components are worse with equal variances (see
+    docs/decisions/0002-no-whitening.md).
+    """
+    mean, spread, varies = column_spread(features, rounding=_CONSTANT)
+    if not varies.any():
+        return mean, np.full(len(mean), np.inf)
+    common = float(np.sqrt(np.square(spread[varies]).mean()))
+    return mean, np.where(varies, common, np.inf)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkRows:
-    """Rows to learn from or to validate on; `TrainingArrays` says what they hold."""
+    """Rows to learn from or to validate on, for networks that share the targets out among them.
+
+    Attributes:
+        features: Centred, all divided by the same number.
+        labels: Of the targets that can be learned; 0 where missing.
+        weights: What each label counts; 0 where missing.
+        difficulty: 1 - the mean of all labels that were measured on the query.
+        difficulty_weights: What each query's difficulty counts.
+    """
 
     features: Float32[Tensor, "row feature"]
     labels: Float32[Tensor, "network row target"]
@@ -35,16 +72,27 @@ class NetworkRows:
     difficulty_weights: Float32[Tensor, " row"]
 
     @classmethod
-    def of(cls, material: TrainingArrays, *, networks: int) -> "NetworkRows":
-        """All rows, for networks that share the targets out among them."""
-        labels, weights = (
-            torch.from_numpy(cells).reshape(len(cells), networks, -1).movedim(1, 0).contiguous()
-            for cells in (material.labels, material.weights)
+    def of(
+        cls,
+        used: Examples,
+        scaled: Features,
+        *,
+        networks: int,
+        disagreement_weight: float,
+    ) -> "NetworkRows":
+        """The rows of usable examples, with their features scaled."""
+        labels, known = used.correct[:, used.learnable], used.present[:, used.learnable]
+        each = query_weights(used.correct, disagreement_weight=disagreement_weight)
+        right = np.nansum(used.correct, axis=1) / used.present.sum(axis=1)
+
+        def tensor(values: NDArray[np.floating]) -> Tensor:
+            return torch.from_numpy(values.astype(np.float32))
+
+        cells, weights = (
+            tensor(values).reshape(len(values), networks, -1).movedim(1, 0).contiguous()
+            for values in (np.where(known, labels, 0), each[:, None] * known)
         )
-        difficulty, counts = map(
-            torch.from_numpy, (material.difficulty, material.difficulty_weights)
-        )
-        return cls(torch.from_numpy(material.features), labels, weights, difficulty, counts)
+        return cls(tensor(scaled), cells, weights, tensor(1 - right), tensor(each))
 
     def __getitem__(self, rows: Tensor) -> "NetworkRows":
         return NetworkRows(
@@ -61,67 +109,45 @@ class NetworkRows:
 
 @final
 @dataclass(eq=False)
-class NetworkRun:
-    """One seed: its losses so far, and its best parameters.
+class NetworkRun(TrainingRun):
+    """One seed: the mean losses of its networks, and the best parameters of each of them.
 
     Attributes:
-        train: The loss of each epoch, mean over the networks.
-        validation: Likewise, of the rows held out.
-        best: The least validation loss of each network so far.
-        waited: Epochs since.
-        parameters: With which it was reached.
+        networks: Each network's own losses, until it stopped.
+        parameters: Of all networks together, each as it was at its own best epoch.
     """
 
-    train: list[float] = field(default_factory=list)
-    validation: list[float] = field(default_factory=list)
-    best: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
-    waited: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    networks: list[TrainingRun] = field(default_factory=list)
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def train(
-    material: TrainingArrays,
+    rows: NetworkRows,
     architecture: Architecture,
     config: NetworkConfig,
     *,
-    difficulty_weight: float = 0.0,
     seed: int,
     progress: Progress,
 ) -> list[NetworkRun]:
-    """Train the networks of all seeds, each seed by one thread on one core.
-
-    A seed's draws and sums are its own, so what is learned doesn't depend on the number of threads.
+    """Train the networks of all seeds.
 
     Args:
-        material: What is learned from.
+        rows: What is learned from.
         architecture: The networks.
         config: The options.
-        difficulty_weight: What the loss of the difficulty counts beside that of the correctness.
         seed: Of all draws.
         progress: Told of every epoch.
     """
-    cores = torch.get_num_threads()
-    stop, told = Event(), SimpleQueue[int]()
-    total = config.seeds * config.max_epochs
     numbers = [np.random.SeedSequence([seed, index]) for index in range(config.seeds)]
-    rows = NetworkRows.of(material, networks=architecture.networks)
-    trainers = [
-        _NetworkTrainer(rows, architecture, config, difficulty_weight, number) for number in numbers
-    ]
-    try:
-        with progress.task("training", total=total) as advance, ThreadPoolExecutor(cores) as pool:
-            jobs = {pool.submit(trainer.train, stop, told) for trainer in trainers}
-            try:
-                watch(jobs, told, advance)
-            finally:
-                stop.set()
-    finally:
-        torch.set_num_threads(cores)  # the threads have set it to one
+    trainers = [_NetworkTrainer(rows, architecture, config, number) for number in numbers]
+    train_together(trainers, max_epochs=config.max_epochs, progress=progress)
+    for trainer in trainers:
+        trainer.settle()
     return [trainer.run for trainer in trainers]
 
 
 @final
-class _NetworkTrainer:
+class _NetworkTrainer(Trainer):
     """One seed's networks in training."""
 
     def __init__(
@@ -129,39 +155,35 @@ class _NetworkTrainer:
         rows: NetworkRows,
         architecture: Architecture,
         config: NetworkConfig,
-        difficulty_weight: float,
         number: np.random.SeedSequence,
     ) -> None:
         first, then, split = (int(word) for word in number.generate_state(3))
-        self.run = NetworkRun()
+        self.run = NetworkRun(networks=[TrainingRun() for _ in range(architecture.networks)])
         self._architecture, self._config = architecture, config
-        self._difficulty_weight = difficulty_weight
         self._parameters = architecture.initial(torch.Generator().manual_seed(first))
+        self._adam = _optimiser(self._parameters, config)
         self._draws = Draws(then, 0)
         parts = hold_out(rows.features.numpy(), share=config.validation, seed=split)
         self._rows, self._fit = rows, torch.from_numpy(parts.fit)
         self._held = rows[torch.from_numpy(parts.held)]
 
-    def train(self, stop: Event, told: SimpleQueue[int]) -> None:
-        """Train in this thread, on one core, until all networks or the others must stop."""
-        torch.set_num_threads(1)
-        config, networks = self._config, self._architecture.networks
-        parameters = self._parameters
-        adam = _optimiser(parameters, config)
-        self.run.best, self.run.waited = np.full(networks, math.inf), np.zeros(networks, np.int64)
-        for gone in range(1, config.max_epochs + 1):
-            losses = torch.stack([self._step(parameters, adam, rows) for rows in self._batches()])
-            self._validate(parameters, losses.mean(0))
-            done = bool((self.run.waited >= config.patience).all())
-            told.put(1 + done * (config.max_epochs - gone))
-            if done or stop.is_set():
-                break
-        self._settle()
+    @property
+    def active(self) -> int:
+        """One until all its networks have stopped."""
+        return int(any(self._goes_on(network) for network in self.run.networks))
+
+    def _goes_on(self, network: TrainingRun) -> bool:
+        return network.waited < self._config.patience
+
+    def epoch(self) -> None:
+        """One pass over the fitting rows, then the validation losses."""
+        self._validate(torch.stack([self._step(rows) for rows in self._batches()]).mean(0))
 
     @torch.no_grad()
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Choose what is chosen on the rows held out, once all is trained."""
         best = {name: torch.from_numpy(value) for name, value in self.run.parameters.items()}
-        if np.isfinite(self.run.best).all():
+        if all(np.isfinite(network.best) for network in self.run.networks):
             held = self._held
             found = self._architecture.settled(best, held.features, held.labels, held.weights)
             self.run.parameters = {name: value.numpy() for name, value in found.items()}
@@ -170,21 +192,19 @@ class _NetworkTrainer:
         order = torch.from_numpy(self._draws.order(len(self._fit)))
         return iter(torch.split(self._fit[order], self._config.batch_size))
 
-    def _step(
-        self, parameters: Parameters, adam: torch.optim.AdamW, rows: Tensor
-    ) -> Float[Tensor, " network"]:
+    def _step(self, rows: Tensor) -> Float[Tensor, " network"]:
         part = self._rows[rows]
         features = self._drop(part.features, self._config.share_of(part.features.shape[1]))
         outputs = self._architecture.outputs(
-            parameters, features, lambda units: self._drop(units, self._config.dropout)
+            self._parameters, features, lambda units: self._drop(units, self._config.dropout)
         )
         losses = _losses(outputs, part)
         total = losses.sum()
         if outputs.difficulty is not None:
-            total = total + self._difficulty_weight * _difficulty_losses(outputs, part).sum()
-        adam.zero_grad()
+            total = total + outputs.difficulty_weight * _difficulty_losses(outputs, part).sum()
+        self._adam.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        adam.step()
+        self._adam.step()
         return losses.detach()
 
     def _drop(self, units: Tensor, share: float) -> Tensor:
@@ -196,19 +216,17 @@ class _NetworkTrainer:
         return units * scale.view_as(units)
 
     @torch.no_grad()
-    def _validate(self, parameters: Parameters, losses: Float[Tensor, " network"]) -> None:
+    def _validate(self, losses: Float[Tensor, " network"]) -> None:
         """Note an epoch's losses, and the parameters of the networks that became better."""
-        run = self.run
-        outputs = self._architecture.outputs(parameters, self._held.features, lambda units: units)
+        run, held = self.run, self._held
+        outputs = self._architecture.outputs(self._parameters, held.features, lambda units: units)
         # Where nothing was held out of a target there is only the loss on the fitted rows.
-        held = self._held.weights.sum((1, 2)) > 0
-        found = torch.where(held, _losses(outputs, self._held), losses).numpy().astype(np.float64)
-        better = (found < run.best) & (run.waited < self._config.patience)
-        run.best = np.where(better, found, run.best)
-        run.waited = np.where(better, 0, run.waited + 1)
-        run.train.append(float(losses.mean()))
-        run.validation.append(float(found.mean()))
-        now = {name: value.detach().numpy() for name, value in parameters.items()}
+        measured = held.weights.sum((1, 2)) > 0
+        found = torch.where(measured, _losses(outputs, held), losses).double()
+        run.record(float(losses.mean()), float(found.numpy().mean()))
+        each = zip(run.networks, losses.tolist(), found.tolist(), strict=True)
+        better = [self._goes_on(network) and network.record(*both) for network, *both in each]
+        now = {name: value.detach().numpy() for name, value in self._parameters.items()}
         if not run.parameters:
             run.parameters = {name: value.copy() for name, value in now.items()}
         for name, value in now.items():
@@ -261,3 +279,67 @@ def _difficulty_losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " n
 
 def _mean(cells: Float[Tensor, "network row _"], weight: Tensor) -> Float[Tensor, " network"]:
     return cells.sum((1, 2)) / torch.where(weight > 0, weight, 1)
+
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def fit_ensemble(
+    examples: Examples,
+    config: NetworkConfig,
+    *,
+    seed: int,
+    progress: Progress,
+) -> PredictorFit:
+    """Train the networks of an ensemble and put them together.
+
+    Args:
+        examples: Train rows.
+        config: The options.
+        seed: Of all draws.
+        progress: Told of every epoch.
+
+    Raises:
+        FitError: The losses grew beyond all bounds.
+    """
+    used, rates = usable_rows(examples, missing=-1.0), examples.base_rates
+    mean, scale = _scaling(used.features)
+    widths = (examples.features.shape[1], *config.inner)
+    learned = rates[examples.learnable]
+    shapes = config.predictor.shapes(widths, len(learned))
+    architecture = config.architecture(shapes, learned)
+    rows = NetworkRows.of(
+        used,
+        ((used.features - mean) / scale).astype(np.float32),
+        networks=architecture.networks,
+        disagreement_weight=config.disagreement_weight,
+    )
+    runs = train(rows, architecture, config, seed=seed, progress=progress)
+    if not np.isfinite([network.best for run in runs for network in run.networks]).all():
+        raise FitError(
+            "the losses aren't finite; check the features, which are up to "
+            f"{np.abs(examples.features).max():.3g}, or lower learning_rate"
+        )
+    each = [_unscaled(run.parameters, mean, scale, config.inputs) for run in runs]
+    arrays = {name: np.stack([one[name] for one in each]) for name in each[0]}
+    named = zip(examples.targets, rates.tolist(), examples.learnable, strict=True)
+    fixed = {name: rate for name, rate, is_learned in named if not is_learned}
+    predictor = config.predictor(examples.targets, fixed, widths, arrays)
+    notes = (*examples.target_notes(), *left_out_note(examples, len(rows)))
+    if np.isinf(scale).all():
+        notes += ("all training queries have the same features; they were validated on too",)
+    curves = TrainingCurves.of(runs, np.ones(len(runs), dtype=np.bool_))
+    return PredictorFit(predictor, notes, curves.to_dict())
+
+
+def _unscaled(
+    parameters: Arrays, mean: PerFeature, scale: PerFeature, inputs: tuple[str, ...]
+) -> Arrays:
+    """The parameters of a network that takes the features as they come, not centred and divided."""
+    found = dict(parameters)
+    for layer in inputs:
+        weight, bias = f"weight.{layer}", f"bias.{layer}"
+        divided = parameters[weight] / scale[:, None]
+        found[weight] = divided.astype(np.float32)
+        found[bias] = (parameters[bias] - (mean @ divided)[:, None]).astype(np.float32)
+    return found

@@ -203,7 +203,7 @@ def space_from_dict(value: Any) -> Space:
     space = Space(
         _branches(value.get("features"), "features"),
         _branches(value.get("predictors"), "predictors"),
-        tuple(find(str(kind)).kind for kind in kinds),  # type: ignore[misc]
+        tuple(find(str(kind)).kind for kind in kinds),
     )
     _check(space)
     return space

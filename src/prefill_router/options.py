@@ -1,0 +1,80 @@
+"""What the options of a method may be: said with their types, checked when they are set.
+
+A dataclass annotates a field with one of these types, and calls `check_options` once it is made. A
+`Literal` is checked without more words, and an option that is None is left out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import Annotated, Any, Literal, final, get_args, get_origin, get_type_hints
+
+from prefill_router.errors import ConfigError
+
+
+@final
+@dataclass(frozen=True)
+class Limit:
+    """What holds of an option.
+
+    Attributes:
+        wanted: In words, after "it must be".
+        holds: Whether a value is so.
+    """
+
+    wanted: str
+    holds: Callable[[Any], bool]
+
+    @property
+    def each(self) -> "Limit":
+        """The same of every number of a tuple."""
+        return Limit(f"{self.wanted} each", lambda values: all(map(self.holds, values)))
+
+
+AT_LEAST_ONE = Limit("at least 1", lambda value: value >= 1)
+BELOW_ONE = Limit("in [0, 1)", lambda value: 0 <= value < 1)
+POSITIVE = Limit("positive and finite", lambda value: 0 < value < inf)
+NOT_NEGATIVE = Limit("0 or more, and finite", lambda value: 0 <= value < inf)
+Count = Annotated[int, AT_LEAST_ONE]
+Several = Annotated[int, Limit("at least 2", lambda value: value >= 2)]
+Positive = Annotated[float, POSITIVE]
+NotNegative = Annotated[float, NOT_NEGATIVE]
+Dropout = Annotated[float, BELOW_ONE]
+Validation = Annotated[float, Limit("in (0, 1)", lambda value: 0 < value < 1)]
+Fraction = Annotated[float, Limit("in (0, 1]", lambda value: 0 < value <= 1)]
+Widths = Annotated[
+    tuple[int, ...],
+    Limit("one width or more, at least 1 each", lambda widths: min(widths, default=0) >= 1),
+]
+
+
+def check_options(config: Any) -> None:
+    """Check every option of a dataclass by its type.
+
+    Raises:
+        ConfigError: One isn't what it must be.
+    """
+    kind: type = type(config)
+    for name, limits in _limits(kind).items():
+        value = getattr(config, name)
+        for limit in limits:
+            if value is not None and not limit.holds(value):
+                raise ConfigError(f"{name} is {value!r}; it must be {limit.wanted}")
+
+
+@cache
+def _limits(kind: type) -> dict[str, tuple[Limit, ...]]:
+    hints = get_type_hints(kind, include_extras=True)
+    found = {name: _limits_of(hint) for name, hint in hints.items()}
+    return {name: limits for name, limits in found.items() if limits}
+
+
+def _limits_of(hint: Any) -> tuple[Limit, ...]:
+    if get_origin(hint) is Literal:
+        known = list(get_args(hint))
+        return (Limit(f"one of {known}", known.__contains__),)
+    parts = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return tuple(limit for limit in parts[1:] if isinstance(limit, Limit))
+    return tuple(limit for part in parts for limit in _limits_of(part))

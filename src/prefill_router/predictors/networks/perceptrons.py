@@ -1,0 +1,184 @@
+"""Networks of hidden layers with heads (section 3.2 of the paper).
+
+`mlp`: one small network per target, the paper's plain MLP. `multitask`: the same, each of which
+learns how difficult a query is, too. `unified_multitask`: one network for all targets and the
+difficulty, adapted from MIRT-Router (Song and others, 2025), as the paper's baseline of that name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from prefill_router.options import Count, Dropout, NotNegative, Positive, Widths
+from prefill_router.predictors.base import Features
+from prefill_router.predictors.networks.ensemble import (
+    CORRECTNESS,
+    DIFFICULTY,
+    Arrays,
+    Logits,
+    NetworkConfig,
+    NetworkEnsemble,
+    Rates,
+    Rows,
+    perceptron_outputs,
+    perceptron_shapes,
+)
+from prefill_router.predictors.registry import PredictorEntry
+from prefill_router.serialization import Shape
+
+if TYPE_CHECKING:
+    from prefill_router.predictors.networks.architectures import Architecture
+
+
+@dataclass(frozen=True, eq=False)
+class Perceptrons(NetworkEnsemble):
+    """Hidden layers, then a head for the correctness, and one for the difficulty if it is learned.
+
+    Attributes:
+        shared: Whether one network serves all targets; else each has one of its own.
+        has_difficulty: Whether there is a head for the difficulty.
+    """
+
+    shared: ClassVar[bool] = False
+    has_difficulty: ClassVar[bool] = False
+
+    @classmethod
+    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
+        """The names and shapes of the arrays."""
+        networks, outputs = (1, targets) if cls.shared else (targets, 1)
+        heads = [(CORRECTNESS, outputs)] + [(DIFFICULTY, 1)] * cls.has_difficulty
+        return perceptron_shapes(widths, heads, side_by_side=networks)
+
+    def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
+        return perceptron_outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TargetNetworks(Perceptrons):
+    """A network of its own for each target."""
+
+    kind: ClassVar[str] = "mlp"
+
+
+@dataclass(frozen=True, eq=False)
+class DifficultyNetworks(Perceptrons):
+    """Networks that know how difficult a query is, too."""
+
+    has_difficulty: ClassVar[bool] = True
+
+    def difficulty(self, features: Features) -> Float64[NDArray[np.float64], " query"]:
+        """The share of targets that answers each query wrongly, as all networks say on average."""
+
+        def head(arrays: Arrays, rows: Rows) -> Logits:
+            return perceptron_outputs(arrays, rows, len(self.widths) - 1, DIFFICULTY)
+
+        each = self._mean(features, head, 1 if self.shared else len(self.learned))
+        found: NDArray[np.float64] = each.mean(axis=1)
+        return found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MultiTaskNetworks(DifficultyNetworks):
+    """A network of its own for each target, with a head for the difficulty beside its own."""
+
+    kind: ClassVar[str] = "multitask"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class UnifiedNetwork(DifficultyNetworks):
+    """One network with a head for each target's correctness and one for the difficulty."""
+
+    kind: ClassVar[str] = "unified_multitask"
+    shared: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerceptronConfig(NetworkConfig):
+    """Options of networks of hidden layers; each stops when the correctness it knows is learned.
+
+    Attributes:
+        hidden: Widths of the hidden layers, at least one.
+    """
+
+    predictor: ClassVar[type[Perceptrons]]
+    hidden: Widths = (32,)
+    dropout: Dropout = 0.5
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return tuple(self.hidden)
+
+    @property
+    def difficulty(self) -> float | None:
+        """What the loss of the difficulty counts; None where it isn't learned."""
+        return None
+
+    def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
+        """The networks."""
+        from prefill_router.predictors.networks.architectures import Heads
+
+        each = rates[None] if self.predictor.shared else rates[:, None]
+        return Heads(shapes, each, len(self.hidden), self.difficulty)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MLPConfig(PerceptronConfig):
+    """Options of one small network per target."""
+
+    predictor: ClassVar[type[Perceptrons]] = TargetNetworks
+    seeds: Count = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiTaskConfig(PerceptronConfig):
+    """Options of networks that learn how difficult a query is, too.
+
+    Attributes:
+        difficulty_weight: What the loss of the difficulty counts, where that of the correctness
+            counts 1.
+    """
+
+    difficulty_weight: NotNegative = 1.0
+
+    @property
+    def difficulty(self) -> float | None:
+        """What the loss of the difficulty counts."""
+        return self.difficulty_weight
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TargetMultiTaskConfig(MultiTaskConfig):
+    """Options of one multi-task network per target."""
+
+    predictor: ClassVar[type[Perceptrons]] = MultiTaskNetworks
+    seeds: Count = 3
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class UnifiedConfig(MultiTaskConfig):
+    """Options of one multi-task network for all targets."""
+
+    predictor: ClassVar[type[Perceptrons]] = UnifiedNetwork
+    hidden: Widths = (256, 128)
+    learning_rate: Positive = 5e-4
+    dropout: Dropout = 0.3
+    difficulty_weight: NotNegative = 0.3
+
+
+PAPER = "section 3.2 of the paper"
+MLP = PredictorEntry(MLPConfig, TargetNetworks, "MLP", PAPER)
+MULTITASK = PredictorEntry(TargetMultiTaskConfig, MultiTaskNetworks, "Per-target multi-task", PAPER)
+UNIFIED = PredictorEntry(
+    UnifiedConfig, UnifiedNetwork, "Unified multi-task", "MIRT-Router, Song and others 2025"
+)

@@ -1,0 +1,300 @@
+"""Fitted parts are saved as the fields that they declare.
+
+A `Part` is a frozen dataclass, and its annotations say all that is written of it and checked when
+it is read back. A field that jaxtyping annotates is an array, of that type and of these axes: axes
+of one name are equally long, and `axes` says which plain value tells how long. A mapping of arrays
+has the shapes that `array_shapes` gives. A field that is a part itself lies among its owner's
+fields. All else is plain JSON, checked by pydantic, strictly. Bounds are those of `pydantic.Field`,
+for arrays too. Nothing that is read names code: what is made is told by the class that reads.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.serialization.declarations import (
+    Column,
+    axes_of,
+    columns_of,
+    flat_columns,
+    model_of,
+)
+from prefill_router.serialization.tensors import (
+    AGAIN,
+    NO_TENSORS,
+    Shape,
+    Tensors,
+    check_array,
+    check_bounds,
+    check_names,
+    take_tensors,
+)
+
+Made = TypeVar("Made", bound="Part")
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Something fitted and frozen that is saved; see this module."""
+
+    kind: ClassVar[str] = ""
+    """What a saved one is told by among others of its `noun`."""
+    noun: ClassVar[str] = "part"
+    """What errors call it."""
+    axes: ClassVar[Mapping[str, str]] = {}
+    """The length of an axis: a plain value, by its name in JSON, or the length of that."""
+
+    @classmethod
+    def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
+        """The names and shapes of a mapping of arrays, all float32, from the plain values."""
+        raise NotImplementedError
+
+    def verify(self) -> None:
+        """Check what types, shapes and bounds don't say, once it is read.
+
+        Raises:
+            ConfigError: Its fields contradict each other.
+        """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, with its `kind`; together with `tensors` they are all of it."""
+        return ({"kind": self.kind} if self.kind else {}) | dict(_written(self))
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Its arrays, by names that are unique in it."""
+        result: dict[str, NDArray[Any]] = {}
+        for column, value in _held(self):
+            if column.table:
+                result |= value
+            elif column.is_tensor and value is not None:
+                result[column.key] = value
+        return result
+
+    @classmethod
+    def from_dict(
+        cls: type[Made], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS
+    ) -> Made:
+        """The part of `to_dict` and `tensors`, checked.
+
+        Raises:
+            CorruptError: They are incomplete or contradict each other.
+        """
+        try:
+            return cls.parse(config, tensors)
+        except ConfigError as error:
+            raise CorruptError(f"{cls.called()} doesn't hold together: {error}") from None
+
+    @classmethod
+    def parse(cls: type[Made], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> Made:
+        """As `from_dict`, for options that somebody wrote rather than saved.
+
+        Raises:
+            CorruptError: An option is missing, unknown, or of another type.
+            ConfigError: The options contradict each other.
+        """
+        plain = read_plain(cls, config)
+        arrays = _taken(cls, tensors, _sizes(cls, plain), plain)
+        return _made(cls, plain | arrays)
+
+    @classmethod
+    def of_arrays(cls: type[Made], tensors: Tensors, sizes: Mapping[str, int]) -> Made:
+        """A part that is nothing but arrays, of axes of these lengths.
+
+        Raises:
+            CorruptError: An array is missing, unknown, or of another shape, type or range.
+        """
+        arrays = _taken(cls, tensors, dict(sizes), {})
+        try:
+            return _made(cls, arrays)
+        except ConfigError as error:
+            raise CorruptError(f"{cls.called()} doesn't hold together: {error}") from None
+
+    @classmethod
+    def called(cls) -> str:
+        """What errors call it."""
+        return f"the {cls.kind} {cls.noun}" if cls.kind else f"the {cls.noun}"
+
+
+def read_plain(cls: type[Part], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values of a part, checked, by their names in JSON.
+
+    Raises:
+        CorruptError: One is missing, unknown or of another type.
+    """
+    plain = dict(validated(model_of(cls), config, what=cls.called()))
+    for column in _listed_columns(cls):
+        plain[column.key] = _listed(cls, column, plain[column.key])
+    _check_listed(cls, plain, _sizes(cls, plain))
+    return plain
+
+
+def validated(model: type[Model], value: Any, *, what: str) -> Model:
+    """What was saved, by a model of pydantic.
+
+    Raises:
+        CorruptError: It is something else.
+    """
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorruptError(f"{what} isn't JSON: {error}; {AGAIN}") from None
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        found = error.errors()
+        unknown = [".".join(map(str, e["loc"])) for e in found if e["type"] == "extra_forbidden"]
+        if unknown:
+            raise CorruptError(f"{what} has the unknown options {unknown}; {AGAIN}") from None
+        place = ".".join(map(str, found[0]["loc"]))
+        raise CorruptError(f"{what}: {place}: {found[0]['msg']}; {AGAIN}") from None
+
+
+def _written(part: Part) -> Iterator[tuple[str, Any]]:
+    """Names and values of JSON; how long axes are comes after the targets, or before a table."""
+    found = columns_of(type(part))
+    tables = [one.name for one in found if one.table]
+    place = tables[0] if tables else "targets"
+    counts = dict(_counts(part))
+    for column in found:
+        if column.table:
+            yield from counts.items()
+        value = getattr(part, column.name)
+        if column.part is not None:
+            yield from _written(value)
+        elif column.form is not None and not (column.saving.sparse and value == column.default):
+            plain = _listing(value) if column.array is not None else column.saving.write(value)
+            yield column.key, plain
+        if column.name == place and not tables:
+            yield from counts.items()
+    if place not in [one.name for one in found]:
+        yield from counts.items()
+
+
+def _counts(part: Part) -> Iterator[tuple[str, int | None]]:
+    """The lengths of axes that no plain field tells."""
+    known = {column.key for column in flat_columns(type(part)) if column.form is not None}
+    for axis, key in part.axes.items():
+        if key.partition(".")[0] not in known:
+            is_told = isinstance(getattr(type(part), key, None), property)
+            yield key, getattr(part, key) if is_told else _length(part, axis)
+
+
+def _held(part: Part) -> Iterator[tuple[Column, Any]]:
+    """The fields and their values, those of a part within it in its place."""
+    for column in columns_of(type(part)):
+        value = getattr(part, column.name)
+        yield from ((column, value),) if column.part is None else _held(value)
+
+
+def _length(part: Part, axis: str) -> int | None:
+    for column, array in _held(part):
+        if column.array is not None and axis in column.axes:
+            return None if array is None else int(array.shape[column.axes.index(axis)])
+    raise TypeError(f"{type(part).__name__} has no array with the axis {axis!r}")
+
+
+def _listing(array: NDArray[Any]) -> list[Any]:
+    """An array in JSON: null for a number that is missing."""
+    if array.dtype.kind != "f":
+        return list(array.tolist())
+    plain = array.astype(object)
+    plain[np.isnan(array)] = None
+    return list(plain.tolist())
+
+
+def _listed(cls: type[Part], column: Column, value: list[Any]) -> NDArray[Any]:
+    """An array from JSON; one without rows keeps its other axes."""
+    names = column.axes
+    try:
+        array = np.array(value, dtype=column.array.dtypes[0])
+        if not value:
+            array = array.reshape([int(name) if name.isdigit() else 0 for name in names])
+    except (ValueError, OverflowError):
+        array = np.empty(0)
+    if array.ndim != len(names):
+        raise CorruptError(f"{cls.called()}: {column.key}: its rows differ in length; {AGAIN}")
+    return array
+
+
+def _check_listed(cls: type[Part], plain: Mapping[str, Any], sizes: dict[str, int | None]) -> None:
+    for column in _listed_columns(cls):
+        _check_column(column, plain[column.key], sizes, cls.called())
+
+
+def _listed_columns(cls: type[Part]) -> Iterator[Column]:
+    """The arrays that stand in JSON."""
+    return (one for one in flat_columns(cls) if one.array is not None and one.form is not None)
+
+
+def _sizes(cls: type[Part], plain: Mapping[str, Any]) -> dict[str, int | None]:
+    """The lengths of the axes that plain values tell."""
+    return {axis: _size(plain, key) for axis, key in axes_of(cls).items()}
+
+
+def _size(plain: Mapping[str, Any], key: str) -> int | None:
+    first, _, rest = key.partition(".")
+    value = attrgetter(rest)(plain[first]) if rest else plain[first]
+    return value if value is None or isinstance(value, int) else len(value)
+
+
+def _taken(
+    cls: type[Part], tensors: Tensors, sizes: dict[str, int | None], plain: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arrays by the names of their fields, checked; and those that JSON holds, too."""
+    what = cls.called()
+    _check_listed(cls, plain, sizes)
+    if any(column.table for column in columns_of(cls)):
+        shapes = cls.array_shapes(plain)
+        return {"": dict(zip(shapes, take_tensors(tensors, shapes, what=what), strict=True))}
+    there = [
+        one
+        for one in flat_columns(cls)
+        if one.is_tensor and not (one.optional and _lacks(one, sizes))
+    ]
+    check_names(tensors, [one.key for one in there], what)
+    for column in there:
+        _check_column(column, tensors[column.key], sizes, what)
+    return dict(tensors)
+
+
+def _lacks(column: Column, sizes: Mapping[str, int | None]) -> bool:
+    return any(sizes.get(axis, 0) is None for axis in column.axes)
+
+
+def _check_column(
+    column: Column, array: NDArray[Any], sizes: dict[str, int | None], what: str
+) -> None:
+    names = column.axes
+    for name, size in zip(names, array.shape, strict=False):
+        if not name.isdigit() and name != "_":
+            sizes.setdefault(name, size)
+    told = [int(name) if name.isdigit() else sizes.get(name, 0) or 0 for name in names]
+    is_known = column.form is not None  # JSON's null is a number that is missing
+    label = f"{what}'s array {column.key}"
+    check_array(array, tuple(told), column.array.dtypes[0], label, finite=not is_known)
+    if column.bounds is not None:
+        title = column.bounds.title or column.key
+        check_bounds(array, column.bounds, f"{what}'s {title}")
+
+
+def _made(cls: type[Made], values: Mapping[str, Any]) -> Made:
+    """The part of checked values, by their saved names; its arrays of a table have the name ""."""
+    given: dict[str, Any] = {}
+    for column in columns_of(cls):
+        if column.part is not None:
+            given[column.name] = _made(column.part, values)
+        elif column.table or column.optional:
+            given[column.name] = values.get("" if column.table else column.key)
+        elif column.key in values:
+            given[column.name] = values[column.key]
+    made = cls(**given)
+    made.verify()
+    return made

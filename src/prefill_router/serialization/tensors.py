@@ -1,0 +1,144 @@
+"""Arrays that were saved: files of tensors, and what is checked of each array.
+
+What somebody else wrote is either read, or refused with the reason.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic.fields import FieldInfo
+from safetensors import SafetensorError, safe_open
+
+from prefill_router.errors import CorruptError
+
+_READ = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U8", "BOOL")
+_MOST_AXES = 8
+_MOST_NUMBERS = 2**40
+AGAIN = "copy or make the router again"
+
+Shape = tuple[int, ...]
+Tensors = Mapping[str, NDArray[Any]]
+NO_TENSORS: Tensors = MappingProxyType({})
+
+
+class TensorFile(NamedTuple):
+    """What a file of tensors holds.
+
+    Attributes:
+        tensors: By name.
+        metadata: Texts that stand beside them.
+    """
+
+    tensors: dict[str, np.ndarray]
+    metadata: Mapping[str, str]
+
+
+def read_tensors(path: Path) -> TensorFile:
+    """Read a safetensors file.
+
+    Raises:
+        CorruptError: It isn't one, or holds what no array of NumPy can be.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {name: _tensor(file, name, path) for name in file.keys()}  # noqa: SIM118
+            return TensorFile(tensors, file.metadata() or {})
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CorruptError(f"{path} isn't safetensors: {error}; copy the folder again") from None
+
+
+def _tensor(file: Any, name: str, path: Path) -> np.ndarray:
+    found = file.get_slice(name)
+    kind, shape = str(found.get_dtype()), list(found.get_shape())
+    if kind not in _READ:
+        raise CorruptError(
+            f"{path} holds the tensor {name!r} of the type {kind}; read are {', '.join(_READ)}"
+        )
+    size = math.prod(max(axis, 1) for axis in shape)  # an axis of none makes the file no larger
+    if len(shape) > _MOST_AXES or size > _MOST_NUMBERS:
+        raise CorruptError(
+            f"{path} holds the tensor {name!r} of the shape {shape[:_MOST_AXES]}; it must have at "
+            f"most {_MOST_AXES} axes, of {_MOST_NUMBERS:,} numbers together"
+        )
+    return np.asarray(file.get_tensor(name))
+
+
+def take_tensors(
+    tensors: Tensors, shapes: Mapping[str, Shape], *, what: str = "the predictor"
+) -> list[NDArray[Any]]:
+    """The named arrays, in order.
+
+    Args:
+        tensors: What was read.
+        shapes: The name and shape of every array that must be there; all are float32 and finite.
+        what: Whose they are.
+
+    Raises:
+        CorruptError: A name is missing or unknown, or a shape, type or value is wrong.
+    """
+    check_names(tensors, shapes, what)
+    for name, shape in shapes.items():
+        check_array(tensors[name], shape, "float32", f"{what}'s array {name}")
+    return [tensors[name] for name in shapes]
+
+
+def under(tensors: Tensors, start: str) -> dict[str, NDArray[Any]]:
+    """The tensors whose names start so, by the rest of their names."""
+    return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
+
+
+def check_names(tensors: Tensors, known: Collection[str], what: str) -> None:
+    """Check that exactly these arrays are there.
+
+    Raises:
+        CorruptError: One is missing or unknown.
+    """
+    if set(tensors) != set(known):
+        lacking, unknown = sorted(set(known) - set(tensors)), sorted(set(tensors) - set(known))
+        told = [f"lacks the arrays {lacking}"] if lacking else []
+        told += [f"has the unknown arrays {unknown}"] if unknown else []
+        raise CorruptError(f"{what} {' and '.join(told)}; got {sorted(tensors)}; {AGAIN}")
+
+
+def check_array(
+    array: NDArray[Any], shape: Shape, dtype: str, what: str, *, finite: bool = True
+) -> None:
+    """Check an array's shape and type, and that its numbers are finite.
+
+    Raises:
+        CorruptError: One differs.
+    """
+    is_sound = array.shape == shape and array.dtype == np.dtype(dtype)
+    if not is_sound or (finite and array.dtype.kind == "f" and not np.isfinite(array).all()):
+        raise CorruptError(
+            f"{what} must be finite {dtype} {shape}; got {array.dtype} {array.shape}; {AGAIN}"
+        )
+
+
+def check_bounds(array: NDArray[Any], bounds: FieldInfo, what: str) -> None:
+    """Check that an array's numbers are within the bounds `ge`, `gt` and `le`; NaN is.
+
+    Raises:
+        CorruptError: One isn't.
+    """
+    limits = {
+        name: getattr(one, name)
+        for one in bounds.metadata
+        for name in ("ge", "gt", "le")
+        if hasattr(one, name)
+    }
+    outside = (
+        (array < limits.get("ge", -math.inf))
+        | (array > limits.get("le", math.inf))
+        | (array <= limits.get("gt", -math.inf))
+    )
+    if outside.any():
+        low, high = np.nanmin(array), np.nanmax(array)
+        words = f"in [{limits.get('ge')}, {limits['le']}]" if "le" in limits else "0 or more"
+        words = "positive" if "gt" in limits else words
+        raise CorruptError(f"{what} are from {low} to {high}; they must be {words}; {AGAIN}")

@@ -1,0 +1,72 @@
+"""Options are checked by their types."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from prefill_router.errors import ConfigError
+from prefill_router.options import (
+    AT_LEAST_ONE,
+    BELOW_ONE,
+    Count,
+    Dropout,
+    Fraction,
+    NotNegative,
+    Positive,
+    Several,
+    Validation,
+    Widths,
+    check_options,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    count: Count = 1
+    several: Several = 2
+    rate: Positive = 0.1
+    decay: NotNegative = 0.0
+    drop: Dropout = 0.0
+    share: Validation = 0.5
+    part: Fraction = 1.0
+    widths: Widths = (1,)
+    layers: Annotated[tuple[int, ...], AT_LEAST_ONE.each] = ()
+    drops: Annotated[tuple[float, float], BELOW_ONE.each] = (0.0, 0.9)
+    either: Dropout | None = None
+    kernel: Literal["flat", "steep"] = "flat"
+    name: str = "anything"
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"count": 0}, "count is 0; it must be at least 1"),
+        ({"several": 1}, "several is 1; it must be at least 2"),
+        ({"rate": 0.0}, "rate is 0.0; it must be positive and finite"),
+        ({"rate": INF}, "rate is inf; it must be positive and finite"),
+        ({"rate": NAN}, "rate is nan; it must be positive and finite"),
+        ({"decay": -1.0}, "decay is -1.0; it must be 0 or more, and finite"),
+        ({"drop": 1.0}, "drop is 1.0; it must be in [0, 1)"),
+        ({"share": 0.0}, "share is 0.0; it must be in (0, 1)"),
+        ({"part": 0.0}, "part is 0.0; it must be in (0, 1]"),
+        ({"widths": ()}, "widths is (); it must be one width or more, at least 1 each"),
+        ({"widths": (3, 0)}, "widths is (3, 0); it must be one width or more, at least 1 each"),
+        ({"layers": (3, 0)}, "layers is (3, 0); it must be at least 1 each"),
+        ({"drops": (0.0, 1.0)}, "drops is (0.0, 1.0); it must be in [0, 1) each"),
+        ({"either": 1.0}, "either is 1.0; it must be in [0, 1)"),
+        ({"kernel": "round"}, "kernel is 'round'; it must be one of ['flat', 'steep']"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_options(Options(**wrong))
+    assert str(refused.value) == message
+
+
+def test_options_that_make_sense() -> None:
+    check_options(Options())
+    check_options(Options(count=9, rate=1e9, widths=(8, 4), layers=(1,), either=0.5, part=0.2))
