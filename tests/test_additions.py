@@ -44,35 +44,30 @@ ADDITIONS = (
     Addition(
         "a predictor",
         "half.py",
-        {'    "given": "given",\n': '    "half": "half",\n'},
+        {'        "given": "given:ENTRY",\n': '        "half": "half:ENTRY",\n'},
         {"README.md": "| predictor | half |"},
     ),
     Addition(
         "a family of features",
         "prompt_length.py",
-        {'    "prefill": "prefill",\n': '    "prompt_length": "prompt_length",\n'},
+        {
+            '        "prefill": "prefill:ENTRY",\n': '        "prompt_length": "prompt_length:ENTRY",\n'
+        },
         {"fit": "prompt_length: 1 columns"},
     ),
     Addition(
         "a calibrator",
         "rates.py",
-        {
-            "from prefill_router.calibration.parametric import NoCalibration, Platt, ZScore\n": (
-                "from prefill_router.calibration.rates import Rates\n"
-            ),
-            'CalibratorKind = Literal["none", "platt", ': '"rates", ',
-            "    each.kind: each for each in (NoCalibration, ": "Rates, ",
-        },
+        {'        "none": "parametric:NoCalibration",\n': '        "rates": "rates:Rates",\n'},
         {"README.md": "| calibration | rates |"},
     ),
     Addition(
         "a policy",
         "first_target.py",
         {
-            "from prefill_router.policy.cascade import Cascade\n": (
-                "from prefill_router.policy.first_target import FirstTarget\n"
-            ),
-            '    "lambda": Lambda,\n': '    "first_target": FirstTarget,\n',
+            '        "lambda": "policies:Lambda",\n': (
+                '        "first_target": "first_target:FirstTarget",\n'
+            )
         },
         {"route": "by the policy first_target", "metrics.json": '"policy": "kind: first_target"'},
     ),

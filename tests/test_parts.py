@@ -219,13 +219,13 @@ class Half(Policy):
 
 NEW: dict[str, tuple[Any, str, Any, Any]] = {
     "predictor": (
-        predictors._PREDICTORS,
+        predictors.PREDICTORS,
         "even_odds",
         predictors.PredictorEntry(PredictorConfig, EvenOdds, "Even odds", ""),
         EvenOdds(("a", "b"), np.ones(3, np.float32)),
     ),
     "features": (
-        families._FAMILIES,
+        families.FAMILIES,
         "lengths",
         families.FamilyEntry(FamilyConfig, Lengths),
         Lengths(10),

@@ -1,8 +1,7 @@
 """The policy of those who don't care: the first target answers everything."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,9 +11,7 @@ from prefill_router.policy.path import LambdaPath, PerCell
 
 @dataclass(frozen=True)
 class FirstTarget(Policy):
-    @property
-    def kind(self) -> str:
-        return "first_target"
+    kind: ClassVar[str] = "first_target"
 
     def path(
         self, correctness: PerCell, cost: PerCell, *, targets: tuple[str, ...] = ()
@@ -22,10 +19,3 @@ class FirstTarget(Policy):
         queries = len(correctness)
         zeros = np.zeros(queries)
         return LambdaPath(np.arange(queries + 1), zeros, zeros.astype(np.int64))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "FirstTarget":
-        return cls()

@@ -1,11 +1,10 @@
 """A predictor that is never sure: every target is right half of the time."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import PositiveInt
 
 from prefill_router.predictors.base import (
     Correctness,
@@ -14,38 +13,23 @@ from prefill_router.predictors.base import (
     Predictor,
     PredictorConfig,
     PredictorFit,
-    Tensors,
 )
 from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
+from prefill_router.serialization import Saved
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Half(Predictor):
     kind: ClassVar[str] = "half"
-    names: tuple[str, ...]
-    columns: int
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return self.names
+    columns: Annotated[PositiveInt, Saved("width")]
 
     @property
     def width(self) -> int:
         return self.columns
 
     def correctness(self, features: Features) -> Correctness:
-        return np.full((len(features), len(self.names)), 0.5)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "names": list(self.names), "columns": self.columns}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "Half":
-        return cls(tuple(config["names"]), config["columns"])
+        return np.full((len(features), len(self.targets)), 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,10 @@
 """Features that know how long a prompt is, and nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
@@ -24,18 +23,6 @@ class PromptLength(Family):
 
     def read(self, reading: PromptStates) -> Columns:
         return np.array([[len(str(prompt))] for prompt in reading.prompts], dtype=np.float32)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-    ) -> "PromptLength":
-        return cls()
 
 
 @dataclass(frozen=True, kw_only=True)

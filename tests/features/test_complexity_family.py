@@ -12,7 +12,7 @@ from prefill_router.data import Message, Query, RoutingDataset, read_dataset
 from prefill_router.errors import CorruptError, FitError
 from prefill_router.features import PromptStates
 from prefill_router.features.complexity import COLUMNS, Complexity, ComplexityConfig, measure
-from prefill_router.features.registry import find, load_family
+from prefill_router.features.registry import FAMILIES, load_family
 from prefill_router.testing import make_routing_dataset
 
 LONG = 20_000
@@ -59,7 +59,7 @@ def test_keeps_the_contract() -> None:
 
 
 def test_the_module_s_entry_is_found() -> None:
-    entry = find("complexity")
+    entry = FAMILIES.find("complexity")
     assert (entry.config, entry.family) == (ComplexityConfig, Complexity)
 
 

@@ -13,7 +13,7 @@ from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, FitError, ProvenanceError
 from prefill_router.features import Need, PromptStates
 from prefill_router.features.embedding import Embedding, EmbeddingConfig
-from prefill_router.features.registry import find
+from prefill_router.features.registry import FAMILIES
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 DATASET = make_routing_dataset(queries=90)
@@ -154,5 +154,5 @@ def test_what_cannot_be_fitted_is_told() -> None:
 
 
 def test_it_is_found_by_its_kind() -> None:
-    entry = find("embedding")
+    entry = FAMILIES.find("embedding")
     assert (entry.config, entry.family) == (EmbeddingConfig, Embedding)

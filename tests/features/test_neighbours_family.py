@@ -15,7 +15,7 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.features import PromptStates
 from prefill_router.features.neighbour_statistics import Kernel, statistics
 from prefill_router.features.neighbours import Neighbours, NeighboursConfig
-from prefill_router.features.registry import find
+from prefill_router.features.registry import FAMILIES
 from prefill_router.neighbours import NeighbourIndex
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
@@ -94,7 +94,7 @@ def test_keeps_the_contract(missing: float) -> None:
 
 
 def test_the_module_s_entry_is_found() -> None:
-    entry = find("neighbours")
+    entry = FAMILIES.find("neighbours")
     assert (entry.config, entry.family) == (NeighboursConfig, Neighbours)
 
 

@@ -9,7 +9,7 @@ from prefill_router.activations import MemoryActivations, Provenance
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, CorruptError, FitError
 from prefill_router.features import Need, PromptStates
-from prefill_router.features.registry import find, load_family
+from prefill_router.features.registry import FAMILIES, load_family
 from prefill_router.features.signals import Signals, SignalsConfig
 from prefill_router.testing import make_routing_dataset
 
@@ -96,5 +96,5 @@ def test_saved_signals_of_another_width_are_refused() -> None:
 
 
 def test_it_is_found_by_its_kind() -> None:
-    entry = find("signals")
+    entry = FAMILIES.find("signals")
     assert (entry.config, entry.family) == (SignalsConfig, Signals)

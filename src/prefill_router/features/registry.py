@@ -22,7 +22,7 @@ class FamilyEntry:
     family: type[Family]
 
 
-_FAMILIES = Kinds[FamilyEntry](
+FAMILIES = Kinds[FamilyEntry](
     "features",
     "prefill_router.features",
     {
@@ -34,8 +34,6 @@ _FAMILIES = Kinds[FamilyEntry](
         "text_network": "text_network:ENTRY",
     },
 )
-KINDS = _FAMILIES.names
-find, kind_of = _FAMILIES.find, _FAMILIES.kind_of
 
 
 def load_family(config: Mapping[str, Any], tensors: Tensors) -> Family:
@@ -44,4 +42,4 @@ def load_family(config: Mapping[str, Any], tensors: Tensors) -> Family:
     Raises:
         CorruptError: The kind is unknown, or the rest contradicts itself.
     """
-    return _FAMILIES.of_saved(config).family.from_dict(config, tensors)
+    return FAMILIES.of_saved(config).family.from_dict(config, tensors)

@@ -24,12 +24,12 @@ from prefill_router import calibration, policy
 from prefill_router.calibration import CalibratorKind
 from prefill_router.data.dataset import MOST_TOKENS
 from prefill_router.errors import ConfigError, CorruptError, FormatError, PrefillRouterError
-from prefill_router.features import FamilyConfig, Need, registry as families
+from prefill_router.features import FamilyConfig, Need
 from prefill_router.features.prefill import PrefillConfig
-from prefill_router.features.registry import kind_of as family_kind
+from prefill_router.features.registry import FAMILIES
 from prefill_router.policy import FrugalCascade, Lambda, Policy
-from prefill_router.predictors import PredictorConfig, TrunkConfig, registry as predictors
-from prefill_router.predictors.registry import kind_of as predictor_kind
+from prefill_router.predictors import PredictorConfig, TrunkConfig
+from prefill_router.predictors.registry import PREDICTORS
 from prefill_router.yaml_files import read_yaml
 
 CostKind = Literal["predicted", "median"]
@@ -109,8 +109,8 @@ class Recipe:
         """Plain values for JSON, as `recipe_from_dict` takes them."""
         soft = self.soft_labels
         return {
-            "features": [{"kind": family_kind(one), **_plain(one)} for one in self.features],
-            "predictor": {"kind": predictor_kind(self.predictor), **_plain(self.predictor)},
+            "features": [{"kind": FAMILIES.kind_of(one), **_plain(one)} for one in self.features],
+            "predictor": {"kind": PREDICTORS.kind_of(self.predictor), **_plain(self.predictor)},
             "shrinkage": self.shrinkage,
             "operating_points": self.operating_points,
             "calibration": self.calibration,
@@ -270,12 +270,12 @@ def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
 
 def _family(value: Any) -> FamilyConfig:
     kind, options = _kind(value, "features")
-    return build(families.find(kind).config, options, what=f"the features {kind}")
+    return build(FAMILIES.find(kind).config, options, what=f"the features {kind}")
 
 
 def _predictor(value: Any) -> PredictorConfig:
     kind, options = _kind(value, "predictor")
-    return build(predictors.find(kind).config, options, what=f"the predictor {kind}")
+    return build(PREDICTORS.find(kind).config, options, what=f"the predictor {kind}")
 
 
 def _soft_labels(value: Mapping[str, Any], near: Path | None) -> SoftLabels:

@@ -12,7 +12,7 @@ missing in many places, each target still has k votes, at somewhat greater dista
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, final, get_args
+from typing import Annotated, ClassVar, Literal, final, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64
@@ -249,13 +249,10 @@ class NearestRows(Predictor):
                     result[rows, target] = np.clip((weights * votes).sum(axis=1), 0, 1)
         return result
 
-    @classmethod
-    def remember(cls, examples: Examples, **options: Any) -> PredictorFit:
-        """Keep the train rows; the options are the other fields'."""
-        memory = NeighbourRows.of(examples)
-        predictor = cls(targets=examples.targets, memory=memory, **options)
-        notes = (*examples.target_notes(), *left_out_note(examples, memory.rows))
-        return PredictorFit(predictor, notes)
+    def told(self, examples: Examples) -> PredictorFit:
+        """The predictor, with notes on the examples that it remembers."""
+        notes = (*examples.target_notes(), *left_out_note(examples, self.memory.rows))
+        return PredictorFit(self, notes)
 
 
 @final
@@ -292,7 +289,8 @@ class KnnMajorityConfig(PredictorConfig):
     ) -> PredictorFit:
         """Keep the train rows; soft labels are cut at 0.5, since a vote is for or against."""
         del seed, progress
-        return KnnMajority.remember(replace(examples, correct=binary(examples.correct)), k=self.k)
+        votes = replace(examples, correct=binary(examples.correct))
+        return KnnMajority(votes.targets, self.k, NeighbourRows.of(votes)).told(votes)
 
 
 @final
@@ -315,9 +313,9 @@ class KnnScoreConfig(PredictorConfig):
     ) -> PredictorFit:
         """Keep the train rows; soft labels count as they are."""
         del seed, progress
-        return KnnScore.remember(
-            examples, k=self.k, kernel=self.kernel, bandwidth=float(self.bandwidth)
-        )
+        memory, bandwidth = NeighbourRows.of(examples), float(self.bandwidth)
+        predictor = KnnScore(examples.targets, self.k, self.kernel, bandwidth, memory)
+        return predictor.told(examples)
 
 
 LI = "Li 2025, Rethinking Predictive Modeling for LLM Routing"

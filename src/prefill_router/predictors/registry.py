@@ -30,7 +30,7 @@ class PredictorEntry:
     source: str
 
 
-_PREDICTORS = Kinds[PredictorEntry](
+PREDICTORS = Kinds[PredictorEntry](
     "predictor",
     "prefill_router.predictors",
     {
@@ -51,8 +51,6 @@ _PREDICTORS = Kinds[PredictorEntry](
         "given": "given:ENTRY",
     },
 )
-KINDS = _PREDICTORS.names
-find, kind_of = _PREDICTORS.find, _PREDICTORS.kind_of
 
 
 def load_predictor(config: Mapping[str, Any], tensors: Tensors) -> Predictor:
@@ -61,4 +59,4 @@ def load_predictor(config: Mapping[str, Any], tensors: Tensors) -> Predictor:
     Raises:
         CorruptError: The kind is unknown, or the rest contradicts itself.
     """
-    return _PREDICTORS.of_saved(config).predictor.from_dict(config, tensors)
+    return PREDICTORS.of_saved(config).predictor.from_dict(config, tensors)

@@ -16,7 +16,7 @@ from typing import Any
 from prefill_router.evaluation.bootstrap import Estimate, Estimates, plain
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET, MetricEntry
 from prefill_router.evaluation.formatting import worded
-from prefill_router.predictors import registry
+from prefill_router.predictors.registry import PREDICTORS
 from prefill_router.reporting.report import (
     BOLD,
     UNDERLINED,
@@ -342,7 +342,7 @@ def _recipes(result: ComparisonResult) -> Table:
     rows: list[Row] = []
     for one in result.routers:
         made = one.fitted.recipe.to_dict()
-        entry = registry.find(made["predictor"]["kind"])
+        entry = PREDICTORS.find(made["predictor"]["kind"])
         reads = ", ".join(family["kind"] for family in made["features"])
         cells = [reads, entry.label, entry.source, made["calibration"], made["policy"]["kind"]]
         name = Cell(one.name, note="; ".join(one.fitted.router.record.notes))

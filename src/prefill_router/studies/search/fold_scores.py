@@ -25,7 +25,7 @@ from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.metrics import PairRankings, Ranking, auc_by_target, macro_mean
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.features import FamilyConfig, PromptStates
-from prefill_router.features.registry import kind_of
+from prefill_router.features.registry import FAMILIES
 from prefill_router.fitting import Recipe
 from prefill_router.fitting.out_of_fold import folds_of
 from prefill_router.predictors import Examples
@@ -178,7 +178,7 @@ class FoldScorer:
     def _family(self, config: FamilyConfig, rows: FoldRows, fold: int) -> list[Part]:
         made_by = sorted(str(store.provenance) for store in self.states)
         drawn = [fold, bool(len(rows.held)), self.folds, self.seed]
-        what = [kind_of(config), repr(config), *drawn, made_by]
+        what = [FAMILIES.kind_of(config), repr(config), *drawn, made_by]
         name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16] + ".safetensors"
         kept = self._columns.get(name) if self.cache is None else _read(self.cache / name, rows)
         if kept is not None:
