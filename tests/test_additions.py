@@ -51,7 +51,9 @@ ADDITIONS = (
         "a family of features",
         "prompt_length.py",
         {
-            '        "prefill": "prefill:ENTRY",\n': '        "prompt_length": "prompt_length:ENTRY",\n'
+            '        "prefill": "prefill:ENTRY",\n': (
+                '        "prompt_length": "prompt_length:ENTRY",\n'
+            )
         },
         {"fit": "prompt_length: 1 columns"},
     ),

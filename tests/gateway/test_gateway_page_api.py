@@ -294,13 +294,17 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
     pool = Pool(tuple(Target(name=name, base_url="http://127.0.0.1:9/v1") for name in TARGETS))
     breakers = Breakers(failures=5, seconds=10)
     conform(views.health(pool, "small", breakers, receipts), shapes.TargetHealth, "health")
-    conform(views.pick(shapes.MinuteView, MinuteCounts(7), at=420.0), shapes.MinuteView, "minute")
+    conform(
+        views.pick(shapes.MinuteView, {"at": 420.0}, MinuteCounts(7)), shapes.MinuteView, "minute"
+    )
 
 
 def test_a_view_has_the_fields_of_its_shape_alone() -> None:
-    assert views.pick(decision_shapes.SwitchPoint, made_receipt(1).choice, target="a", key="b") == {
+    assert views.pick(
+        decision_shapes.SwitchPoint, {"target": "a", "key": "b"}, made_receipt(1).choice
+    ) == {
         "lam": 0.9,
         "target": "a",
     }
     with pytest.raises(AttributeError, match="before"):
-        views.pick(shapes.LamSet, made_receipt(1).choice)
+        views.pick(shapes.LamSet, {}, made_receipt(1).choice)

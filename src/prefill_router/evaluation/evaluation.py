@@ -227,9 +227,7 @@ def evaluate(
         curve=curve,
         max_lam=max_lam_interval(scorer, scores, curve),
         steps=steps_of(scorer, scores, curve),
-        frontier=tuple(
-            name for name, best in zip(trial.targets, scores.frontier[0], strict=True) if best
-        ),
+        frontier=_frontier(trial, scores),
         raw_band=bands[0],
         normalised_band=bands[1],
         mix=mix_of(scores.singles, trial.targets),
@@ -243,6 +241,10 @@ def evaluate(
             check="" if check is None else check.description,
         ),
     )
+
+
+def _frontier(trial: Trial, scores: Scores) -> tuple[str, ...]:
+    return tuple(name for name, on in zip(trial.targets, scores.frontier[0], strict=True) if on)
 
 
 def _resample(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import final
 from urllib.parse import parse_qs, quote
 
 from starlette.routing import Route
@@ -67,20 +67,30 @@ class PassthroughRequest:
         found: ClientKey | None = self.scope.get(KEY)
         return found
 
-    def call(self, **where: Any) -> ForwardRequest:
-        """The call to forward.
-
-        Args:
-            where: Where it goes: fields of `ForwardRequest`.
-        """
+    def call(
+        self,
+        endpoint: Endpoint,
+        below: bytes,
+        order: tuple[str, ...],
+        bodies: Callable[[str], bytes],
+        *,
+        stream: bool = False,
+        lacking: frozenset[int] = frozenset(),
+    ) -> ForwardRequest:
+        """The call to forward; the arguments are fields of `ForwardRequest`."""
         return ForwardRequest(
+            endpoint=endpoint,
+            below=below,
+            order=order,
+            bodies=bodies,
+            stream=stream,
+            lacking=lacking,
             method=self.scope["method"].encode(),
             query=query_of(self.scope),
             is_plain=True,
             headers=self.live.headers_on(self.scope["headers"], self.trace),
             reply_headers=lambda target, _: [] if target is None else [target_header(target)],
             finished=self.finished,
-            **where,
         )
 
     async def finished(self, outcome: RequestOutcome) -> None:
@@ -189,10 +199,10 @@ async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
     query = parse_qs(scope["query_string"].decode("latin-1"))
     sent = asked.body if scope["method"] == "POST" else b""
     return asked.call(
-        endpoint="responses",
-        below=f"/{quote(name, safe='')}{below}".encode(),
-        order=(asked.live.keepers.keeper(name, _question(asked)),),
-        bodies=lambda _: sent,
+        "responses",
+        f"/{quote(name, safe='')}{below}".encode(),
+        (asked.live.keepers.keeper(name, _question(asked)),),
+        lambda _: sent,
         stream=query.get("stream") == ["true"],
     )
 
@@ -217,10 +227,10 @@ async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -
     choice, _ = await decide(gateway, live, incoming, counted=False)
     splicer = incoming.envelope.splicer
     return asked.call(
-        endpoint=endpoint,
-        below=below.encode(),
-        order=choice.order,
-        bodies=lambda target: live.body_for(target, splicer, endpoint, ask_usage=False),
+        endpoint,
+        below.encode(),
+        choice.order,
+        lambda target: live.body_for(target, splicer, endpoint, ask_usage=False),
         lacking=_LACKING,
     )
 

@@ -93,7 +93,7 @@ class PageNumbers:
     async def timeline(self) -> Timeline:
         """The last hour, minute by minute."""
         minutes = [
-            views.pick(MinuteView, minute, at=60.0 * minute.number)
+            views.pick(MinuteView, {"at": 60.0 * minute.number}, minute)
             for minute in self._gateway.recent.minutes()
         ]
         return Timeline(until=60.0 * (time.time() // 60 + 1), minutes=minutes)
@@ -136,7 +136,7 @@ class PageNumbers:
             hour=views.spend(await asyncio.to_thread(summary, url, hour), hour),
             day=views.spend(await asyncio.to_thread(summary, url, day), day),
             budgets=[
-                views.pick(BudgetView, state, state.budget, resets_at=now + state.seconds_left)
+                views.pick(BudgetView, {"resets_at": now + state.seconds_left}, state, state.budget)
                 for state in self._gateway.budgets.states(now)
             ],
         )

@@ -1,7 +1,7 @@
 """Receipts, targets and the trade-off of the remembered requests, as the page shows them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -39,8 +39,8 @@ _MANY, _OFTEN = 20, 0.1
 _GOOD = ("answered", "refused", "disconnected")
 
 
-def pick(shape: type[Shape], *sources: object, **known: Any) -> Shape:
-    """A shape's fields, and no others: as they are given, else of the first source that has them.
+def pick(shape: type[Shape], known: Mapping[str, Any], *sources: object) -> Shape:
+    """A shape's fields, and no others: as known, else of the first source that has them.
 
     Raises:
         AttributeError: No source has a field.
@@ -58,11 +58,13 @@ def row(receipt: Receipt) -> DecisionRow:
     target = outcome.target or choice.target
     return pick(
         DecisionRow,
+        {
+            "target": target,
+            "probability": choice.correctness.get(target),
+            "estimated_cost": choice.estimated_cost.get(target),
+            "outcome": outcome.kind,
+        },
         *(choice, receipt, outcome),
-        target=target,
-        probability=choice.correctness.get(target),
-        estimated_cost=choice.estimated_cost.get(target),
-        outcome=outcome.kind,
     )
 
 
@@ -74,27 +76,31 @@ def detail(receipt: Receipt) -> DecisionDetail:
     below, above = (None, None) if again is None else (again.changes_below, again.changes_above)
     return pick(
         DecisionDetail,
+        {
+            "decision": row(receipt),
+            "targets": [pick(TargetView, {}, line) for line in explanation.targets],
+            "attempts": [pick(AttemptView, {}, attempt) for attempt in outcome.attempts],
+            "path": [] if again is None else [pick(Stretch, {}, segment) for segment in again.path],
+            "below": None if below is None else SwitchPoint(lam=below.lam_to, target=below.target),
+            "above": None
+            if above is None
+            else SwitchPoint(lam=above.lam_from, target=above.target),
+            "tokens": Tokens(
+                input=usage.input_tokens,
+                cached=usage.cached_tokens,
+                output=usage.output_tokens,
+                reasoning=usage.reasoning_tokens,
+                estimated=outcome.usage_is_estimated,
+            ),
+            "timings": Timings(
+                decision=receipt.decision_seconds,
+                forecast=receipt.forecast_seconds,
+                first_byte=outcome.first_byte_seconds,
+                total=outcome.total_seconds,
+            ),
+            "in_session": choice.session is not None,
+        },
         *(receipt, choice),
-        decision=row(receipt),
-        targets=[pick(TargetView, line) for line in explanation.targets],
-        attempts=[pick(AttemptView, attempt) for attempt in outcome.attempts],
-        path=[] if again is None else [pick(Stretch, segment) for segment in again.path],
-        below=None if below is None else SwitchPoint(lam=below.lam_to, target=below.target),
-        above=None if above is None else SwitchPoint(lam=above.lam_from, target=above.target),
-        tokens=Tokens(
-            input=usage.input_tokens,
-            cached=usage.cached_tokens,
-            output=usage.output_tokens,
-            reasoning=usage.reasoning_tokens,
-            estimated=outcome.usage_is_estimated,
-        ),
-        timings=Timings(
-            decision=receipt.decision_seconds,
-            forecast=receipt.forecast_seconds,
-            first_byte=outcome.first_byte_seconds,
-            total=outcome.total_seconds,
-        ),
-        in_session=choice.session is not None,
     )
 
 
@@ -111,17 +117,19 @@ def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) 
     middle, most = np.quantile(first, [0.5, 0.95]).tolist() if first else (None, None)
     return pick(
         TargetHealth,
+        {
+            "target": name,
+            "provider": pool.provider_of(name).name,
+            "breaker": breakers.state(name),
+            "retry_in": breakers.retry_in(name),
+            "requests": len(calls),
+            "failures": sum(call.end not in _GOOD for call in calls),
+            "first_byte_p50": middle,
+            "first_byte_p95": most,
+            "accepts": list(target.accepts),
+            "serves": list(pool.serves(name)),
+        },
         target,
-        target=name,
-        provider=pool.provider_of(name).name,
-        breaker=breakers.state(name),
-        retry_in=breakers.retry_in(name),
-        requests=len(calls),
-        failures=sum(call.end not in _GOOD for call in calls),
-        first_byte_p50=middle,
-        first_byte_p95=most,
-        accepts=list(target.accepts),
-        serves=list(pool.serves(name)),
     )
 
 
@@ -146,14 +154,18 @@ def spend(found: ReceiptsSummary, since: float) -> SpendWindow:
     )
     return pick(
         SpendWindow,
+        {
+            "since": since,
+            "by_target": [
+                pick(TargetSpend, {"target": n}, total) for n, total in found.by_target.items()
+            ],
+            "by_key": [pick(KeySpend, {"key": key}, total) for key, total in found.by_key.items()],
+            "compared": alone.requests,
+            "compared_cost": alone.spent,
+            "at_best": best,
+            "at_dearest": dearest,
+        },
         found,
-        since=since,
-        by_target=[pick(TargetSpend, total, target=n) for n, total in found.by_target.items()],
-        by_key=[pick(KeySpend, total, key=key) for key, total in found.by_key.items()],
-        compared=alone.requests,
-        compared_cost=alone.spent,
-        at_best=best,
-        at_dearest=dearest,
     )
 
 
