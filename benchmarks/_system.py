@@ -8,7 +8,7 @@ import numpy as np
 
 from prefill_router.cost import CostScale
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import Predictions
+from prefill_router.policy import Predictions
 from prefill_router.targets import Pool, Target
 
 QUERIES, TARGETS = 1450, 14

@@ -22,9 +22,10 @@ from sklearn.metrics import roc_auc_score
 from benchmarks._system import machine, made_up
 from prefill_router import files
 from prefill_router.data import RoutingDataset
-from prefill_router.evaluation import Predictions, Trial, compare
+from prefill_router.evaluation import Trial, compare
 from prefill_router.evaluation.bootstrap import draw, ones
 from prefill_router.evaluation.scores import Scorer
+from prefill_router.policy import Predictions
 
 RESULT = Path(__file__).parent / "results" / "bootstrap.json"
 NEEDED_SECONDS = 5.0

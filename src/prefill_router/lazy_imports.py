@@ -1,4 +1,4 @@
-"""Imports that not everybody pays for: names loaded at first use, and packages of extras.
+"""Imports that not everybody pays for: faces of packages, loaded at first use, and extras.
 
 What a decision doesn't need, such as reports and tables, is so left out of `route` and `--help`.
 """
@@ -6,8 +6,9 @@ What a decision doesn't need, such as reports and tables, is so left out of `rou
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.machinery import ModuleSpec
+
+import lazy_loader
 
 from prefill_router.errors import MissingExtraError
 
@@ -34,20 +35,27 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
 """The package that a module comes with, and the extra that brings it."""
 
 
-def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package, as PEP 562 has it.
+def face(
+    package: str, file: str, *, needed_for: str = ""
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """The `__getattr__`, `__dir__` and `__all__` of a package, as its `__init__.pyi` has them.
+
+    A name is imported when it is first asked for, as PEP 562 has it.
 
     Args:
         package: Its name.
-        homes: The module below it that each name comes from.
+        file: Its `__init__.py`; the stub lies beside it.
+        needed_for: What can't be done without the packages of an extra, where its modules need one.
     """
+    load, names, public = lazy_loader.attach_stub(package, file)
+    if not needed_for:
+        return load, names, public
 
-    def load(name: str) -> object:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+    def load_extra(name: str) -> object:
+        with optional_imports(needed_for):
+            return load(name)
 
-    return load
+    return load_extra, names, public
 
 
 @contextmanager

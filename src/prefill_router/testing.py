@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query, RoutingDataset, prompt_text
-from prefill_router.encoders.base import Encoder, States, TokenizedPrompt, check_prompt, tokenized
+from prefill_router.encoders import Encoder, States, TokenizedPrompt, check_prompt, tokenized
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool, Target
 

@@ -14,7 +14,7 @@ from prefill_router.lazy_imports import EXTRAS
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 LEFT_OUT = ("gateway", "reports")
 BLOCKED = (*sorted(m for m, (_, extra) in EXTRAS.items() if extra in LEFT_OUT), "uvloop")
-CORE = ("cli.app", "fitting", "router", "evaluation", "importers", "reporting")
+CORE = ("cli.application", "fitting", "router", "evaluation", "importers", "reporting")
 PROGRAM = """
 import contextlib, io, json, sys
 
@@ -51,10 +51,12 @@ for module in {core!r}:
 loaded = sorted({extras!r} & set(sys.modules))
 lacking = {{}}
 for found in pkgutil.walk_packages(prefill_router.__path__, "prefill_router.", lambda name: None):
-    if found.name.endswith("__main__"):
+    if not found.ispkg and found.name.count(".") > 1:
         continue
     try:
-        importlib.import_module(found.name)
+        module = importlib.import_module(found.name)
+        for name in getattr(module, "__all__", ()):
+            getattr(module, name)
     except MissingExtraError as error:
         lacking[found.name] = error.extra
 done = [loaded, lacking]

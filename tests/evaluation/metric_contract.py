@@ -9,8 +9,8 @@ from trials import complete, random_system, resampled
 
 from prefill_router.cost import CostScale
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import Predictions
 from prefill_router.evaluation.formatting import Better, Unit
+from prefill_router.policy import Predictions
 
 Compute = Callable[[Predictions, RoutingDataset], float]
 System = tuple[Predictions, RoutingDataset]

@@ -4,9 +4,10 @@ from trials import OF_CHOSEN, OF_TWO, plain_headline, random_system, resampled
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Estimate, Predictions, Trial, compare, evaluate
+from prefill_router.evaluation import Estimate, Trial, compare, evaluate
 from prefill_router.evaluation.bootstrap import chunks, draw, ones
 from prefill_router.evaluation.scores import Scorer
+from prefill_router.policy import Predictions
 
 NOISE_TAKEN_OFF = ("ece_mean", "brier_reliability", "brier_resolution")
 """Of these, resamples are without the noise of resampling, so a query that counts twice is one; see

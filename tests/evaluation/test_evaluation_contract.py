@@ -7,8 +7,9 @@ from metric_contract import Metric, check
 from trials import OF_TWO
 
 from prefill_router.data import RoutingDataset
-from prefill_router.evaluation import OperatingPoints, Predictions, evaluate
+from prefill_router.evaluation import evaluate
 from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.policy import OperatingPoints, Predictions
 
 LOW = dict.fromkeys(("headroom_captured", "chosen_headroom"), -10.0) | dict.fromkeys(
     ("gain_random", "gain_best", "perf_gain", "cost_savings", "savings"), -1.0

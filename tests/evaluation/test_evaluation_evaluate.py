@@ -12,9 +12,10 @@ from trials import OF_TWO, plain_headline, random_system, resampled, system
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Evaluation, OperatingPoints, Predictions, evaluate
+from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
+from prefill_router.policy import OperatingPoints, Predictions
 from prefill_router.reporting.evaluation_report import verdict
 
 

@@ -3,7 +3,7 @@ import pytest
 from trials import random_system
 
 from prefill_router.errors import DataError
-from prefill_router.evaluation import Predictions
+from prefill_router.policy import Predictions
 
 
 def changed(**fields: object) -> Predictions:

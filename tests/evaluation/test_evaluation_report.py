@@ -12,9 +12,10 @@ from trials import random_system, system
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
-from prefill_router.evaluation import Estimate, Evaluation, Predictions, evaluate
+from prefill_router.evaluation import Estimate, Evaluation, evaluate
 from prefill_router.evaluation.catalogue import HEADLINE, TARGET
 from prefill_router.evaluation.formatting import dollars, interval, worded
+from prefill_router.policy import Predictions
 from prefill_router.reporting import is_report, report_files, write_report
 from prefill_router.reporting.accuracy_cost_figures import draw, drawing
 from prefill_router.reporting.evaluation_report import verdict

@@ -13,7 +13,7 @@ from trials import random_system
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Predictions, Trial
+from prefill_router.evaluation import Trial
 from prefill_router.evaluation.binning import POOLED, BinKind, Bins, BinSums
 from prefill_router.evaluation.bootstrap import chunks, ones
 from prefill_router.evaluation.calibrator_comparison import NUMBERS, try_calibrators
@@ -28,6 +28,7 @@ from prefill_router.evaluation.reliability import (
     log_loss,
 )
 from prefill_router.evaluation.reliability_diagram import MEAN, MEANINGS, reliability_of
+from prefill_router.policy import Predictions
 from prefill_router.reporting.reliability_figures import draw_diagrams, write_diagrams
 
 Array = NDArray[np.float64]

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from prefill_router.cost import CostScale
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import Predictions
-from prefill_router.policy import choose
+from prefill_router.policy import Predictions, choose
 from prefill_router.targets import Pool, Target
 
 Array = NDArray[np.float64]

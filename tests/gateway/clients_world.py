@@ -23,7 +23,7 @@ from gateway_running import TARGETS, Made, Running, gateway_thread
 
 from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
-from prefill_router.gateway.receipts import Receipt
+from prefill_router.gateway import Receipt
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.testing import make_routing_dataset
 

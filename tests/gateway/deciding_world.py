@@ -7,7 +7,8 @@ import numpy as np
 
 from prefill_router.client import Usage
 from prefill_router.cost import CostEstimator
-from prefill_router.gateway.decide import Budgets, Decider, RoutingRequest, Sessions
+from prefill_router.gateway import RoutingRequest
+from prefill_router.gateway.decide import Budgets, Decider, Sessions
 from prefill_router.gateway.records import RequestOutcome, RoutingDecision
 from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.policy import Lambda, Policy

@@ -10,7 +10,8 @@ from typing import Any
 
 import uvicorn
 
-from prefill_router.gateway.proxy import Breakers, Forwarder, ForwardRequest, Header
+from prefill_router.gateway import ForwardRequest, Header
+from prefill_router.gateway.proxy import Breakers, Forwarder
 from prefill_router.gateway.records import RequestOutcome, TargetAttempt
 from prefill_router.gateway.settings import FailureSettings
 from prefill_router.targets import Dialect, Pool, Provider, Target

@@ -11,7 +11,8 @@ import numpy as np
 from prefill_router.client import Usage
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset
-from prefill_router.gateway.receipts import Feedback, Receipt, open_store, scale_details
+from prefill_router.gateway import Receipt
+from prefill_router.gateway.receipts import Feedback, open_store, scale_details
 from prefill_router.gateway.receipts.rows import to_row
 from prefill_router.gateway.records import RequestOutcome, RoutingDecision, TargetAttempt
 from prefill_router.policy import Lambda

@@ -9,7 +9,8 @@ import pytest
 from deciding_world import THREE, ask, forecast, parts, target, world
 from hypothesis import given, settings, strategies as st
 
-from prefill_router.gateway.decide import Decider, RoutingRequest
+from prefill_router.gateway import RoutingRequest
+from prefill_router.gateway.decide import Decider
 from prefill_router.gateway.decide.candidates import RESERVE_TOKENS
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.records import RoutingDecision

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from deciding_world import AT, target
 
-from prefill_router.gateway.decide import ResponseOwners, RoutingRequest, Sessions
+from prefill_router.gateway import RoutingRequest
+from prefill_router.gateway.decide import ResponseOwners, Sessions
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.settings import SessionSettings as Settings
 from prefill_router.targets import Pool

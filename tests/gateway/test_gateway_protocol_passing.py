@@ -3,7 +3,8 @@
 import pytest
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.protocol import Header, HeaderFilter, to_client
+from prefill_router.gateway import Header
+from prefill_router.gateway.protocol import HeaderFilter, to_client
 
 SECRETS: list[Header] = [
     (b"authorization", b"Bearer secret"),

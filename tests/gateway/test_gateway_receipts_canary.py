@@ -12,7 +12,8 @@ from receipts_made import made_receipt, name_of, write
 
 from commands import refused, succeeded
 from prefill_router.errors import DataError
-from prefill_router.gateway.receipts import Feedback, Receipt
+from prefill_router.gateway import Receipt
+from prefill_router.gateway.receipts import Feedback
 from prefill_router.gateway.receipts.canary import Mean, compare_share
 
 

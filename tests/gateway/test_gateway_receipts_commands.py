@@ -13,14 +13,8 @@ from commands import malformed, refused, succeeded
 from prefill_router import Router, read_dataset
 from prefill_router.client import Usage
 from prefill_router.data import RoutingDataset, prompt_key
-from prefill_router.gateway.receipts import (
-    Feedback,
-    Receipt,
-    Recorded,
-    by_router,
-    export,
-    prompt_of,
-)
+from prefill_router.gateway import Receipt
+from prefill_router.gateway.receipts import Feedback, Recorded, by_router, export, prompt_of
 from prefill_router.gateway.records import TargetAttempt
 from prefill_router.targets import Pool, Target, write_pool
 from prefill_router.testing import make_routing_dataset

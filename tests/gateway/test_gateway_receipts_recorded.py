@@ -9,8 +9,8 @@ from receipts_made import COSTS, SCALE, TARGETS, made_receipt, name_of
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import DataError
+from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import (
-    Receipt,
     Recorded,
     at_prices,
     decide_again,

@@ -9,7 +9,8 @@ from receipts_made import made_receipt, plain
 
 from prefill_router.client import Usage
 from prefill_router.errors import CorruptError, DataError
-from prefill_router.gateway.receipts import Feedback, Receipt
+from prefill_router.gateway import Receipt
+from prefill_router.gateway.receipts import Feedback
 from prefill_router.gateway.receipts.rows import COLUMNS, NAMES, from_row, to_row
 from prefill_router.gateway.records import TargetAttempt
 

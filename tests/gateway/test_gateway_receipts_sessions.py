@@ -9,10 +9,10 @@ from receipts_made import made_receipt, write
 
 from commands import malformed, succeeded
 from prefill_router.errors import DataError
+from prefill_router.gateway import Receipt
 from prefill_router.gateway.decide import RequestCosts
 from prefill_router.gateway.receipts import (
     AffinityRule,
-    Receipt,
     Recorded,
     affinity_rule_details,
     replay,

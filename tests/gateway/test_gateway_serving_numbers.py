@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from receipts_made import made_receipt
 
+from prefill_router.gateway import Receipt
 from prefill_router.gateway.page.views import failing, health
 from prefill_router.gateway.proxy import Breakers
-from prefill_router.gateway.receipts import Receipt
 from prefill_router.gateway.records import TargetAttempt
 from prefill_router.gateway.telemetry.recent import RecentRequests
 from prefill_router.targets import Pool, Target

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from gateway_running import make_gateway
 
-from prefill_router.gateway.decide import Budgets, Decider, RoutingRequest, Sessions
+from prefill_router.gateway import RoutingRequest
+from prefill_router.gateway.decide import Budgets, Decider, Sessions
 from prefill_router.gateway.runtime.configuration import load
 from prefill_router.router import Forecast
 from prefill_router.router.router import Router

@@ -13,6 +13,7 @@ from page_tab import tab
 from receipts_made import START, made_receipt, write
 
 from commands import refused, succeeded
+from prefill_router.gateway import Receipt
 from prefill_router.gateway.page import views
 from prefill_router.gateway.page.shapes import (
     CurveView,
@@ -20,7 +21,7 @@ from prefill_router.gateway.page.shapes import (
     SpendWindow,
     WhatIf,
 )
-from prefill_router.gateway.receipts import Receipt, Recorded, explain, summary
+from prefill_router.gateway.receipts import Recorded, explain, summary
 
 
 def unpriced(number: int, **choice: Any) -> Receipt:

@@ -6,7 +6,8 @@ import numpy as np
 
 from evaluation.trials import Array, system
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import Predictions, Trial
+from prefill_router.evaluation import Trial
+from prefill_router.policy import Predictions
 from prefill_router.studies.guarantee import Guarantee
 from prefill_router.studies.guarantee.betting import p_value
 from prefill_router.studies.guarantee.losses import Losses

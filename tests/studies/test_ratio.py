@@ -11,8 +11,8 @@ from planted import shuffled
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Predictions, evaluate
-from prefill_router.policy import Threshold
+from prefill_router.evaluation import evaluate
+from prefill_router.policy import Predictions, Threshold
 from prefill_router.reporting.report_files import check_place, mark, write_report_files
 from prefill_router.studies.ratio import RATIOS, RatioOrder, RatioStudy, routing_ratio, strongest
 from prefill_router.studies.ratio_report import report_ratio, said

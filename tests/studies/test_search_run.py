@@ -13,7 +13,8 @@ import pytest
 from planted import shuffled
 from prefill_router.calibration import fit_calibrator
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
-from prefill_router.evaluation import Predictions, evaluate
+from prefill_router.evaluation import evaluate
+from prefill_router.policy import Predictions
 from prefill_router.studies.search import SearchConfig, choose
 from prefill_router.studies.search.cross_validation import chosen_on_other_folds
 from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer

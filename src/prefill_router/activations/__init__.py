@@ -1,27 +1,5 @@
 """The store of hidden states, with their provenance."""
 
-from prefill_router.activations.base import (
-    POOLINGS,
-    ROUNDINGS,
-    Activations,
-    MemoryActivations,
-    Pooling,
-    Provenance,
-    Rounding,
-    Site,
-    rounded,
-)
-from prefill_router.activations.store import ActivationStore
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "POOLINGS",
-    "ROUNDINGS",
-    "ActivationStore",
-    "Activations",
-    "MemoryActivations",
-    "Pooling",
-    "Provenance",
-    "Rounding",
-    "Site",
-    "rounded",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

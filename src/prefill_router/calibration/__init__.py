@@ -9,23 +9,6 @@ z_score      distance from their mean in standard deviations; no probability
 Before it, a router's predictions are shrunk towards base rates, see `Shrinkage`.
 """
 
-from prefill_router.calibration.base import Calibrator, CalibratorFit
-from prefill_router.calibration.registry import (
-    KINDS,
-    CalibratorKind,
-    find,
-    fit_calibrator,
-    load_calibrator,
-)
-from prefill_router.calibration.shrinkage import Shrinkage
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "KINDS",
-    "Calibrator",
-    "CalibratorFit",
-    "CalibratorKind",
-    "Shrinkage",
-    "find",
-    "fit_calibrator",
-    "load_calibrator",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.predictors.base import Correctness
+from prefill_router.predictors import Correctness
 from prefill_router.serialization import Names, Part
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import log_odds

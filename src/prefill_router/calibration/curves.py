@@ -31,7 +31,7 @@ from prefill_router.calibration.base import (
     rounded,
 )
 from prefill_router.errors import ConfigError
-from prefill_router.predictors.base import Correctness
+from prefill_router.predictors import Correctness
 
 Knots = Float32[NDArray[np.float32], "_"]
 Column = Float64[NDArray[np.float64], "_"]

@@ -26,7 +26,7 @@ from prefill_router.calibration.base import (
     logits,
 )
 from prefill_router.calibration.curves import NOTE
-from prefill_router.predictors.base import Correctness
+from prefill_router.predictors import Correctness
 from prefill_router.statistics import cross_entropy, log_odds, sigmoid
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from prefill_router.errors import ConfigError
-from prefill_router.predictors.base import Correctness, PerTarget
+from prefill_router.predictors import Correctness, PerTarget
 from prefill_router.serialization import Names, Part, Saved
 from prefill_router.short_repr import short_repr
 

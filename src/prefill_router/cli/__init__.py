@@ -5,6 +5,6 @@ A command is a file of this package that decorates its function with `app.comman
 command's function, so that its `--help` answers at once.
 """
 
-from prefill_router.cli.application import app, main
+from prefill_router.lazy_imports import face
 
-__all__ = ["app", "main"]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
     from prefill_router.activations import ActivationStore
     from prefill_router.data import RoutingDataset
-    from prefill_router.evaluation.bootstrap import Estimate
-    from prefill_router.evaluation.calibrator_comparison import CalibratorComparison
-    from prefill_router.evaluation.judged_predictions import Trial
-    from prefill_router.evaluation.reliability_diagram import Reliability
+    from prefill_router.evaluation import CalibratorComparison, Estimate, Reliability, Trial
     from prefill_router.router import Router
 
 _HOW = (
@@ -53,8 +50,7 @@ def calibration(
     Example: prefill-router calibration router --data answers --out calibration
     """
     from prefill_router.data import read_dataset
-    from prefill_router.evaluation.calibrator_comparison import try_calibrators
-    from prefill_router.evaluation.reliability_diagram import reliability_of
+    from prefill_router.evaluation import reliability_of, try_calibrators
 
     _check(to)
     router = opt.load_router(folder, encoder_folder)
@@ -98,7 +94,7 @@ def _trial(
     progress: BarProgress,
 ) -> "Trial":
     """The router's predictions on a part of its split, and what happened."""
-    from prefill_router.evaluation.judged_predictions import Trial
+    from prefill_router.evaluation import Trial
 
     ids = router.split["calibration" if part == "calibration" else "test"]
     lacking = set(ids) - set(dataset.query_ids)
@@ -117,7 +113,7 @@ def _write(
 ) -> None:
     import polars as pl
 
-    from prefill_router.reporting.reliability_figures import write_diagrams
+    from prefill_router.reporting import write_diagrams
 
     write_diagrams(found, to / "reliability", title=title)
     plain = found.to_dict() | {"calibrators": [one.to_dict() for one in tried]}

@@ -26,10 +26,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
 
 if TYPE_CHECKING:
-    from prefill_router.harness import Task
-    from prefill_router.harness.collection.estimate import CollectionEstimate
-    from prefill_router.harness.collection.job import CollectionSummary
-    from prefill_router.harness.run import Retry
+    from prefill_router.harness import Retry, Task
+    from prefill_router.harness.collection import CollectionEstimate, CollectionSummary
     from prefill_router.targets import Pool
 
 
@@ -150,10 +148,9 @@ def collect(
 
     Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --max-cost 20 --out run
     """
-    from prefill_router.client.client import Upstream
+    from prefill_router.client import Upstream
     from prefill_router.harness.benchmarks import LoadReport, load_tasks, sample_tasks
-    from prefill_router.harness.collection.job import collect, estimate_collection
-    from prefill_router.harness.collection.plan import CollectOptions
+    from prefill_router.harness.collection import CollectOptions, collect, estimate_collection
     from prefill_router.progress import BarProgress
 
     options = CollectOptions(
@@ -198,7 +195,7 @@ def _pool(path: Path, only: str | None) -> "Pool":
 
 
 def _retry(text: str) -> "Retry":
-    from prefill_router.harness.run import Retry
+    from prefill_router.harness import Retry
 
     choices: tuple[Retry, ...] = get_args(Retry)
     return one_of("--retry", text, choices)

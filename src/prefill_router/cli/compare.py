@@ -62,16 +62,16 @@ def compare(
     """
     from prefill_router.data import Origin, load_split, read_dataset
     from prefill_router.fitting import gather
-    from prefill_router.reporting.report_files import ROUTERS, check_place, mark
+    from prefill_router.reporting import ROUTERS, check_place, mark
     from prefill_router.studies.comparison import (
         STUDY,
         ComparisonPlan,
         draw_for,
         recipes_of,
         run_plan,
+        to_dict,
         write,
     )
-    from prefill_router.studies.comparison.report import to_dict
 
     check_place(to, STUDY)
     origin = Origin.of("compare", data)
@@ -107,10 +107,8 @@ def _known(plan: "ComparisonPlan", data: Path) -> dict[str, str]:
 
 
 def _show(result: "ComparisonResult") -> None:
-    from prefill_router.evaluation.catalogue import HEADLINE
-    from prefill_router.evaluation.formatting import worded
-    from prefill_router.studies.comparison.comparison import by_number
-    from prefill_router.studies.comparison.report import sure_of, verdict
+    from prefill_router.evaluation import HEADLINE, worded
+    from prefill_router.studies.comparison import by_number, sure_of, verdict
 
     table = columns("router", *_COLUMNS.values())
     marks = {"better": "+", "worse": "-", "": " "}
@@ -205,8 +203,7 @@ def _unseen(dataset: "RoutingDataset", routers: "list[Router]") -> "RoutingDatas
 
 
 def _show_paired(found: "Comparison", queries: int, first: str, second: str) -> None:
-    from prefill_router.evaluation.catalogue import HEADLINE
-    from prefill_router.evaluation.formatting import interval, worded
+    from prefill_router.evaluation import HEADLINE, interval, worded
 
     table = columns(f"{queries:,} queries", first, second, "difference", "95 % interval", "")
     for name, estimate in found.difference.items():

@@ -116,7 +116,7 @@ def _targets(whole: "PartSummary", pool: "Pool") -> Table:
 
 
 def _regimes(whole: "PartSummary") -> Table:
-    from prefill_router.data.summary import MEASURED
+    from prefill_router.data import MEASURED
 
     table = Table(box=None, pad_edge=False)
     table.add_column("consensus")
@@ -132,7 +132,7 @@ def _regimes(whole: "PartSummary") -> Table:
 
 def _overview(name: str, parts: Mapping[str, "PartSummary"]) -> Table:
     """A row per benchmark or domain, shares and accuracies in per cent."""
-    from prefill_router.data.summary import MEASURED
+    from prefill_router.data import MEASURED
 
     table = Table(
         box=None, pad_edge=False, header_style="bold", caption="shares and accuracies in %"
@@ -256,8 +256,14 @@ def merge_command(
 
     Example: prefill-router merge answers more --out both
     """
-    from prefill_router.data import Origin, merge, read_dataset, summarise, write_dataset
-    from prefill_router.data.storage import check_replaceable
+    from prefill_router.data import (
+        Origin,
+        check_replaceable,
+        merge,
+        read_dataset,
+        summarise,
+        write_dataset,
+    )
 
     averaged = None if repeats is None else one_of("--repeats", repeats, REPEATS)
     origin = Origin.of("merge", *folders)

@@ -215,7 +215,7 @@ class DemoVerdict:
 
     def draw(self, path: Path) -> Path:
         """Draw the accuracy-cost plane of both; the picture's path."""
-        from prefill_router.reporting.accuracy_cost_figures import write_side_by_side
+        from prefill_router.reporting import write_side_by_side
 
         named = {f"router on {reads}": one for reads, one in self.systems.items()}
         return write_side_by_side(named, path, title="Accuracy against cost, tiny pool")[0]

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from prefill_router.cli.unseen_queries import UnseenQueries
     from prefill_router.data import RoutingDataset
     from prefill_router.router import Router
-    from prefill_router.studies.doctor import Checkup
-    from prefill_router.studies.doctor.confidence import PerQuery, Probe
+    from prefill_router.studies.doctor import Checkup, PerQuery, Probe
 
 CODES = {
     "worth it": ExitCode.DONE,
@@ -61,8 +60,8 @@ def doctor(
     """
     from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
     from prefill_router.data import Origin, read_dataset
-    from prefill_router.evaluation.evaluation import DEFAULT_LAM
-    from prefill_router.studies.doctor.report import KIND, write_checkup
+    from prefill_router.evaluation import DEFAULT_LAM
+    from prefill_router.studies.doctor import KIND, write_checkup
 
     one_of("--part", part, PARTS)
     origin = Origin.of("doctor", folder, data)
@@ -145,8 +144,8 @@ def _distances(
 ) -> "PerQuery | None":
     """Distances in the router's features, where the stores hold the states of the train part."""
     from prefill_router.features import PromptStates
-    from prefill_router.router.states import finished_store
-    from prefill_router.studies.doctor.confidence import distances
+    from prefill_router.router import finished_store
+    from prefill_router.studies.doctor import distances
 
     keys = [*train.prompt_keys, *judged.prompt_keys]
     features = router.features
@@ -166,7 +165,7 @@ def _distances(
 def _probed(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str]":
     import numpy as np
 
-    from prefill_router.studies.doctor.confidence import probe
+    from prefill_router.studies.doctor import probe
 
     def highest(prompts: Sequence[str]) -> "PerQuery":
         decisions = router.route_many(prompts, lam=lam)
@@ -181,7 +180,7 @@ def _probed(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str
 def _show(found: "Checkup", to: Path | None) -> None:
     from rich.table import Table
 
-    from prefill_router.studies.doctor.checkup import SIGNS
+    from prefill_router.studies.doctor import SIGNS
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in found.findings:

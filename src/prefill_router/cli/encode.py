@@ -72,10 +72,9 @@ def encode(
 
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
-    from prefill_router.activations.base import ROUNDINGS
+    from prefill_router.activations import ROUNDINGS
     from prefill_router.data import read_dataset
-    from prefill_router.encoders import load_encoder, plan_encoding, run_encoding
-    from prefill_router.encoders.load import TEMPLATES
+    from prefill_router.encoders import TEMPLATES, load_encoder, plan_encoding, run_encoding
 
     poolings, part, numbers = opt.parse_poolings(pooling), _shard(shard), _numbers(layers)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)

@@ -12,8 +12,7 @@ from prefill_router.cli.usage import UsageError, one_of, reading_words
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from prefill_router.features import FeatureExtractor
-    from prefill_router.features.prefill import PrefillConfig
+    from prefill_router.features import FeatureExtractor, PrefillConfig
     from prefill_router.fitting import Recipe, RouterFit
     from prefill_router.policy import FrugalCascade, Policy
 
@@ -76,9 +75,8 @@ def fit(
     """
     from prefill_router.cli.headline import show_headline
     from prefill_router.data import load_split, read_dataset
-    from prefill_router.fitting import FitConfig, fit_router
-    from prefill_router.fitting.overwrite_check import check_same_fit
-    from prefill_router.router.storage import check_replaceable
+    from prefill_router.fitting import FitConfig, check_same_fit, fit_router
+    from prefill_router.router import check_replaceable
 
     with reading_words():
         prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
@@ -116,7 +114,7 @@ def fit(
 
 def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | None) -> "Recipe":
     """The recipe in the file, or the paper's with these options."""
-    from prefill_router.features.prefill import PrefillConfig
+    from prefill_router.features import PrefillConfig
     from prefill_router.fitting import Recipe, read_recipe
 
     if file is None:
@@ -162,7 +160,7 @@ def _prefill(
     all_layers: bool,
     assign: list[str] | None,
 ) -> "PrefillConfig":
-    from prefill_router.features.prefill import PrefillConfig
+    from prefill_router.features import PrefillConfig
 
     return PrefillConfig(
         mode=cast(

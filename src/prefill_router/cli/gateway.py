@@ -17,9 +17,9 @@ from prefill_router.cli.usage import UsageError, check_suffix
 from prefill_router.errors import PrefillRouterError
 
 if TYPE_CHECKING:
-    from prefill_router.gateway.guard.client_keys import ClientKey
+    from prefill_router.gateway.guard import ClientKey
     from prefill_router.gateway.litellm import ImportedConfig
-    from prefill_router.gateway.runtime.configuration import LoadedGateway
+    from prefill_router.gateway.runtime import LoadedGateway
 
 
 @app.command()
@@ -64,7 +64,7 @@ def serve(
 
     Example: prefill-router serve router --pool pool.yaml --lam 0.7
     """
-    from prefill_router.gateway.runtime.configuration import GatewayPaths, load
+    from prefill_router.gateway.runtime import GatewayPaths, load
 
     if as_json and not check:
         raise UsageError("--json prints what --check finds; give both, or neither")
@@ -87,7 +87,7 @@ def serve(
         return
     loaded = load(places)
     _warn(loaded)
-    from prefill_router.gateway.api.server import run
+    from prefill_router.gateway.api import run
 
     run(places, loaded, told=lambda address: out.print(f"serving at {address}", soft_wrap=True))
 
@@ -139,7 +139,7 @@ def litellm(
     """
     import yaml
 
-    from prefill_router.gateway.litellm.config import import_config
+    from prefill_router.gateway.litellm import import_config
     from prefill_router.targets import write_pool
 
     _check_places(config, to, settings)
@@ -239,7 +239,7 @@ def new(
 
     Example: prefill-router key new alice --file keys.yaml --dollars-per-day 5
     """
-    from prefill_router.gateway.guard.client_keys import add_key, digest, new_key
+    from prefill_router.gateway.guard import add_key, digest, new_key
 
     made = new_key()
     given = {
@@ -273,7 +273,7 @@ def list_keys(
 
     Example: prefill-router key list --file keys.yaml
     """
-    from prefill_router.gateway.guard.client_keys import read_rows
+    from prefill_router.gateway.guard import read_rows
 
     rows = [key.model_dump(mode="json", exclude={"sha256"}) for key in read_rows(file)]
     if as_json:
@@ -291,7 +291,7 @@ def revoke(name: _Name, file: _File = _DEFAULT, as_json: _AsJson = False) -> Non
 
     Example: prefill-router key revoke alice --file keys.yaml
     """
-    from prefill_router.gateway.guard.client_keys import remove_key
+    from prefill_router.gateway.guard import remove_key
 
     remove_key(file, name)
     if as_json:
@@ -303,7 +303,7 @@ def revoke(name: _Name, file: _File = _DEFAULT, as_json: _AsJson = False) -> Non
 def _checked(given: dict[str, Any]) -> "ClientKey":
     from pydantic import ValidationError
 
-    from prefill_router.gateway.guard.client_keys import ClientKey
+    from prefill_router.gateway.guard import ClientKey
 
     try:
         return ClientKey.model_validate(given)

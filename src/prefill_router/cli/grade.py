@@ -23,9 +23,7 @@ from prefill_router.cli.usage import one_of, reading_words
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from prefill_router.harness.grading import GradingReport
-    from prefill_router.harness.grading.caches import JudgeBill
-    from prefill_router.harness.grading.report import GradedTarget
+    from prefill_router.harness.grading import GradedTarget, GradingReport, JudgeBill
 
 
 GRADERS = {
@@ -91,10 +89,8 @@ def grade(
     as_json: opt.AsDocument = False,
 ) -> None:
     """Grade a run's answers and write a dataset folder."""
-    from prefill_router.harness.grading import Settings, grade_run
-    from prefill_router.harness.grading.python_function import place_and_name
-    from prefill_router.harness.grading.text import UNEXTRACTED
-    from prefill_router.harness.run import Run
+    from prefill_router.harness import Run
+    from prefill_router.harness.grading import UNEXTRACTED, Settings, grade_run, place_and_name
     from prefill_router.targets import read_pool
 
     choice = one_of("--unextracted", unextracted, UNEXTRACTED)
@@ -159,7 +155,7 @@ def show_grading(report: "GradingReport", folder: Path) -> None:
 
 
 def _show_examples(report: "GradingReport", folder: Path) -> None:
-    from prefill_router.harness.grading.grade_table import GRADES
+    from prefill_router.harness.grading import GRADES
 
     shown = {reason: one for reason, one in report.examples.items() if reason != "skipped"}
     for reason, one in shown.items():

@@ -87,8 +87,7 @@ def import_command(
     ] = None,
 ) -> None:
     """Read scored answers of another format and write a dataset folder."""
-    from prefill_router.data import Origin, summarise, write_dataset
-    from prefill_router.data.storage import check_replaceable
+    from prefill_router.data import Origin, check_replaceable, summarise, write_dataset
     from prefill_router.importers import Columns, Scale, import_dataset
 
     if format_ not in FORMATS:

@@ -114,7 +114,7 @@ def _show(found: "Guarantee") -> None:
 
 def _lacking(found: "Guarantee") -> list[str]:
     """How many labels are missing, where, whether by chance, and what became of them."""
-    from prefill_router.studies.guarantee.advice import places
+    from prefill_router.studies.guarantee import places
 
     missing = found.missing
     if not missing.queries:
@@ -143,7 +143,7 @@ def _where(found: "Guarantee") -> str:
 
 
 def _worded(estimate: "Estimate") -> str:
-    from prefill_router.evaluation.formatting import interval, worded
+    from prefill_router.evaluation import interval, worded
 
     spread = interval(estimate, "share")
     return worded(estimate.value, "share") + (f" ({spread})" if spread else "")

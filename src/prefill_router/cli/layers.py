@@ -80,7 +80,7 @@ def _draw(found: "Survey", to: Path | None, encoder: str, ablations: "list[Ablat
         return
     import polars as pl
 
-    from prefill_router.layers.figures import draw_geometry
+    from prefill_router.layers import draw_geometry
 
     draw_geometry(found, to, encoder=encoder)
     rows = [
@@ -154,8 +154,7 @@ def sweep(
     Example: prefill-router sweep answers --store states-a --store states-b --out sweep
     """
     from prefill_router.data import read_dataset
-    from prefill_router.layers import sweep as run
-    from prefill_router.layers.figures import draw_sweep
+    from prefill_router.layers import draw_sweep, sweep as run
 
     poolings = opt.parse_poolings(pooling)
     files.check_place(to / "sweep.png")
@@ -196,7 +195,7 @@ def _print(found: "EncoderSweep") -> None:
 
 
 def _folded(found: "EncoderSweep") -> list[float]:
-    from prefill_router.layers.criteria import mean_over_targets
+    from prefill_router.layers import mean_over_targets
 
     folded: list[float] = mean_over_targets(found.cross_validated).tolist()
     return folded

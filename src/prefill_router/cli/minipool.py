@@ -100,8 +100,8 @@ def tasks(
     Example: prefill-router minipool tasks --count 2000 --out tasks.jsonl
     """
     from prefill_router.data import Query
+    from prefill_router.harness import Task
     from prefill_router.harness.benchmarks import write_tasks
-    from prefill_router.harness.records import Task
     from prefill_router.minipool import make_tasks
 
     names = None if domains is None else [name.strip() for name in domains.split(",")]

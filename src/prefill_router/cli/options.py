@@ -15,7 +15,7 @@ from prefill_router.errors import ConfigError
 if TYPE_CHECKING:
     from prefill_router.activations import Activations, ActivationStore, Pooling
     from prefill_router.data import Origin, RoutingDataset
-    from prefill_router.evaluation import Predictions
+    from prefill_router.policy import Predictions
     from prefill_router.progress import Progress
     from prefill_router.router import EncoderSources, Router
 
@@ -151,6 +151,6 @@ def predict(
     progress: "Progress",
 ) -> "Predictions":
     """A router's predictions; states that no store holds are encoded now and kept in the cache."""
-    from prefill_router.router.states import default_cache
+    from prefill_router.router import default_cache
 
     return router.predict(dataset, stores=stores, cache=default_cache(), progress=progress)

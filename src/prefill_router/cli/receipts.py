@@ -23,8 +23,8 @@ from prefill_router.cli.usage import UsageError
 from prefill_router.errors import DataError
 
 if TYPE_CHECKING:
-    from prefill_router.gateway.receipts import Explanation, Receipt
-    from prefill_router.gateway.receipts.canary import Mean
+    from prefill_router.gateway import Receipt
+    from prefill_router.gateway.receipts import Explanation, Mean
 
 
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400}
@@ -180,8 +180,7 @@ def canary(
 
     Example: prefill-router canary receipts.sqlite --since 7d
     """
-    from prefill_router.gateway.receipts import scored_receipts
-    from prefill_router.gateway.receipts.canary import compare_share
+    from prefill_router.gateway.receipts import compare_share, scored_receipts
 
     routed, rest = compare_share(scored_receipts(receipts, since=moment(since)))
     differences = {n: mean.less(rest.means()[n]) for n, mean in routed.means().items()}
@@ -239,10 +238,8 @@ def export(
     """
     import numpy as np
 
-    from prefill_router.data import Origin
-    from prefill_router.data.storage import check_replaceable, write_dataset
-    from prefill_router.gateway.receipts import export as make, scored_receipts
-    from prefill_router.gateway.receipts.store import file_of
+    from prefill_router.data import Origin, check_replaceable, write_dataset
+    from prefill_router.gateway.receipts import export as make, file_of, scored_receipts
     from prefill_router.targets import read_pool
 
     start = moment(since)

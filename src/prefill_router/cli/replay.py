@@ -25,7 +25,8 @@ from prefill_router.files import check_place
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
-    from prefill_router.gateway.receipts import Receipt, Replay
+    from prefill_router.gateway import Receipt
+    from prefill_router.gateway.receipts import Replay
     from prefill_router.targets import Pool
 
 _LAMS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -71,7 +72,7 @@ def replay(
     if not sessions:
         found = _decide(read, lam or _LAMS, router, prices, encoder_folder)
     elif router is None and pool is None:
-        from prefill_router.gateway.receipts.session_replay import replay_sessions
+        from prefill_router.gateway.receipts import replay_sessions
 
         found = replay_sessions(read(), lam or _LAMS)
     else:
@@ -89,7 +90,7 @@ def replay(
 
 
 def _drawn(found: "Replay", to: Path) -> list[Path]:
-    from prefill_router.gateway.receipts.replay_figure import write_picture
+    from prefill_router.gateway.receipts import write_picture
 
     return write_picture(found, to / "replay")
 

@@ -76,9 +76,16 @@ def reproduce(
 
     Example: prefill-router reproduce answers --bench mmlu-pro --store states --out paper
     """
-    from prefill_router.reporting.report_files import check_place, mark
-    from prefill_router.reproduce import ReproduceMeans, ReproduceOptions, reproduce as work, write
-    from prefill_router.reproduce.report import STUDY, WORK, to_dict
+    from prefill_router.reporting import check_place, mark
+    from prefill_router.reproduce import (
+        STUDY,
+        WORK,
+        ReproduceMeans,
+        ReproduceOptions,
+        reproduce as work,
+        to_dict,
+        write,
+    )
     from prefill_router.studies.end_to_end import Charge, read_speeds
 
     check_place(to, STUDY)

@@ -35,8 +35,7 @@ def show(
 
     router = Router.load(folder)
     if curves is not None:
-        from prefill_router.predictors import TrainingCurves
-        from prefill_router.predictors.curve_figures import write_curves
+        from prefill_router.predictors import TrainingCurves, write_curves
 
         written = write_curves(TrainingCurves.from_dict(router.record.training), curves)
         err.print(f"training curves: {', '.join(map(str, written))}", markup=False)
@@ -56,9 +55,7 @@ def show(
 
 def _show_endpoints(router: "Router") -> None:
     """Whom the folder names; the card, which anybody can edit, isn't asked."""
-    from prefill_router.encoders import EncoderName
-    from prefill_router.encoders.endpoint import KEY
-    from prefill_router.encoders.names import Address
+    from prefill_router.encoders import KEY, Address, EncoderName
 
     pool = router.pool.public()
     served = [t.name for t in pool if t.provider is not None or t.base_url is not None]
@@ -98,8 +95,7 @@ def reprice(
     Example: prefill-router reprice router --prices prices.csv --date 2026-11-20
     """
     from prefill_router.router import Router
-    from prefill_router.targets import read_pool
-    from prefill_router.targets.pool import day_of
+    from prefill_router.targets import day_of, read_pool
 
     if date is not None:
         with reading_words():
@@ -151,7 +147,7 @@ def _check_same(to: Path, folder: Path) -> None:
     Raises:
         ConfigError: Something does.
     """
-    from prefill_router.router.storage import check_replaceable, is_router
+    from prefill_router.router import check_replaceable, is_router
 
     check_replaceable(to)
     there, here = (place / "weights.safetensors" for place in (to, folder))

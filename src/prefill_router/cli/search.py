@@ -12,8 +12,7 @@ from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.data import Split
-    from prefill_router.studies.search import SearchConfig, SearchResult, Space
-    from prefill_router.studies.search.fold_scores import Objective
+    from prefill_router.studies.search import Objective, SearchConfig, SearchResult, Space
 
 
 @app.command()
@@ -89,7 +88,7 @@ def search(
 
 
 def _objective(value: str) -> "Objective":
-    from prefill_router.studies.search.fold_scores import OBJECTIVES
+    from prefill_router.studies.search import OBJECTIVES
 
     return one_of("--objective", value, OBJECTIVES)
 
@@ -116,9 +115,16 @@ class _SearchJob:
         """Search, choose, write; and open the test part, unless it stays sealed."""
         from prefill_router.data import load_split, read_dataset, split
         from prefill_router.fitting import gather
-        from prefill_router.studies.search import choose, conclude, seal, search
-        from prefill_router.studies.search.proposer import openers
-        from prefill_router.studies.search.report import ROUTER, begin, plan_of
+        from prefill_router.studies.search import (
+            ROUTER,
+            begin,
+            choose,
+            conclude,
+            openers,
+            plan_of,
+            seal,
+            search,
+        )
 
         dataset = read_dataset(self._data)
         drawn = (
@@ -159,7 +165,7 @@ class _SearchJob:
         return verdict
 
     def _write(self, verdict: "SearchResult", drawn: "Split") -> None:
-        from prefill_router.studies.search.report import write
+        from prefill_router.studies.search import write
 
         sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
         known = {
@@ -191,7 +197,7 @@ def _list(space: "Space", *, as_json: bool) -> None:
 
 
 def _show(verdict: "SearchResult", to: Path) -> None:
-    from prefill_router.studies.search.page import words
+    from prefill_router.studies.search import words
 
     for one in verdict.ranking[:3]:
         out.say(

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.fitting import Recipe
-    from prefill_router.reporting.report import Report
+    from prefill_router.reporting import Report
     from prefill_router.router import Router
-    from prefill_router.studies.recipe_fits import RecipeFailure
+    from prefill_router.studies import RecipeFailure
 
 
 study = typer.Typer()
@@ -108,7 +108,7 @@ def begin(
     """
     from prefill_router.data import read_dataset
     from prefill_router.fitting import gather
-    from prefill_router.reporting.report_files import check_place, mark
+    from prefill_router.reporting import check_place, mark
 
     check_place(given.to, name)
     recipes, router = _recipes(given.config)
@@ -156,7 +156,7 @@ def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
         to: Its folder.
         as_json: Whether the numbers are printed instead of the table.
     """
-    from prefill_router.reporting.report_files import PAGE, write_report_files
+    from prefill_router.reporting import PAGE, write_report_files
 
     write_report_files(report, to)
     for warning in report.warnings:
@@ -197,7 +197,7 @@ def _drawn(
     seed: int,
 ) -> "Split":
     from prefill_router.data import load_split
-    from prefill_router.studies.comparison.comparison import draw_for
+    from prefill_router.studies.comparison import draw_for
 
     if file is not None:
         return load_split(file)

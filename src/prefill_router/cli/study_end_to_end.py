@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.data import Prompt, RoutingDataset
     from prefill_router.router import Router
-    from prefill_router.studies.end_to_end import Charge, Contender, Latency
-    from prefill_router.studies.end_to_end.contender import PerCell
+    from prefill_router.studies.end_to_end import Charge, Contender, Latency, PerCell
 
 
 @study.command(name="end-to-end")
@@ -89,10 +88,15 @@ def end_to_end(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.answer_times import answers_seconds
     from prefill_router.cli.unseen_queries import PARTS
-    from prefill_router.reporting.report_files import check_place, mark
-    from prefill_router.studies.end_to_end import LAMS, Charge, study_end_to_end
-    from prefill_router.studies.end_to_end.page import NAME, report_of
-    from prefill_router.studies.end_to_end.result import ROUTER
+    from prefill_router.reporting import check_place, mark
+    from prefill_router.studies.end_to_end import (
+        LAMS,
+        NAME,
+        ROUTER,
+        Charge,
+        report_of,
+        study_end_to_end,
+    )
 
     one_of("--part", part, PARTS)
     check_place(to, NAME)
@@ -215,7 +219,7 @@ class _Stage:
     ) -> "Contender":
         """A router with its predictions, its latency and its encoder's cost."""
         from prefill_router.evaluation import Trial
-        from prefill_router.router.states import default_cache
+        from prefill_router.router import default_cache
         from prefill_router.studies.end_to_end import Contender, tokens_read
 
         cache = default_cache()

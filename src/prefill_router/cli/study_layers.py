@@ -41,8 +41,8 @@ def layers(
     from prefill_router.activations import ActivationStore
     from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset, split
-    from prefill_router.reporting.report_files import check_place, mark
-    from prefill_router.studies.ablations import ablation_study, report_ablations
+    from prefill_router.reporting import check_place, mark
+    from prefill_router.studies import ablation_study, report_ablations
 
     poolings = parse_poolings(pooling)
     check_place(to, "layers")
@@ -99,8 +99,8 @@ def dimensions(
     from prefill_router.cli.layers import drawn
     from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset
-    from prefill_router.reporting.report_files import check_place, mark
-    from prefill_router.studies.dimensions import dimension_study, report_dimensions
+    from prefill_router.reporting import check_place, mark
+    from prefill_router.studies import dimension_study, report_dimensions
 
     sizes, poolings = _sizes(dims), parse_poolings(pooling)
     check_place(to, "dimensions")

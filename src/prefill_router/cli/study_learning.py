@@ -55,8 +55,7 @@ def learning(
 
     Example: prefill-router study learning routers.yaml --data answers --out learning
     """
-    from prefill_router.studies.learning import LearningPlan, study_learning
-    from prefill_router.studies.learning.page import NAME, report_of
+    from prefill_router.studies.learning import NAME, LearningPlan, report_of, study_learning
 
     sizes = _sizes(shares, measured)
     plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)

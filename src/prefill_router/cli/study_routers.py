@@ -33,8 +33,7 @@ from prefill_router.errors import ConfigError
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.router import Router
-    from prefill_router.studies.recipe_fits import RecipeFailure
-    from prefill_router.studies.shift import Shift
+    from prefill_router.studies import RecipeFailure, Shift
 
 
 @study.command()
@@ -55,8 +54,8 @@ def seeds(
 
     Example: prefill-router study seeds routers.yaml --data answers --store states --out seeds
     """
-    from prefill_router.reporting.report_files import ROUTERS
-    from prefill_router.studies.seeds import report_seeds, seed_study
+    from prefill_router.reporting import ROUTERS
+    from prefill_router.studies import report_seeds, seed_study
 
     given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin("seeds", given, {"count": count})
@@ -102,8 +101,7 @@ def ratio(
 
     Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
     """
-    from prefill_router.studies.ratio import routing_ratio, strongest
-    from prefill_router.studies.ratio_report import report_ratio
+    from prefill_router.studies import report_ratio, routing_ratio, strongest
 
     one_of("--strong-by", strong_by, _BY)
 
@@ -138,8 +136,8 @@ def ratio(
 def _routers(opened: OpenedStudy, seed: int) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
     from prefill_router.fitting import FitConfig
-    from prefill_router.reporting.report_files import ROUTERS
-    from prefill_router.studies.recipe_fits import fit_all
+    from prefill_router.reporting import ROUTERS
+    from prefill_router.studies import fit_all
 
     if opened.router is not None:
         return {next(iter(opened.recipes)): opened.router}, []
@@ -187,9 +185,8 @@ def shift(
 
     Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
     """
-    from prefill_router.reporting.report_files import ROUTERS
-    from prefill_router.studies.shift import arms, shift_study
-    from prefill_router.studies.shift_report import report_shift
+    from prefill_router.reporting import ROUTERS
+    from prefill_router.studies import arms, report_shift, shift_study
 
     _check(train_on, test_on, hold_out, preset)
     wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
@@ -220,7 +217,7 @@ def shift(
 def _check(
     train_on: str | None, test_on: str | None, hold_out: str | None, preset: str | None
 ) -> None:
-    from prefill_router.studies.shift import Shift
+    from prefill_router.studies import Shift
 
     ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
     if ways != 1 or (train_on is None) != (test_on is None):
@@ -238,7 +235,7 @@ def _shift(
     hold_out: str | None,
     preset: str | None,
 ) -> "Shift":
-    from prefill_router.studies.shift import Shift
+    from prefill_router.studies import Shift
 
     if preset:
         return Shift.preset(preset)

@@ -20,8 +20,7 @@ from prefill_router.client.reply_reader import ErrorEventError, ReplyReader
 from prefill_router.client.retries import retry_after
 from prefill_router.client.sse import EventReader, MalformedError, parse_object
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
-from prefill_router.targets import Provider
-from prefill_router.targets.provider import public_address
+from prefill_router.targets import Provider, public_address
 
 _IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
 _OF_OPENAI = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}

@@ -5,8 +5,15 @@ from typing import Any
 
 from prefill_router.data import Message, Prompt
 from prefill_router.errors import ConfigError
-from prefill_router.targets import Dialect, RequestOptions, Target
-from prefill_router.targets.dialects import TRAITS, DialectTraits, Fields, recommended_sampling
+from prefill_router.targets import (
+    TRAITS,
+    Dialect,
+    DialectTraits,
+    Fields,
+    RequestOptions,
+    Target,
+    recommended_sampling,
+)
 
 MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, final
 from urllib.parse import quote
 
 from prefill_router.errors import ConfigError, DataError, FailureKind, FormatError, UpstreamError
-from prefill_router.importers.values import shown_cell
+from prefill_router.importers import shown_cell
 from prefill_router.targets import Pool, Target
 
 MOST_BYTES: Final = 64 * 2**20

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, final
 from prefill_router.client.failures import ErrorBody, read_error
 from prefill_router.client.reply import Reply, Usage, read_usage
 from prefill_router.client.sse import MalformedError
-from prefill_router.targets import Dialect
-from prefill_router.targets.dialects import TRAITS
+from prefill_router.targets import TRAITS, Dialect
 
 _EVENT_FIELDS = frozenset(("choices", "model", "object", "usage"))
 _CHOICE_FIELDS = frozenset(("delta", "finish_reason", "index", "message", "usage"))

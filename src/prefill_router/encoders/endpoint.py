@@ -23,10 +23,18 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance
-from prefill_router.client.call import direct, request_headers
-from prefill_router.client.failures import RETRIABLE, ErrorBody, kind_of, read_error
-from prefill_router.client.keys import check_encrypted
-from prefill_router.client.retries import Retries, RetryPolicy, retry_after
+from prefill_router.client import (
+    RETRIABLE,
+    ErrorBody,
+    Retries,
+    RetryPolicy,
+    check_encrypted,
+    direct,
+    kind_of,
+    read_error,
+    request_headers,
+    retry_after,
+)
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import States, TokenizedPrompt, check_prompt
 from prefill_router.encoders.names import Address, EncoderName, EncoderRequest

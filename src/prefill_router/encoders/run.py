@@ -15,9 +15,17 @@ from typing import final
 
 import numpy as np
 
-from prefill_router.activations import ActivationStore, Rounding, Site
-from prefill_router.activations.shard import Layout, shard_name, write_shard
-from prefill_router.activations.store import MANIFEST, SHARDS, prepare_store
+from prefill_router.activations import (
+    MANIFEST,
+    SHARDS,
+    ActivationStore,
+    Layout,
+    Rounding,
+    Site,
+    prepare_store,
+    shard_name,
+    write_shard,
+)
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.encoders.base import Encoder, TokenizedPrompt, distinct
 from prefill_router.errors import ConfigError, StoreError

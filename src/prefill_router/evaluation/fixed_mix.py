@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.data import RoutingDataset
-from prefill_router.data.summary import well_measured
+from prefill_router.data import RoutingDataset, well_measured
 from prefill_router.evaluation.accuracy_cost_plane import envelope_targets
 from prefill_router.evaluation.bootstrap import PerResample, Weights, known_mean, ones, plain
 from prefill_router.evaluation.curve import Points

@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.data import RoutingDataset, binary
-from prefill_router.data.summary import LEAST_SHARE, well_measured
+from prefill_router.data import LEAST_SHARE, RoutingDataset, binary, well_measured
 from prefill_router.errors import DataError
 from prefill_router.evaluation.bootstrap import plain
 from prefill_router.evaluation.quality_checks import PerCell, QualityCheck

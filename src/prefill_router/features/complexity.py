@@ -12,8 +12,7 @@ from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations
-from prefill_router.data import Prompt, RoutingDataset
-from prefill_router.data.dataset import prompt_text
+from prefill_router.data import Prompt, RoutingDataset, prompt_text
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.features.base import Columns, ColumnScaler, Family, FamilyConfig, PromptStates
 from prefill_router.features.complexity_measures import (

@@ -13,8 +13,15 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
-from prefill_router.activations import Activations, Pooling, Provenance, Rounding, Site, rounded
-from prefill_router.activations.base import POOLINGS
+from prefill_router.activations import (
+    POOLINGS,
+    Activations,
+    Pooling,
+    Provenance,
+    Rounding,
+    Site,
+    rounded,
+)
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, ProvenanceError
 from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates, find_store

@@ -233,8 +233,7 @@ class TextNetwork(Family):
 
     @cached_property
     def _network(self) -> "AdaptedNetwork":
-        from prefill_router.encoders import load_encoder_for
-        from prefill_router.encoders.hub import HubEncoder
+        from prefill_router.encoders import HubEncoder, load_encoder_for
         from prefill_router.features.text_network_lora import AdaptedNetwork
 
         is_hub = not self.made_by.revision.startswith(("sha256:", "sampled:"))

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from prefill_router.encoders.base import TokenizedPrompt, batches
-from prefill_router.encoders.hub import HubEncoder, TokenBatch, pad
+from prefill_router.encoders import HubEncoder, TokenBatch, TokenizedPrompt, batches, pad
 from prefill_router.errors import ConfigError
 from prefill_router.features.text_network import Pool
 from prefill_router.lazy_imports import optional_imports

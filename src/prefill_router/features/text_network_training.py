@@ -17,9 +17,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from prefill_router.data import RoutingDataset
-from prefill_router.encoders import load_encoder
-from prefill_router.encoders.base import TokenizedPrompt, batches
-from prefill_router.encoders.hub import HubEncoder
+from prefill_router.encoders import HubEncoder, TokenizedPrompt, batches, load_encoder
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.features.text_network import Adaption, TextNetwork, TextNetworkConfig
 from prefill_router.features.text_network_lora import AdaptedNetwork

@@ -1,26 +1,5 @@
 """Fits routers, by recipes."""
 
-from prefill_router.fitting.fit import RouterFit, draw, fit_router, learn
-from prefill_router.fitting.inputs import gather
-from prefill_router.fitting.recipe import (
-    FitConfig,
-    Recipe,
-    SoftLabels,
-    read_recipe,
-    read_recipes,
-    recipe_from_dict,
-)
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "FitConfig",
-    "Recipe",
-    "RouterFit",
-    "SoftLabels",
-    "draw",
-    "fit_router",
-    "gather",
-    "learn",
-    "read_recipe",
-    "read_recipes",
-    "recipe_from_dict",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -19,19 +19,16 @@ from prefill_router import __version__
 from prefill_router.activations import Activations
 from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage, fit_calibrator
 from prefill_router.cost import CostEstimator, OutputFit, fit_output
-from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
-from prefill_router.data.splits import FRACTIONS
+from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import (
     Evaluation,
-    Predictions,
     Trial,
     choose_operating_points,
+    domains_of,
     evaluate,
 )
-from prefill_router.evaluation.judged_predictions import domains_of
-from prefill_router.features import FeatureExtractor, PromptStates
-from prefill_router.features.feature_set import FeatureSet
+from prefill_router.features import FeatureExtractor, FeatureSet, PromptStates
 from prefill_router.fitting.inputs import describe, gather, mix_soft_labels
 from prefill_router.fitting.out_of_fold import (
     FOLDS,
@@ -41,12 +38,18 @@ from prefill_router.fitting.out_of_fold import (
     out_of_fold,
 )
 from prefill_router.fitting.recipe import FitConfig, Recipe
-from prefill_router.policy import FrugalCascade, Lambda, OperatingPoints
+from prefill_router.policy import FrugalCascade, Lambda, OperatingPoints, Predictions
 from prefill_router.predictors import Examples, PredictorFit
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.router import EncoderSources, Interval, Router, RouterRecord, TrainedOn
-from prefill_router.router.reference import TrainReference
-from prefill_router.router.states import count_tokens
+from prefill_router.router import (
+    EncoderSources,
+    Interval,
+    Router,
+    RouterRecord,
+    TrainedOn,
+    TrainReference,
+    count_tokens,
+)
 from prefill_router.short_repr import short_repr
 
 

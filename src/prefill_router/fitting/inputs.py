@@ -27,10 +27,9 @@ from prefill_router.encoders import (
 from prefill_router.errors import FormatError
 from prefill_router.features import Need
 from prefill_router.fitting.recipe import SoftLabels
-from prefill_router.predictors.base import Descriptions
+from prefill_router.predictors import Descriptions
 from prefill_router.progress import Progress
-from prefill_router.router import EncoderSources
-from prefill_router.router.states import cached_states, default_cache
+from prefill_router.router import EncoderSources, cached_states, default_cache
 from prefill_router.targets import Pool, Target
 
 

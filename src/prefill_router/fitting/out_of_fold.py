@@ -11,12 +11,10 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from prefill_router.data import RoutingDataset
-from prefill_router.data.splits import stratified_folds
+from prefill_router.data import RoutingDataset, stratified_folds
 from prefill_router.errors import DataError, FitError
 from prefill_router.policy import FrugalCascade, Policy
-from prefill_router.predictors import Examples, PredictorConfig
-from prefill_router.predictors.base import Correctness
+from prefill_router.predictors import Correctness, Examples, PredictorConfig
 from prefill_router.progress import Progress, SilentProgress
 
 FOLDS = 5

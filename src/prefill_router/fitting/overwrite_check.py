@@ -11,8 +11,7 @@ from prefill_router.encoders import recorded_name
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.fitting.fit import draw
 from prefill_router.fitting.recipe import FitConfig
-from prefill_router.router import Router
-from prefill_router.router.storage import is_router
+from prefill_router.router import Router, is_router
 
 
 def check_same_fit(

@@ -22,14 +22,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from prefill_router import calibration, policy
 from prefill_router.calibration import CalibratorKind
-from prefill_router.data.dataset import MOST_TOKENS
+from prefill_router.data import MOST_TOKENS
 from prefill_router.errors import ConfigError, CorruptError, FormatError, PrefillRouterError
-from prefill_router.features import FamilyConfig, Need
-from prefill_router.features.prefill import PrefillConfig
-from prefill_router.features.registry import FAMILIES
+from prefill_router.features import FAMILIES, FamilyConfig, Need, PrefillConfig
 from prefill_router.policy import FrugalCascade, Lambda, Policy
-from prefill_router.predictors import PredictorConfig, TrunkConfig
-from prefill_router.predictors.registry import PREDICTORS
+from prefill_router.predictors import PREDICTORS, PredictorConfig, TrunkConfig
 from prefill_router.yaml_files import read_yaml
 
 CostKind = Literal["predicted", "median"]

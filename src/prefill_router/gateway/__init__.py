@@ -18,3 +18,7 @@ litellm/     for people who have LiteLLM: its configuration read, its router adv
 
 Data goes down this list.
 """
+
+from prefill_router.lazy_imports import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

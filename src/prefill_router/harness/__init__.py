@@ -1,6 +1,5 @@
 """The harness: asks the targets, grades the answers, makes the dataset that `fit` reads."""
 
-from prefill_router.harness.records import Answer, Attempt, Task
-from prefill_router.harness.run import Run
+from prefill_router.lazy_imports import face
 
-__all__ = ["Answer", "Attempt", "Run", "Task"]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from prefill_router.client import Reply, Usage
-from prefill_router.client.call_costs import CostSource
+from prefill_router.client import CostSource, Reply, Usage
 from prefill_router.data import Message, Query
 from prefill_router.short_repr import short_repr
 

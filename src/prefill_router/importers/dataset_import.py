@@ -17,8 +17,7 @@ from prefill_router.importers import sources, values
 from prefill_router.importers.builder import DatasetBuilder, ImportReport
 from prefill_router.importers.columns import Columns
 from prefill_router.importers.registry import FORMATS, Format
-from prefill_router.targets import Pool, Target, read_pool
-from prefill_router.targets.target import MOST_PRICE
+from prefill_router.targets import MOST_PRICE, Pool, Target, read_pool
 
 Reader = Callable[[Sequence[Path], DatasetBuilder, Columns], None]
 _INPUT, _OUTPUT = "input_token_price_per_million", "output_token_price_per_million"

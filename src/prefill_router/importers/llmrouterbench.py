@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, final
 
-from prefill_router.data import Query
-from prefill_router.data.dataset import MOST_COST
+from prefill_router.data import MOST_COST, Query
 from prefill_router.errors import DataError, FormatError
 from prefill_router.importers import sources, tables, values
 from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome

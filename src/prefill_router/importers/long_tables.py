@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from prefill_router.data import Prompt, Query, prompt_key
-from prefill_router.data.dataset import MOST_COST, MOST_TOKENS
+from prefill_router.data import MOST_COST, MOST_TOKENS, Prompt, Query, prompt_key
 from prefill_router.errors import DataError
 from prefill_router.importers import sources, tables, values
 from prefill_router.importers.builder import DatasetBuilder, TargetOutcome

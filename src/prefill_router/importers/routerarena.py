@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefill_router.data import Query
-from prefill_router.data.dataset import MOST_COST
+from prefill_router.data import MOST_COST, Query
 from prefill_router.errors import DataError
 from prefill_router.importers import sources, values
 from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome

@@ -7,8 +7,7 @@ import math
 import re
 from typing import final
 
-from prefill_router.data import Message, Prompt
-from prefill_router.data.dataset import MOST_TOKENS
+from prefill_router.data import MOST_TOKENS, Message, Prompt
 from prefill_router.errors import DataError
 
 LABELS = "a label is a number from 0 to 1, true or false, yes or no, pass or fail"

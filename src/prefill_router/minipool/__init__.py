@@ -9,7 +9,6 @@
 Importing this loads no torch.
 """
 
-from prefill_router.minipool.pool_models import ENCODER, NAMES, folder_of, pool
-from prefill_router.minipool.tasks import MiniTask, make_tasks
+from prefill_router.lazy_imports import face
 
-__all__ = ["ENCODER", "NAMES", "MiniTask", "folder_of", "make_tasks", "pool"]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -12,37 +12,6 @@
 Each has one parameter in [0, 1], from the cheapest or weakest end to the most accurate one.
 """
 
-from prefill_router.policy.base import Policy
-from prefill_router.policy.cascade import Cascade, CascadeAttempt, CascadeRun
-from prefill_router.policy.frugal import FrugalCascade, FrugalFit
-from prefill_router.policy.path import LambdaPath, check_lam, choose, lambda_path, rank, score
-from prefill_router.policy.policies import Argmax, Lambda, Threshold, Tiered, Tolerance, WinScore
-from prefill_router.policy.predictions import OperatingPoints, Predictions
-from prefill_router.policy.registry import KINDS, from_dict
-from prefill_router.policy.scorer import AnswerScorer
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "KINDS",
-    "AnswerScorer",
-    "Argmax",
-    "Cascade",
-    "CascadeAttempt",
-    "CascadeRun",
-    "FrugalCascade",
-    "FrugalFit",
-    "Lambda",
-    "LambdaPath",
-    "OperatingPoints",
-    "Policy",
-    "Predictions",
-    "Threshold",
-    "Tiered",
-    "Tolerance",
-    "WinScore",
-    "check_lam",
-    "choose",
-    "from_dict",
-    "lambda_path",
-    "rank",
-    "score",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,5 +1,5 @@
 """Reports for people and programs: pages, figures and tables, on disk whole or not at all."""
 
-from prefill_router.reporting.evaluation_report import check_replaceable, is_report, write_report
+from prefill_router.lazy_imports import face
 
-__all__ = ["check_replaceable", "is_report", "write_report"]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -14,10 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.errors import DataError
-from prefill_router.evaluation.accuracy_cost_plane import Anchors, Axis
-from prefill_router.evaluation.bootstrap import Band
-from prefill_router.evaluation.evaluation import Evaluation
-from prefill_router.evaluation.formatting import PER
+from prefill_router.evaluation import PER, Anchors, Axis, Band, Evaluation
 from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import (
     BLUE,

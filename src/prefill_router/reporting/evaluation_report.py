@@ -17,9 +17,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from prefill_router.errors import MissingExtraError
-from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.evaluation import Evaluation
-from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.evaluation import HEADLINE, Evaluation, interval, worded
 from prefill_router.reporting.evaluation_tables import REPORT_TABLES, csv_tables
 from prefill_router.reporting.report import (
     Banner,

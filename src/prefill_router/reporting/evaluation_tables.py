@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
-from prefill_router.evaluation.evaluation import Evaluation
-from prefill_router.evaluation.formatting import NOTHING, worded
+from prefill_router.evaluation import HEADLINE, NOTHING, REGIME, TARGET, Evaluation, worded
 from prefill_router.reporting.report import Cell, Row, Rows, Table, estimate_cell, flat, heading
 
 _COLUMNS = ("accuracy", "mean_cost", "auc", "brier", "share_routed", "accuracy_routed",

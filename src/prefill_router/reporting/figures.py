@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from prefill_router import files
-from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation import Estimate
 from prefill_router.plotting import (
     Axes,
     Bbox,

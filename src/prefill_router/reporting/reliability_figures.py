@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from prefill_router.evaluation.reliability_diagram import Diagram, Reliability
+from prefill_router.evaluation import Diagram, Reliability
 from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting.figures import (
     BLUE,

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
-from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.catalogue import MetricEntry
-from prefill_router.evaluation.formatting import PER, Better, Unit, interval, worded
+from prefill_router.evaluation import PER, Better, Estimate, MetricEntry, Unit, interval, worded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

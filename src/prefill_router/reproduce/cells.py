@@ -3,12 +3,10 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal, final
 
-from prefill_router.evaluation import Estimate
-from prefill_router.evaluation.bootstrap import plain
-from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.formatting import NOTHING, dollars
+from prefill_router.evaluation import HEADLINE, NOTHING, Estimate, dollars, plain
 from prefill_router.reproduce.paper_numbers import (
     DIFFERENCES,
     Published,
@@ -158,6 +156,10 @@ Maker = Callable[[Sequence[PoolRun]], PaperTable | list[PaperTable]]
 _MAKERS: list[Maker] = []
 
 
+MODULES = ("router_tables", "study_tables")
+"""The files with tables."""
+
+
 def paper_table(make: Maker) -> Maker:
     """Register a function of the pools as one that makes a table of the paper, or several."""
     _MAKERS.append(make)
@@ -166,6 +168,8 @@ def paper_table(make: Maker) -> Maker:
 
 def all_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
     """Every table of the paper, in its order; those that can't be made say why."""
+    for module in MODULES:
+        import_module(f"prefill_router.reproduce.{module}")
     made: list[PaperTable] = []
     for make in _MAKERS:
         result = make(runs)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
-from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.evaluation import HEADLINE
 from prefill_router.reproduce.cells import shown, spread
 from prefill_router.reproduce.router_tables import minus
 from prefill_router.reproduce.systems import SEMANTIC, TRUNK, UNIFIED, PoolRun

@@ -10,15 +10,19 @@ from typing import Any, final, get_args
 import numpy as np
 
 from prefill_router.plotting import Figure
-from prefill_router.reporting.accuracy_cost_figures import (
+from prefill_router.reporting import (
     CURVES,
+    ORANGE,
+    PALE,
     CurveLine,
+    ReportFigure,
     View,
     draw_lines,
     drawing,
+    legend_below,
+    new_figure,
+    style,
 )
-from prefill_router.reporting.figures import ORANGE, PALE, legend_below, new_figure, style
-from prefill_router.reporting.report import ReportFigure
 from prefill_router.reproduce.cells import of_pool
 from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.systems import SYSTEMS, TRUNK, PoolRun

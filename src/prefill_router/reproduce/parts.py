@@ -19,8 +19,7 @@ import numpy as np
 from prefill_router import __version__, files
 from prefill_router.data import binary
 from prefill_router.errors import ConfigError, DataError, MissingExtraError, PrefillRouterError
-from prefill_router.evaluation import Trial
-from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation import Trial, plain
 from prefill_router.layers import ablation, candidate_sites, search, survey, sweep
 from prefill_router.reproduce.systems import (
     SYSTEMS,
@@ -30,8 +29,8 @@ from prefill_router.reproduce.systems import (
     single_networks,
     uncalibrated,
 )
-from prefill_router.router import Router
-from prefill_router.router.states import default_cache
+from prefill_router.router import Router, default_cache
+from prefill_router.studies import Shift, priced, routing_ratio, seed_study, shift_study, strongest
 from prefill_router.studies.end_to_end import (
     Contender,
     Latency,
@@ -40,10 +39,6 @@ from prefill_router.studies.end_to_end import (
     time_routing,
     tokens_read,
 )
-from prefill_router.studies.ratio import routing_ratio, strongest
-from prefill_router.studies.recipe_fits import priced
-from prefill_router.studies.seeds import seed_study
-from prefill_router.studies.shift import Shift, shift_study
 
 __all__ = ["PARTS", "PoolContext", "make_parts"]
 

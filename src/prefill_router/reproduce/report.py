@@ -12,9 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefill_router.evaluation.formatting import NOTHING
-from prefill_router.reporting.report import Cell, Folded, Note, Part, Report, Row, Section, Table
-from prefill_router.reporting.report_files import write_report_files
+from prefill_router.evaluation import NOTHING
+from prefill_router.reporting import (
+    Cell,
+    Folded,
+    Note,
+    Part,
+    Report,
+    Row,
+    Section,
+    Table,
+    write_report_files,
+)
 from prefill_router.reproduce.cells import PaperTable, TableCell, all_tables, shown, spread
 from prefill_router.reproduce.claims import Claim, check
 from prefill_router.reproduce.systems import PoolRun

@@ -11,12 +11,13 @@ from prefill_router.activations import Activations
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.fitting import Recipe, gather
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reproduce.parts import PoolContext, make_parts
+from prefill_router.reproduce.parts import make_parts
 from prefill_router.reproduce.pools import Bench, PaperPool, find_pools
 from prefill_router.reproduce.systems import (
     QWEN_PRICE,
     SYSTEMS,
     TRUNK,
+    PoolContext,
     PoolRun,
     ReproduceOptions,
     routers,

@@ -13,8 +13,7 @@ import math
 from collections.abc import Sequence
 
 from prefill_router.data import Regime, summarise
-from prefill_router.evaluation import Estimate, Step
-from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.evaluation import HEADLINE, Estimate, Step
 from prefill_router.reproduce.cells import (
     PaperTable,
     TableCell,
@@ -33,7 +32,7 @@ from prefill_router.reproduce.cells import (
 from prefill_router.reproduce.paper_numbers import PublishedNumber, number, published
 from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.systems import SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
-from prefill_router.studies.comparison.comparison import by_number
+from prefill_router.studies.comparison import by_number
 
 _TABLE_1 = "tab:dataset"
 _REGIMES = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)

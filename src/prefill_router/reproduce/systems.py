@@ -14,13 +14,9 @@ from prefill_router.calibration import CalibratorKind
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.encoders import MINILM
 from prefill_router.errors import ConfigError
-from prefill_router.features import FamilyConfig
-from prefill_router.features.prefill import PrefillConfig
-from prefill_router.features.text_network import TextNetworkConfig
+from prefill_router.features import FamilyConfig, PrefillConfig, TextNetworkConfig
 from prefill_router.fitting import Recipe, SoftLabels
-from prefill_router.predictors import PredictorConfig
-from prefill_router.predictors.given import GivenConfig
-from prefill_router.predictors.graph import GraphConfig
+from prefill_router.predictors import GivenConfig, GraphConfig, PredictorConfig
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reproduce.pools import PaperPool
 from prefill_router.router import EncoderSources

@@ -5,7 +5,7 @@ import numpy as np
 from prefill_router.calibration import Calibrator, Shrinkage
 from prefill_router.cost import OutputHead
 from prefill_router.errors import ConfigError
-from prefill_router.features.feature_set import FeatureSet
+from prefill_router.features import FeatureSet
 from prefill_router.policy import Policy
 from prefill_router.predictors import Predictor
 

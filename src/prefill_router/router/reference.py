@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.features.base import Columns
+from prefill_router.features import Columns
 from prefill_router.serialization import Part, Saved, read_plain
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import known_mean

@@ -16,12 +16,9 @@ from prefill_router.cost import CostEstimator, Expected, OutputHead
 from prefill_router.data import Query, RoutingDataset, Split
 from prefill_router.encoders import Encoder, load_encoder_for
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.features import PromptStates
-from prefill_router.features.base import Columns
-from prefill_router.features.feature_set import FeatureSet
+from prefill_router.features import Columns, FeatureSet, PromptStates
 from prefill_router.policy import Lambda, Policy, Predictions, check_lam
-from prefill_router.predictors import Predictor
-from prefill_router.predictors.base import Correctness
+from prefill_router.predictors import Correctness, Predictor
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router.checks import check_parts
 from prefill_router.router.decision import (

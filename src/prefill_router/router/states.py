@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations, Provenance, Rounding, Site
 from prefill_router.data import Query, RoutingDataset, prompt_text
 from prefill_router.encoders import Encoder, EncoderName, encode_dataset
-from prefill_router.features import PromptStates
-from prefill_router.features.base import find_store
-from prefill_router.features.feature_set import FeatureSet
+from prefill_router.features import FeatureSet, PromptStates, find_store
 from prefill_router.progress import Progress, SilentProgress
 
 

@@ -24,8 +24,7 @@ from prefill_router.calibration import Shrinkage, load_calibrator
 from prefill_router.cost import CostEstimator, OutputHead
 from prefill_router.data import split_from_dict
 from prefill_router.errors import ConfigError, CorruptError, FormatError
-from prefill_router.features import FeatureExtractor
-from prefill_router.features.feature_set import FeatureSet
+from prefill_router.features import FeatureExtractor, FeatureSet
 from prefill_router.predictors import load_predictor
 from prefill_router.router.record import RouterRecord, card
 from prefill_router.router.reference import TrainReference

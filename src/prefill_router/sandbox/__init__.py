@@ -1,6 +1,5 @@
 """A sandbox for the programs that language models write."""
 
-from prefill_router.sandbox.command import Limits, Outcome, Status
-from prefill_router.sandbox.sandbox import Sandbox
+from prefill_router.lazy_imports import face
 
-__all__ = ["Limits", "Outcome", "Sandbox", "Status"]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -7,20 +7,19 @@ from typing import Any, final
 from prefill_router.activations import Activations, Pooling
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.bootstrap import plain
-from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
-from prefill_router.layers.layer_sweep import encoder_labels
+from prefill_router.evaluation import plain
+from prefill_router.layers import (
+    Ablation,
+    ablation,
+    candidate_sites,
+    encoder_labels,
+    search,
+    survey,
+)
 from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reporting.figures import (
+from prefill_router.reporting import (
     QUIET,
-    legend_below,
-    name_rows,
-    new_figure,
-    stroke,
-    style,
-)
-from prefill_router.reporting.report import (
     UNDERLINED,
     Cell,
     Note,
@@ -29,6 +28,11 @@ from prefill_router.reporting.report import (
     Row,
     Section,
     Table,
+    legend_below,
+    name_rows,
+    new_figure,
+    stroke,
+    style,
 )
 
 FISHER, LIMIT = "Fisher J", "BestLR"

@@ -11,14 +11,19 @@ from typing import Any, final
 from prefill_router.activations import POOLINGS, Activations, Pooling
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.bootstrap import plain
-from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
-from prefill_router.layers.criteria import GRID_DIMS
-from prefill_router.layers.layer_sweep import encoder_labels
+from prefill_router.evaluation import plain
+from prefill_router.layers import (
+    GRID_DIMS,
+    Ablation,
+    ablation,
+    candidate_sites,
+    encoder_labels,
+    search,
+    survey,
+)
 from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reporting.figures import legend_below, new_figure, stroke, style
-from prefill_router.reporting.report import (
+from prefill_router.reporting import (
     UNDERLINED,
     Cell,
     Note,
@@ -27,6 +32,10 @@ from prefill_router.reporting.report import (
     Row,
     Section,
     Table,
+    legend_below,
+    new_figure,
+    stroke,
+    style,
 )
 
 USUAL = 100

@@ -19,18 +19,10 @@ from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation.bootstrap import (
-    Band,
-    Estimate,
-    PerResample,
-    Weights,
-    chunks,
-    divide,
-    ones,
-)
+from prefill_router.evaluation import Band, Estimate, PerResample, Weights, chunks, divide, ones
 from prefill_router.policy import Predictions
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reporting.report import plain_numbers
+from prefill_router.reporting import plain_numbers
 
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 """The shares that tables show."""

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.evaluation import interval, worded
 from prefill_router.plotting import Figure
-from prefill_router.reporting.figures import INK, QUIET, legend_below, new_figure, stroke, style
-from prefill_router.reporting.report import (
+from prefill_router.reporting import (
     BOLD,
+    INK,
+    QUIET,
     Note,
     Report,
     ReportFigure,
@@ -18,6 +19,10 @@ from prefill_router.reporting.report import (
     Table,
     estimate_cell,
     flat,
+    legend_below,
+    new_figure,
+    stroke,
+    style,
     sure,
 )
 from prefill_router.studies.ratio import PAIR, RATIOS, RatioStudy

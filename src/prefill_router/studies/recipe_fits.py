@@ -16,7 +16,7 @@ from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError, FitError, MissingExtraError, StoreError
 from prefill_router.fitting import FitConfig, Recipe, learn
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reporting.report import Part
+from prefill_router.reporting import Part
 from prefill_router.router import Router
 
 _TIMES = ".times.json"

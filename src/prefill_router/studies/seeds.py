@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.bootstrap import ones, plain
-from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.formatting import NOTHING, digits
-from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.scores import Scorer
+from prefill_router.evaluation import HEADLINE, NOTHING, Scorer, Trial, digits, ones, plain
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.plotting import Figure
 from prefill_router.progress import Advance, Progress, SilentProgress
-from prefill_router.reporting.figures import BLUE, ORANGE, QUIET, name_rows, new_figure, style
-from prefill_router.reporting.report import (
+from prefill_router.reporting import (
+    BLUE,
+    ORANGE,
+    QUIET,
     Cell,
     Note,
     Report,
@@ -34,6 +32,9 @@ from prefill_router.reporting.report import (
     Section,
     Table,
     heading,
+    name_rows,
+    new_figure,
+    style,
 )
 from prefill_router.studies.recipe_fits import RecipeFailure, failures, fit_all, warnings
 

@@ -18,11 +18,10 @@ from typing import Any, Literal, final, get_args
 from prefill_router.activations import Activations
 from prefill_router.data import Part, Query, RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Estimate, paired
-from prefill_router.evaluation.bootstrap import Estimates
+from prefill_router.evaluation import Estimate, Estimates, paired
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reporting.report import ends, plain_numbers
+from prefill_router.reporting import ends, plain_numbers
 from prefill_router.router import Router
 from prefill_router.studies.recipe_fits import RecipeFailure, fit_all
 

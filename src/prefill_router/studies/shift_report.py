@@ -4,27 +4,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.formatting import digits, interval, worded
+from prefill_router.evaluation import HEADLINE, digits, interval, worded
 from prefill_router.plotting import Figure
-from prefill_router.reporting.figures import (
+from prefill_router.reporting import (
+    BOLD,
     QUIET,
     STROKES,
-    draw_interval,
-    legend_below,
-    name_rows,
-    new_figure,
-    style,
-)
-from prefill_router.reporting.report import (
-    BOLD,
     Note,
     Report,
     ReportFigure,
     Row,
     Section,
     Table,
+    draw_interval,
     estimate_cell,
+    legend_below,
+    name_rows,
+    new_figure,
+    style,
     sure,
 )
 from prefill_router.studies.recipe_fits import failures, warnings

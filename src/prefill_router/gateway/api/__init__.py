@@ -8,7 +8,6 @@ openapi              what the OpenAPI document says of all of these
 server               the process, or a thread of another one
 """
 
-from prefill_router.lazy_imports import optional_imports
+from prefill_router.lazy_imports import face
 
-with optional_imports("the gateway"):
-    import uvicorn  # noqa: F401
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

@@ -32,13 +32,10 @@ from prefill_router.gateway.api.passthrough_routes import passthrough_routes
 from prefill_router.gateway.api.routed_calls import RoutedEndpoint
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import KEY, ClientKey, Guard, address_of, error_handlers
-from prefill_router.gateway.page import page_routes
-from prefill_router.gateway.page.numbers import PageNumbers
+from prefill_router.gateway.page import PageNumbers, page_routes
 from prefill_router.gateway.protocol import ROUTING_NAMES
 from prefill_router.gateway.receipts import Feedback, is_recorded
-from prefill_router.gateway.runtime.configuration import LoadedGateway
-from prefill_router.gateway.runtime.gateway import Gateway, health_checks
-from prefill_router.gateway.runtime.request_scope import Snapshot
+from prefill_router.gateway.runtime import Gateway, LoadedGateway, Snapshot, health_checks
 from prefill_router.gateway.telemetry import with_fields
 from prefill_router.targets import Target
 

@@ -11,10 +11,9 @@ from starlette.responses import JSONResponse
 from prefill_router.gateway.api.routed_calls import decide, read_incoming
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import KEY
-from prefill_router.gateway.protocol.json_splice import without_collecting
+from prefill_router.gateway.protocol import without_collecting
 from prefill_router.gateway.records import Header, RequestOutcome, RoutingDecision
-from prefill_router.gateway.runtime.gateway import Gateway
-from prefill_router.gateway.runtime.request_scope import RequestRecord, Snapshot
+from prefill_router.gateway.runtime import Gateway, RequestRecord, Snapshot
 from prefill_router.targets import Endpoint
 
 _ENDPOINTS: Mapping[str, Endpoint] = {

@@ -30,8 +30,7 @@ from prefill_router.gateway.records import (
     RequestOutcome,
     RoutingRequest,
 )
-from prefill_router.gateway.runtime.gateway import Gateway
-from prefill_router.gateway.runtime.request_scope import Snapshot, target_header
+from prefill_router.gateway.runtime import Gateway, Snapshot, target_header
 from prefill_router.gateway.telemetry import Trace, with_fields
 from prefill_router.targets import Endpoint
 

@@ -23,8 +23,7 @@ from prefill_router.gateway.protocol import (
     scored_prompt,
 )
 from prefill_router.gateway.records import ForwardRequest, Header, RoutingDecision, RoutingRequest
-from prefill_router.gateway.runtime.gateway import Gateway
-from prefill_router.gateway.runtime.request_scope import IncomingRequest, RequestRecord, Snapshot
+from prefill_router.gateway.runtime import Gateway, IncomingRequest, RequestRecord, Snapshot
 from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.gateway.telemetry import Trace
 from prefill_router.gateway.types import FallbackReason

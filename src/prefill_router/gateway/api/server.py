@@ -23,10 +23,8 @@ import uvicorn
 from prefill_router.client import NO_KEY, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.api.app import guarded_app
-from prefill_router.gateway.guard import Guard
-from prefill_router.gateway.guard.http_protocol import guarded_protocol
-from prefill_router.gateway.runtime.configuration import GatewayPaths, LoadedGateway, load
-from prefill_router.gateway.runtime.gateway import Gateway
+from prefill_router.gateway.guard import Guard, guarded_protocol
+from prefill_router.gateway.runtime import Gateway, GatewayPaths, LoadedGateway, load
 from prefill_router.gateway.settings import GatewaySettings, ListenSettings
 from prefill_router.gateway.telemetry import LogWriter, logging_to
 

@@ -9,36 +9,6 @@ unrouted_targets   targets that the pool has and the router doesn't know
 decider            all of these in their order
 """
 
-from prefill_router.gateway.decide.affinity import (
-    ResponseOwners,
-    SessionRow,
-    Sessions,
-    SessionState,
-    session_name,
-)
-from prefill_router.gateway.decide.budgets import Allowance, Budgets, BudgetState, SteadyClock
-from prefill_router.gateway.decide.candidates import CostScores, RequestCosts, RequestEstimate
-from prefill_router.gateway.decide.decider import Decider, OpenDecision, RouterParts
-from prefill_router.gateway.decide.selection import TargetChooser, decision_id
-from prefill_router.gateway.records import RoutingRequest
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "Allowance",
-    "BudgetState",
-    "Budgets",
-    "CostScores",
-    "Decider",
-    "OpenDecision",
-    "RequestCosts",
-    "RequestEstimate",
-    "ResponseOwners",
-    "RouterParts",
-    "RoutingRequest",
-    "SessionRow",
-    "SessionState",
-    "Sessions",
-    "SteadyClock",
-    "TargetChooser",
-    "decision_id",
-    "session_name",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

@@ -39,8 +39,7 @@ from prefill_router.gateway.records import RequestOutcome, RoutingDecision, Rout
 from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.gateway.types import FallbackReason, Reason
 from prefill_router.policy import Policy
-from prefill_router.router import Forecast
-from prefill_router.router.decision import refuse_cascade
+from prefill_router.router import Forecast, refuse_cascade
 from prefill_router.targets import Pool
 
 

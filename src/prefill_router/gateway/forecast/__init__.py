@@ -8,7 +8,6 @@ worker           the process itself, and its forecasts of a batch
 Importing this loads no torch; only the worker does.
 """
 
-from prefill_router.gateway.forecast.forecaster import Forecaster, ForecasterState, ForecasterStats
-from prefill_router.gateway.forecast.worker_process import NoForecastError
+from prefill_router.lazy_imports import face
 
-__all__ = ["Forecaster", "ForecasterState", "ForecasterStats", "NoForecastError"]
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

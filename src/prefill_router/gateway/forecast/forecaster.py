@@ -30,8 +30,7 @@ from prefill_router.gateway.forecast.worker_process import (
     WorkerProcess,
     start_worker,
 )
-from prefill_router.router.decision import Forecast
-from prefill_router.router.states import EncoderSources
+from prefill_router.router import EncoderSources, Forecast
 
 ForecasterState = Literal["starting", "ready", "down", "closed"]
 """`starting`: its process loads the encoder; `down`: it failed, and is started again in a while."""

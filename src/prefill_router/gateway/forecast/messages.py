@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from prefill_router.data import Message, Prompt
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.types import FALLBACK_REASONS, FallbackReason
-from prefill_router.router.decision import Forecast
-from prefill_router.router.states import EncoderSources
+from prefill_router.router import EncoderSources, Forecast
 
 ForecastResult = Forecast | FallbackReason
 """A forecast, or why there is none."""

@@ -30,8 +30,7 @@ from prefill_router.gateway.forecast.messages import (
     read_frame,
     sources_of,
 )
-from prefill_router.router import Router
-from prefill_router.router.storage import fingerprint
+from prefill_router.router import Router, fingerprint
 
 _log = logging.getLogger(__name__)
 _PLACE = re.compile(r"request (\d+)")
@@ -82,7 +81,7 @@ def reusing_beginnings(router: Router, most_bytes: int) -> Router:
     """
     if not router.features.provenances or _on_gpu(router.sources.device):
         return router
-    from prefill_router.encoders.prefix_encoder import with_prefix_reuse
+    from prefill_router.encoders import with_prefix_reuse
 
     loaded = tuple(
         with_prefix_reuse(router.encoder(provenance), most_bytes=most_bytes)

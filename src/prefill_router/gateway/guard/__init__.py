@@ -7,31 +7,6 @@ client_keys     which keys there are, what each may do, and the file of them
 error_replies   refusals and failures as replies
 """
 
-from prefill_router.gateway.guard.admission import FREE_BODY, KEY, Guard, address_of
-from prefill_router.gateway.guard.checks import BodyBudget, HostNames, KeyLimits, RequestSlots
-from prefill_router.gateway.guard.client_keys import (
-    ClientKey,
-    ClientKeys,
-    check_listen,
-    key_budgets,
-    read_keys,
-)
-from prefill_router.gateway.guard.error_replies import error_handlers, send_refusal
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "FREE_BODY",
-    "KEY",
-    "BodyBudget",
-    "ClientKey",
-    "ClientKeys",
-    "Guard",
-    "HostNames",
-    "KeyLimits",
-    "RequestSlots",
-    "address_of",
-    "check_listen",
-    "error_handlers",
-    "key_budgets",
-    "read_keys",
-    "send_refusal",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

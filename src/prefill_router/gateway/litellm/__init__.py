@@ -3,14 +3,6 @@
 LiteLLM itself is never imported: what is followed are its file and interface.
 """
 
-from prefill_router.gateway.litellm.config import ImportedConfig, OmittedSetting, import_config
-from prefill_router.gateway.litellm.gateway_client import SpentError
-from prefill_router.gateway.litellm.strategy import PrefillRouterStrategy
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "ImportedConfig",
-    "OmittedSetting",
-    "PrefillRouterStrategy",
-    "SpentError",
-    "import_config",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

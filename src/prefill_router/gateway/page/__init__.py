@@ -1,8 +1,5 @@
 """The page that people look at, and the numbers behind it."""
 
-from prefill_router.lazy_imports import optional_imports
+from prefill_router.lazy_imports import face
 
-with optional_imports("the gateway"):
-    from prefill_router.gateway.page.routes import PageSource, page_routes
-
-__all__ = ["PageSource", "page_routes"]
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

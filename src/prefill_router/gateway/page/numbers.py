@@ -23,10 +23,10 @@ from prefill_router.gateway.page.shapes import (
     WhatIf,
 )
 from prefill_router.gateway.receipts import Recorded, read_receipts, summary
-from prefill_router.gateway.runtime.gateway import health_checks
+from prefill_router.gateway.runtime import health_checks
 
 if TYPE_CHECKING:
-    from prefill_router.gateway.runtime.gateway import Gateway
+    from prefill_router.gateway.runtime import Gateway
 
 
 _log = logging.getLogger(__name__)

@@ -30,7 +30,8 @@ from prefill_router.gateway.page.shapes import (
     WhatIf,
 )
 from prefill_router.gateway.proxy import Breakers
-from prefill_router.gateway.receipts import Receipt, ReceiptsSummary, Recorded, explain
+from prefill_router.gateway.receipts import ReceiptsSummary, Recorded, explain
+from prefill_router.gateway.records import Receipt
 from prefill_router.targets import Pool
 
 Shape = TypeVar("Shape")

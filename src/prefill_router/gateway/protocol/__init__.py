@@ -6,32 +6,6 @@ turns             a request's turns as text, its conversation, and what a target
 headers           what headers and the model's name ask of the decision, and which headers go on
 """
 
-from prefill_router.gateway.protocol.envelope import Envelope, read_envelope, scored_prompt
-from prefill_router.gateway.protocol.headers import (
-    NO_PREFERENCES,
-    ROUTING_NAMES,
-    HeaderFilter,
-    RequestedModel,
-    RoutingPreferences,
-    parse_model,
-    read_preferences,
-    to_client,
-)
-from prefill_router.gateway.protocol.json_splice import Splicer
-from prefill_router.gateway.records import Header
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "NO_PREFERENCES",
-    "ROUTING_NAMES",
-    "Envelope",
-    "Header",
-    "HeaderFilter",
-    "RequestedModel",
-    "RoutingPreferences",
-    "Splicer",
-    "parse_model",
-    "read_envelope",
-    "read_preferences",
-    "scored_prompt",
-    "to_client",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

@@ -11,8 +11,6 @@ circuit_breakers     targets that fail time and again are left alone for a while
 forwarder            the answer to its end
 """
 
-from prefill_router.gateway.proxy.circuit_breakers import Breakers, BreakerState
-from prefill_router.gateway.proxy.forwarder import Forwarder, TargetState
-from prefill_router.gateway.records import ForwardRequest, Header
+from prefill_router.lazy_imports import face
 
-__all__ = ["BreakerState", "Breakers", "ForwardRequest", "Forwarder", "Header", "TargetState"]
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from prefill_router.client.keys import forms_of_key, without_key
+from prefill_router.client import forms_of_key, without_key
 from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router.gateway.proxy.circuit_breakers import Breakers
 from prefill_router.gateway.proxy.connections import ClientConnection, ResponseStream

@@ -10,8 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard, final
 
-from prefill_router.client import ErrorBody, Usage, read_error, read_usage
-from prefill_router.client.keys import forms_of_key, without_key
+from prefill_router.client import (
+    ErrorBody,
+    Usage,
+    forms_of_key,
+    read_error,
+    read_usage,
+    without_key,
+)
 from prefill_router.gateway.errors import BrokenResponseError
 from prefill_router.targets import Endpoint
 

@@ -17,7 +17,7 @@ from prefill_router.gateway.receipts.rows import Feedback
 from prefill_router.gateway.records import Receipt
 from prefill_router.gateway.types import FallbackReason, OutcomeKind, Reason
 from prefill_router.policy import Cascade, Policy, from_dict
-from prefill_router.router.decision import Decision, decide
+from prefill_router.router import Decision, decide
 
 _REASONS: Mapping[Reason, str] = {
     "policy": "the policy chose it, on the router's forecast",

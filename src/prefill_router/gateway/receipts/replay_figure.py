@@ -9,7 +9,7 @@ import numpy as np
 from prefill_router.errors import DataError
 from prefill_router.gateway.receipts.receipt_replay import Replay
 from prefill_router.plotting import Axes, Figure
-from prefill_router.reporting.figures import (
+from prefill_router.reporting import (
     INK,
     QUIET,
     legend_below,

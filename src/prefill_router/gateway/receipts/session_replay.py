@@ -17,21 +17,18 @@ from prefill_router.gateway.decide import (
     Allowance,
     CostScores,
     RequestEstimate,
-    RoutingRequest,
     Sessions,
     TargetChooser,
 )
-from prefill_router.gateway.receipts import (
-    AffinityRule,
-    Receipt,
-    Recorded,
+from prefill_router.gateway.receipts.explanation import AffinityRule, affinity_rule_of
+from prefill_router.gateway.receipts.receipt_replay import (
     Replay,
     ReplaySetting,
-    affinity_rule_of,
     check_any,
     replay_setting,
 )
-from prefill_router.gateway.receipts.replay_table import PerRequest, Who
+from prefill_router.gateway.receipts.replay_table import PerRequest, Recorded, Who
+from prefill_router.gateway.records import Receipt, RoutingRequest
 from prefill_router.gateway.settings import (
     GatewaySettings,
     RoutingSettings,

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import NamedTuple, final
 
-from prefill_router.client.keys import Redaction
+from prefill_router.client import Redaction
 from prefill_router.errors import StoreError
 from prefill_router.gateway.receipts.rows import Feedback, Row, to_row
 from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, DownError, RowError, Store

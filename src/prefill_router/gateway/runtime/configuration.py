@@ -17,8 +17,7 @@ from prefill_router.gateway.guard import ClientKeys, check_listen, read_keys
 from prefill_router.gateway.protocol import HeaderFilter
 from prefill_router.gateway.settings import GatewaySettings, nearest, read_settings, stray_variables
 from prefill_router.gateway.types import FALLBACKS
-from prefill_router.router.decision import refuse_cascade
-from prefill_router.router.light import LightRouter, read_light
+from prefill_router.router import LightRouter, read_light, refuse_cascade
 from prefill_router.targets import Pool, Target, read_pool
 
 

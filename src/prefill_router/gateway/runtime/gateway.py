@@ -14,8 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import final
 
-from prefill_router.client import NO_KEY, provider_keys
-from prefill_router.client.keys import Redaction
+from prefill_router.client import NO_KEY, Redaction, provider_keys
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.decide import (
     Budgets,

@@ -4,42 +4,6 @@ A variable is `PREFILL_ROUTER_` and the path of the setting, its parts joined by
 `PREFILL_ROUTER_ROUTING__LAM=0.7`. Keys of targets are never here: the pool names their variables.
 """
 
-from prefill_router.gateway.settings.sections import (
-    BudgetSettings,
-    FailureSettings,
-    LimitSettings,
-    ListenSettings,
-    LogSettings,
-    ReceiptSettings,
-    RoutingSettings,
-    SessionSettings,
-    SettingsSection,
-    StreamSettings,
-    TrafficSettings,
-)
-from prefill_router.gateway.settings.sources import (
-    SECTIONS,
-    GatewaySettings,
-    nearest,
-    read_settings,
-    stray_variables,
-)
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "SECTIONS",
-    "BudgetSettings",
-    "FailureSettings",
-    "GatewaySettings",
-    "LimitSettings",
-    "ListenSettings",
-    "LogSettings",
-    "ReceiptSettings",
-    "RoutingSettings",
-    "SessionSettings",
-    "SettingsSection",
-    "StreamSettings",
-    "TrafficSettings",
-    "nearest",
-    "read_settings",
-    "stray_variables",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

@@ -16,7 +16,7 @@ from io import TextIOBase
 from logging.handlers import QueueHandler
 from typing import Any, final
 
-from prefill_router.client.keys import Redaction
+from prefill_router.client import Redaction
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway.records import Receipt
 from prefill_router.gateway.settings import LogSettings

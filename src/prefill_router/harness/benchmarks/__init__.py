@@ -1,19 +1,5 @@
 """Where tasks come from: three public benchmarks and a user's own files, read one by one."""
 
-from prefill_router.harness.benchmarks.own_questions import write_tasks
-from prefill_router.harness.benchmarks.registry import (
-    BENCHMARKS,
-    Benchmark,
-    load_tasks,
-    sample_tasks,
-)
-from prefill_router.harness.benchmarks.source import LoadReport
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "BENCHMARKS",
-    "Benchmark",
-    "LoadReport",
-    "load_tasks",
-    "sample_tasks",
-    "write_tasks",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

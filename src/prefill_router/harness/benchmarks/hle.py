@@ -10,9 +10,7 @@ from typing import Final
 from prefill_router.data import Query
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 from prefill_router.harness.records import Task
-from prefill_router.importers.builder import DatasetBuilder
-from prefill_router.importers.tables import Record
-from prefill_router.importers.values import filled_text, identifier, label_text
+from prefill_router.importers import DatasetBuilder, Record, filled_text, identifier, label_text
 
 REPOSITORY: Final = "cais/hle"
 OPTIONS: Final[frozenset[str]] = frozenset()

@@ -25,9 +25,14 @@ from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 from prefill_router.harness.records import Task
-from prefill_router.importers.builder import DatasetBuilder
-from prefill_router.importers.tables import Record
-from prefill_router.importers.values import cell_text, filled_text, identifier, label_text
+from prefill_router.importers import (
+    DatasetBuilder,
+    Record,
+    cell_text,
+    filled_text,
+    identifier,
+    label_text,
+)
 
 REPOSITORY: Final = "livecodebench/code_generation_lite"
 OPTIONS: Final = frozenset({"release", "from", "to"})

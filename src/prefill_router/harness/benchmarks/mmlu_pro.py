@@ -13,9 +13,9 @@ from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 from prefill_router.harness.records import Task
-from prefill_router.importers.builder import DatasetBuilder
-from prefill_router.importers.tables import Record
-from prefill_router.importers.values import (
+from prefill_router.importers import (
+    DatasetBuilder,
+    Record,
     cell_amount,
     cell_text,
     filled_text,

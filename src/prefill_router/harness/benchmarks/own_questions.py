@@ -19,13 +19,13 @@ from prefill_router import files
 from prefill_router.data import Prompt, Query, prompt_key
 from prefill_router.errors import DataError, FormatError
 from prefill_router.harness.benchmarks.source import SUFFIXES, LoadReport, PlacedTask, rows
-from prefill_router.harness.grading import GRADERS
-from prefill_router.harness.grading.text import parse_number, right_letters, tolerance_of
+from prefill_router.harness.grading import GRADERS, parse_number, right_letters, tolerance_of
 from prefill_router.harness.records import Task
-from prefill_router.importers.builder import DatasetBuilder
-from prefill_router.importers.tables import Record, columns_of
-from prefill_router.importers.values import (
+from prefill_router.importers import (
+    DatasetBuilder,
+    Record,
     cell_prompt,
+    columns_of,
     filled_text,
     identifier,
     label_text,

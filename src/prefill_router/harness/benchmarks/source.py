@@ -19,9 +19,7 @@ from typing import NamedTuple, NoReturn, final
 
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.harness.records import Task
-from prefill_router.importers.builder import DatasetBuilder, Place
-from prefill_router.importers.sources import documents, parse_list
-from prefill_router.importers.tables import Record, records
+from prefill_router.importers import DatasetBuilder, Place, Record, documents, parse_list, records
 
 
 class PlacedTask(NamedTuple):

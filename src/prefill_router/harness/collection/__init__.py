@@ -1,1 +1,5 @@
 """Asks every target every question, within the limits of providers and of a purse."""
+
+from prefill_router.lazy_imports import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

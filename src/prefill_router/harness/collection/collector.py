@@ -10,9 +10,15 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, final
 
-from prefill_router.client import Reply
-from prefill_router.client.paid_calls import LIMITED, Asker, PaidCalls, SpendingLedger
-from prefill_router.client.retries import CircuitBreaker, RetryPolicy
+from prefill_router.client import (
+    LIMITED,
+    Asker,
+    CircuitBreaker,
+    PaidCalls,
+    Reply,
+    RetryPolicy,
+    SpendingLedger,
+)
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.harness.collection.estimate import TypicalAnswers
 from prefill_router.harness.collection.plan import (

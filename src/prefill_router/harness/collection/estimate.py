@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal, final
 
-from prefill_router.client import Reply, Usage
-from prefill_router.client.call_costs import bound, cost_of, estimated_usage
+from prefill_router.client import Reply, Usage, bound, cost_of, estimated_usage
 from prefill_router.data import Prompt, Query
 from prefill_router.harness.collection.plan import CollectionPlan, CollectOptions, make_plan
 from prefill_router.harness.run import Run

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from prefill_router.client.paid_calls import Asker
+from prefill_router.client import Asker
 from prefill_router.errors import ConfigError
 from prefill_router.harness.collection.collector import OVER_LIMIT, CollectionTally, Collector
 from prefill_router.harness.collection.estimate import (

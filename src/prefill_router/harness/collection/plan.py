@@ -18,15 +18,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from prefill_router.client import Reply, request_parameters
-from prefill_router.client.call_costs import CallBill, CostSource
-from prefill_router.client.paid_calls import PaidCall
+from prefill_router.client import CallBill, CostSource, PaidCall, Reply, request_parameters
 from prefill_router.data import Prompt
 from prefill_router.errors import ConfigError, StoreError, UpstreamError
 from prefill_router.harness.records import Answer, Attempt
 from prefill_router.harness.run import Retry, Run, is_finished
-from prefill_router.targets import Pool, Provider, Target
-from prefill_router.targets.provider import public_address
+from prefill_router.targets import Pool, Provider, Target, public_address
 
 _WAITING_FOR_EACH = 4
 

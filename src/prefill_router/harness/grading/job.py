@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prefill_router import files
-from prefill_router.data import Origin, write_dataset
-from prefill_router.data.storage import check_replaceable
+from prefill_router.data import Origin, check_replaceable, write_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.files import writer_lock
 from prefill_router.harness.grading.base import Grade, Grader, ungraded

@@ -10,9 +10,17 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, final
 
-from prefill_router.client import Reply, Upstream, bound, estimated_usage
-from prefill_router.client.paid_calls import PaidCall, PaidCalls, SpendingLedger
-from prefill_router.client.retries import Retries, RetryPolicy
+from prefill_router.client import (
+    PaidCall,
+    PaidCalls,
+    Reply,
+    Retries,
+    RetryPolicy,
+    SpendingLedger,
+    Upstream,
+    bound,
+    estimated_usage,
+)
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.harness.grading.caches import Judgments, judgment_key
 from prefill_router.targets import Pool, Target

@@ -27,35 +27,6 @@ It is there before the end of the reply is; where a client has left or was cut o
 `server.stats()` gives sums. Nothing in it is shared with another server, so tests can run several.
 """
 
-from prefill_router.minipool.server.app import Record, Stats
-from prefill_router.minipool.server.faults import Faults, Persona, Rule, parse_rule, read_faults
-from prefill_router.minipool.server.generation import (
-    Job,
-    Message,
-    Model,
-    Prompt,
-    Sampling,
-    ScriptedModel,
-)
-from prefill_router.minipool.server.server import LOOPBACK, Server, serve, serve_pool, served_pool
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "LOOPBACK",
-    "Faults",
-    "Job",
-    "Message",
-    "Model",
-    "Persona",
-    "Prompt",
-    "Record",
-    "Rule",
-    "Sampling",
-    "ScriptedModel",
-    "Server",
-    "Stats",
-    "parse_rule",
-    "read_faults",
-    "serve",
-    "serve_pool",
-    "served_pool",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
-from prefill_router.minipool import NAMES, folder_of, pool
+from prefill_router.minipool.pool_models import NAMES, folder_of, pool
 from prefill_router.minipool.server.app import App, Record, Stats
 from prefill_router.minipool.server.faults import Faults
 from prefill_router.minipool.server.generation import Model

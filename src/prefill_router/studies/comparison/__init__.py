@@ -1,24 +1,5 @@
 """Any set of routers, fitted and judged side by side on one split."""
 
-from prefill_router.studies.comparison.comparison import (
-    ALL,
-    ComparedRouter,
-    ComparisonPlan,
-    ComparisonResult,
-    draw_for,
-    recipes_of,
-    run_plan,
-)
-from prefill_router.studies.comparison.report import STUDY, write
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "ALL",
-    "STUDY",
-    "ComparedRouter",
-    "ComparisonPlan",
-    "ComparisonResult",
-    "draw_for",
-    "recipes_of",
-    "run_plan",
-    "write",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -13,14 +13,11 @@ from typing import Any, TypedDict, final
 import numpy as np
 
 from prefill_router.activations import Activations
-from prefill_router.data import WITH_CALIBRATION, RoutingDataset, Split, split
-from prefill_router.data.splits import FRACTIONS
+from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.evaluation import Evaluation, Predictions, evaluate, paired
-from prefill_router.evaluation.bootstrap import Estimates
-from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.evaluation import HEADLINE, Estimates, Evaluation, evaluate, paired
 from prefill_router.fitting import FitConfig, Recipe, read_recipes
-from prefill_router.policy import Lambda
+from prefill_router.policy import Lambda, Predictions
 from prefill_router.predictors import Examples
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.studies.recipe_fits import RecipeFailure, RecipeFit, fit_all

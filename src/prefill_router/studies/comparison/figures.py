@@ -4,10 +4,22 @@ from typing import Any
 
 import numpy as np
 
-from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.reporting.accuracy_cost_figures import CURVES, CurveLine, draw_lines, drawing
-from prefill_router.reporting.figures import BLUE, PALE, PINK, draw_interval, new_figure, style
-from prefill_router.reporting.report import ReportFigure, ends, heading
+from prefill_router.evaluation import HEADLINE
+from prefill_router.reporting import (
+    BLUE,
+    CURVES,
+    PALE,
+    PINK,
+    CurveLine,
+    ReportFigure,
+    draw_interval,
+    draw_lines,
+    drawing,
+    ends,
+    heading,
+    new_figure,
+    style,
+)
 from prefill_router.studies.comparison.comparison import ComparedRouter, ComparisonResult, by_number
 
 SHOWN = ("auc_mean", "choice_auc", "brier_mean", "argmax_accuracy", "p_auccc")

@@ -13,11 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prefill_router.evaluation.bootstrap import Estimate, Estimates, plain
-from prefill_router.evaluation.catalogue import HEADLINE, TARGET, MetricEntry
-from prefill_router.evaluation.formatting import worded
-from prefill_router.predictors.registry import PREDICTORS
-from prefill_router.reporting.report import (
+from prefill_router.evaluation import (
+    HEADLINE,
+    TARGET,
+    Estimate,
+    Estimates,
+    MetricEntry,
+    plain,
+    worded,
+)
+from prefill_router.predictors import PREDICTORS
+from prefill_router.reporting import (
     BOLD,
     UNDERLINED,
     Cell,
@@ -35,8 +41,8 @@ from prefill_router.reporting.report import (
     heading,
     plain_numbers,
     sure,
+    write_report_files,
 )
-from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.comparison.comparison import (
     ComparedRouter,
     ComparisonResult,

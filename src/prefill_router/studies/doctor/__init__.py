@@ -1,6 +1,5 @@
 """Is a router more than a fixed choice? Controls that tell the two apart, and one verdict."""
 
-from prefill_router.studies.doctor.checkup import Checkup, examine
-from prefill_router.studies.doctor.subject import Finding, Subject
+from prefill_router.lazy_imports import face
 
-__all__ = ["Checkup", "Finding", "Subject", "examine"]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation import Verdict, judge
-from prefill_router.evaluation.verdict import WORTH, MixReference, Word, points
+from prefill_router.evaluation import WORTH, MixReference, Verdict, Word, judge, points
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.studies.doctor import confidence, fixed_choice
 from prefill_router.studies.doctor.confidence import PerQuery, Probabilities, Probe, Region

@@ -14,18 +14,20 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.errors import DataError
-from prefill_router.evaluation import Estimate
-from prefill_router.evaluation.binning import Bins
-from prefill_router.evaluation.bootstrap import (
+from prefill_router.evaluation import (
+    Bins,
+    Estimate,
     PerResample,
     Weights,
+    calibration_error,
+    chance_error,
     divide,
+    interval,
     known_mean,
     mean_over,
     ones,
+    with_chance,
 )
-from prefill_router.evaluation.formatting import interval
-from prefill_router.evaluation.reliability import calibration_error, chance_error, with_chance
 from prefill_router.studies.doctor.subject import (
     Finding,
     Sign,

@@ -6,27 +6,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.bootstrap import known_mean, mean_over, ones
-from prefill_router.evaluation.curve import LambdaSweep
-from prefill_router.evaluation.fixed_mix import FixedChoice
-from prefill_router.evaluation.formatting import PER
+from prefill_router.evaluation import PER, FixedChoice, LambdaSweep, known_mean, mean_over, ones
 from prefill_router.plotting import Axes, Figure
-from prefill_router.reporting.accuracy_cost_figures import draw_mix, is_wide
-from prefill_router.reporting.figures import (
+from prefill_router.reporting import (
     BLUE,
     GREEN,
     INK,
     ORANGE,
     PINK,
     QUIET,
+    ReportFigure,
     draw_interval,
+    draw_mix,
+    ends,
+    is_wide,
     legend_below,
     new_figure,
     place_labels,
     scale_cost,
     style,
 )
-from prefill_router.reporting.report import ReportFigure, ends
 from prefill_router.studies.doctor.checkup import Checkup
 from prefill_router.studies.doctor.fixed_choice import ShuffledControl
 

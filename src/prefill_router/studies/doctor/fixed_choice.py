@@ -18,9 +18,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, regimes
-from prefill_router.evaluation import Estimate
-from prefill_router.evaluation.bootstrap import chunks, known_mean, ones
-from prefill_router.evaluation.formatting import worded
+from prefill_router.evaluation import Estimate, chunks, known_mean, ones, worded
 from prefill_router.studies.doctor.subject import (
     Finding,
     Sign,

@@ -10,15 +10,7 @@ The folder is written whole or not at all. Costs in files are US dollars per que
 from collections.abc import Mapping
 from pathlib import Path
 
-from prefill_router.reporting.report import (
-    Banner,
-    Checks,
-    Lines,
-    Note,
-    Report,
-    Section,
-)
-from prefill_router.reporting.report_files import ReportKind
+from prefill_router.reporting import Banner, Checks, Lines, Note, Report, ReportKind, Section
 from prefill_router.studies.doctor.checkup import FORMAT, SIGNS, Checkup
 
 KIND = ReportKind("a check-up", "doctor.json", FORMAT)

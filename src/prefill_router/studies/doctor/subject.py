@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import DataError
-from prefill_router.evaluation import Estimate, Trial
-from prefill_router.evaluation.bootstrap import PerResample, Weights, chunks, ones
-from prefill_router.evaluation.formatting import interval, worded
+from prefill_router.evaluation import (
+    Estimate,
+    PerResample,
+    Trial,
+    Weights,
+    chunks,
+    interval,
+    ones,
+    worded,
+)
 from prefill_router.policy import check_lam
 from prefill_router.studies.guarantee import best_single
 

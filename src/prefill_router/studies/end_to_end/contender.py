@@ -24,14 +24,22 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Trial
-from prefill_router.evaluation.accuracy_cost_plane import Anchors, Axis, padded_area
-from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, known_mean, mean_over
-from prefill_router.evaluation.curve import Points
-from prefill_router.evaluation.scores import Scorer, single_points
+from prefill_router.evaluation import (
+    Anchors,
+    Axis,
+    PerResample,
+    Points,
+    Scorer,
+    Trial,
+    Weights,
+    divide,
+    known_mean,
+    mean_over,
+    padded_area,
+    single_points,
+)
 from prefill_router.progress import Progress
-from prefill_router.router import Router
-from prefill_router.router.states import cached_states, finished_store
+from prefill_router.router import Router, cached_states, finished_store
 from prefill_router.studies.end_to_end.latency import Latency
 
 PerQuery = Float[NDArray[np.float64], " query"]

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from prefill_router.data import Prompt, RoutingDataset
 from prefill_router.errors import ConfigError, FormatError
-from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation import Estimate
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.yaml_files import read_yaml
 

@@ -9,18 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.formatting import NOTHING, PER, UNKNOWN, digits, dollars, worded
+from prefill_router.evaluation import NOTHING, PER, UNKNOWN, Estimate, digits, dollars, worded
 from prefill_router.plotting import Axes, Figure
-from prefill_router.reporting.figures import (
+from prefill_router.reporting import (
     INK,
     ORANGE,
     SKY,
-    legend_below,
-    new_figure,
-    style,
-)
-from prefill_router.reporting.report import (
     Cell,
     Note,
     Report,
@@ -30,6 +24,9 @@ from prefill_router.reporting.report import (
     Section,
     Table,
     flat,
+    legend_below,
+    new_figure,
+    style,
 )
 from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEndStudy, number, said
 

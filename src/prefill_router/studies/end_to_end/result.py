@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from prefill_router.evaluation.bootstrap import LEVEL, Estimate, Estimates
-from prefill_router.evaluation.formatting import NOTHING, UNKNOWN, dollars, worded
-from prefill_router.reporting.report import plain_numbers
+from prefill_router.evaluation import LEVEL, NOTHING, UNKNOWN, Estimate, Estimates, dollars, worded
+from prefill_router.reporting import plain_numbers
 from prefill_router.studies.end_to_end.latency import Latency
 
 ROUTER = "router"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.bootstrap import (
+from prefill_router.evaluation import (
     Estimate,
     Estimates,
     PerResample,

@@ -6,29 +6,6 @@ beforehand, from lam = 1 down, until one can't be rejected. The p-values hold fo
 queries, and whatever made labels missing: these count at their worst.
 """
 
-from prefill_router.studies.guarantee.kept_share import (
-    ASSUMPTIONS,
-    CONFIDENCE,
-    KEEP,
-    LAMS,
-    Assumption,
-    Guarantee,
-    LamTest,
-    best_single,
-    guarantee,
-)
-from prefill_router.studies.guarantee.losses import LackingLabels, MissingLabels
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "ASSUMPTIONS",
-    "CONFIDENCE",
-    "KEEP",
-    "LAMS",
-    "Assumption",
-    "Guarantee",
-    "LackingLabels",
-    "LamTest",
-    "MissingLabels",
-    "best_single",
-    "guarantee",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Estimate, Trial
-from prefill_router.evaluation.bootstrap import Weights, chunks, divide, ones, plain
+from prefill_router.evaluation import Estimate, Trial, Weights, chunks, divide, ones, plain
 from prefill_router.studies.guarantee.advice import NONE_NEEDED, Advice
 from prefill_router.studies.guarantee.betting import p_value
 from prefill_router.studies.guarantee.losses import Choice, Losses, MissingLabels, shuffled

@@ -14,9 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.errors import FitError
-from prefill_router.evaluation.bootstrap import LEVEL, Estimate
-from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.formatting import dollars, worded
+from prefill_router.evaluation import HEADLINE, LEVEL, Estimate, dollars, worded
 from prefill_router.studies.learning.result import (
     STEP,
     LearningCurve,

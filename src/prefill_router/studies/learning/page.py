@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.formatting import NOTHING, digits
+from prefill_router.evaluation import HEADLINE, NOTHING, Estimate, digits
 from prefill_router.plotting import Axes, Figure, LogLocator, NullLocator, PercentFormatter
-from prefill_router.reporting.figures import QUIET, STROKES, legend_below, new_figure, style
-from prefill_router.reporting.report import (
+from prefill_router.reporting import (
+    QUIET,
+    STROKES,
     Cell,
     Note,
     Part,
@@ -27,6 +26,9 @@ from prefill_router.reporting.report import (
     ends,
     estimate_cell,
     flat,
+    legend_below,
+    new_figure,
+    style,
 )
 from prefill_router.studies.learning.advice import rounded, said, shown
 from prefill_router.studies.learning.result import (

@@ -18,21 +18,24 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.errors import FitError
-from prefill_router.evaluation import Trial
-from prefill_router.evaluation.bootstrap import (
+from prefill_router.evaluation import (
     LEVEL,
     Estimate,
+    LambdaSweep,
     PerResample,
+    Trial,
     Weights,
+    auc_by_target,
+    best_point,
+    brier_by_target,
     divide,
     known_mean,
+    macro_mean,
     mean_over,
     plain,
+    rankings,
 )
-from prefill_router.evaluation.curve import LambdaSweep
-from prefill_router.evaluation.metrics import auc_by_target, brier_by_target, macro_mean, rankings
-from prefill_router.evaluation.scores import best_point
-from prefill_router.reporting.report import plain_numbers
+from prefill_router.reporting import plain_numbers
 from prefill_router.studies.learning.subsamples import Size
 from prefill_router.studies.recipe_fits import RecipeFailure
 

@@ -21,9 +21,9 @@ from prefill_router.activations import Activations
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError, CorruptError, DataError, FitError, MissingExtraError
-from prefill_router.evaluation import Predictions, Trial
-from prefill_router.evaluation.bootstrap import Estimate, Weights, chunks, ones
+from prefill_router.evaluation import Estimate, Trial, Weights, chunks, ones
 from prefill_router.fitting import FitConfig, Recipe, learn
+from prefill_router.policy import Predictions
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import read_tensors
 from prefill_router.studies.learning.advice import LabelAxis, spread_of, trend_of, verdict_of

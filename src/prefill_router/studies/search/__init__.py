@@ -1,20 +1,5 @@
 """The search for the best configuration, on train rows alone, and one look at the test part."""
 
-from prefill_router.studies.search.cross_validation import SearchConfig, search
-from prefill_router.studies.search.holdout_guard import SealedTest, TrainOnly, seal
-from prefill_router.studies.search.space import DEFAULT, Space, read_space
-from prefill_router.studies.search.winner import SearchResult, choose, conclude
+from prefill_router.lazy_imports import face
 
-__all__ = [
-    "DEFAULT",
-    "SealedTest",
-    "SearchConfig",
-    "SearchResult",
-    "Space",
-    "TrainOnly",
-    "choose",
-    "conclude",
-    "read_space",
-    "seal",
-    "search",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

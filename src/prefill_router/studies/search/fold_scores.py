@@ -16,18 +16,22 @@ from prefill_router import files
 from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind, fit_calibrator
 from prefill_router.cost import CostEstimator, fit_output
-from prefill_router.data import RoutingDataset, prompt_text
-from prefill_router.data.splits import split, stratified_folds
+from prefill_router.data import RoutingDataset, prompt_text, split, stratified_folds
 from prefill_router.errors import CorruptError
-from prefill_router.evaluation import Predictions
-from prefill_router.evaluation.bootstrap import known_mean, ones, plain
-from prefill_router.evaluation.judged_predictions import Trial
-from prefill_router.evaluation.metrics import PairRankings, Ranking, auc_by_target, macro_mean
-from prefill_router.evaluation.scores import Scorer
-from prefill_router.features import FamilyConfig, PromptStates
-from prefill_router.features.registry import FAMILIES
-from prefill_router.fitting import Recipe
-from prefill_router.fitting.out_of_fold import folds_of
+from prefill_router.evaluation import (
+    PairRankings,
+    Ranking,
+    Scorer,
+    Trial,
+    auc_by_target,
+    known_mean,
+    macro_mean,
+    ones,
+    plain,
+)
+from prefill_router.features import FAMILIES, FamilyConfig, PromptStates
+from prefill_router.fitting import Recipe, folds_of
+from prefill_router.policy import Predictions
 from prefill_router.predictors import Examples
 from prefill_router.serialization import read_tensors
 from prefill_router.studies.search.holdout_guard import CALIBRATION, TrainOnly

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from prefill_router import files
-from prefill_router.data import RoutingDataset, Split
-from prefill_router.data.splits import Part, split
+from prefill_router.data import Part, RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, CorruptError, DataError
 from prefill_router.fitting import Recipe
 from prefill_router.studies.search.space import key_of

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from prefill_router.evaluation.catalogue import HEADLINE
-from prefill_router.evaluation.formatting import NOTHING, interval, worded
+from prefill_router.evaluation import HEADLINE, NOTHING, interval, worded
 from prefill_router.plotting import Figure
-from prefill_router.reporting.figures import BLUE, INK, ORANGE, PALE, new_figure, style
-from prefill_router.reporting.report import (
+from prefill_router.reporting import (
+    BLUE,
+    INK,
+    ORANGE,
+    PALE,
     Cell,
     Code,
     Note,
@@ -22,6 +24,8 @@ from prefill_router.reporting.report import (
     Section,
     Table,
     estimate_cell,
+    new_figure,
+    style,
 )
 from prefill_router.studies.search.fold_scores import WORDS
 from prefill_router.studies.search.trials import RankedCandidate, SearchTrial

@@ -22,8 +22,7 @@ import yaml
 from prefill_router import files
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
-from prefill_router.reporting.report import Report, Rows
-from prefill_router.reporting.report_files import write_report_files
+from prefill_router.reporting import Report, Rows, write_report_files
 from prefill_router.studies.recipe_fits import priced
 from prefill_router.studies.search.cross_validation import SearchConfig
 from prefill_router.studies.search.space import Space

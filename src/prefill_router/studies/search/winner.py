@@ -8,8 +8,7 @@ import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.errors import FitError
-from prefill_router.evaluation import Evaluation
-from prefill_router.evaluation.bootstrap import plain
+from prefill_router.evaluation import Evaluation, plain
 from prefill_router.fitting import FitConfig, fit_router
 from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources, Router

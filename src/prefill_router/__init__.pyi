@@ -1,0 +1,15 @@
+__version__: str
+from .activations import ActivationStore as ActivationStore
+from .data import (
+    Message as Message,
+    Query as Query,
+    RoutingDataset as RoutingDataset,
+    Split as Split,
+    read_dataset as read_dataset,
+    split as split,
+)
+from .encoders import encode_dataset as encode_dataset, load_encoder as load_encoder
+from .evaluation import evaluate as evaluate
+from .fitting import FitConfig as FitConfig, fit_router as fit_router
+from .router import Decision as Decision, Router as Router
+from .targets import Pool as Pool, Target as Target, read_pool as read_pool

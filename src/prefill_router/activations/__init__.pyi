@@ -1,0 +1,18 @@
+from .base import (
+    POOLINGS as POOLINGS,
+    ROUNDINGS as ROUNDINGS,
+    Activations as Activations,
+    MemoryActivations as MemoryActivations,
+    Pooling as Pooling,
+    Provenance as Provenance,
+    Rounding as Rounding,
+    Site as Site,
+    rounded as rounded,
+)
+from .shard import Layout as Layout, shard_name as shard_name, write_shard as write_shard
+from .store import (
+    MANIFEST as MANIFEST,
+    SHARDS as SHARDS,
+    ActivationStore as ActivationStore,
+    prepare_store as prepare_store,
+)

@@ -1,0 +1,1 @@
+from .application import app as app, main as main

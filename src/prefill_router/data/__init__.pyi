@@ -1,0 +1,43 @@
+from .dataset import (
+    MOST_COST as MOST_COST,
+    MOST_TOKENS as MOST_TOKENS,
+    Message as Message,
+    Prompt as Prompt,
+    Query as Query,
+    Regime as Regime,
+    RoutingDataset as RoutingDataset,
+    Table as Table,
+    binary as binary,
+    prompt_key as prompt_key,
+    prompt_text as prompt_text,
+    regimes as regimes,
+)
+from .dataset_merge import merge as merge
+from .origin import Origin as Origin
+from .splits import (
+    FRACTIONS as FRACTIONS,
+    PARTS as PARTS,
+    WITH_CALIBRATION as WITH_CALIBRATION,
+    Part as Part,
+    Split as Split,
+    load_split as load_split,
+    save_split as save_split,
+    split as split,
+    split_from_dict as split_from_dict,
+    stratified_folds as stratified_folds,
+)
+from .storage import (
+    check_replaceable as check_replaceable,
+    is_dataset as is_dataset,
+    read_dataset as read_dataset,
+    write_dataset as write_dataset,
+)
+from .summary import (
+    LEAST_SHARE as LEAST_SHARE,
+    MEASURED as MEASURED,
+    PartSummary as PartSummary,
+    Summary as Summary,
+    TargetSummary as TargetSummary,
+    summarise as summarise,
+    well_measured as well_measured,
+)

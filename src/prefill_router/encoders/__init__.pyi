@@ -1,0 +1,33 @@
+from .base import (
+    Encoder as Encoder,
+    States as States,
+    TokenizedPrompt as TokenizedPrompt,
+    batches as batches,
+    candidate_layers as candidate_layers,
+    check_prompt as check_prompt,
+    tokenized as tokenized,
+)
+from .endpoint import KEY as KEY
+from .hub import HubEncoder as HubEncoder, TokenBatch as TokenBatch, pad as pad
+from .load import (
+    MINILM as MINILM,
+    TEMPLATES as TEMPLATES,
+    load_encoder as load_encoder,
+    load_encoder_for as load_encoder_for,
+    recorded_name as recorded_name,
+)
+from .names import (
+    OWN as OWN,
+    Address as Address,
+    EncoderName as EncoderName,
+    default_sites as default_sites,
+    gives_own_vectors as gives_own_vectors,
+)
+from .prefix_encoder import with_prefix_reuse as with_prefix_reuse
+from .run import (
+    EncodingPlan as EncodingPlan,
+    EncodingReport as EncodingReport,
+    encode_dataset as encode_dataset,
+    plan_encoding as plan_encoding,
+    run_encoding as run_encoding,
+)

@@ -1,0 +1,15 @@
+from .base import (
+    Columns as Columns,
+    EncoderStates as EncoderStates,
+    Family as Family,
+    FamilyConfig as FamilyConfig,
+    Need as Need,
+    PromptStates as PromptStates,
+    find_store as find_store,
+)
+from .extractor import Block as Block, FeatureExtractor as FeatureExtractor
+from .feature_set import FeatureSet as FeatureSet
+from .modes import Mode as Mode
+from .prefill import PrefillConfig as PrefillConfig
+from .registry import FAMILIES as FAMILIES
+from .text_network import TextNetworkConfig as TextNetworkConfig

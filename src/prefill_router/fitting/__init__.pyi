@@ -1,0 +1,12 @@
+from .fit import RouterFit as RouterFit, draw as draw, fit_router as fit_router, learn as learn
+from .inputs import gather as gather
+from .out_of_fold import folds_of as folds_of
+from .overwrite_check import check_same_fit as check_same_fit
+from .recipe import (
+    FitConfig as FitConfig,
+    Recipe as Recipe,
+    SoftLabels as SoftLabels,
+    read_recipe as read_recipe,
+    read_recipes as read_recipes,
+    recipe_from_dict as recipe_from_dict,
+)

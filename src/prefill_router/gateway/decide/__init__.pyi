@@ -1,0 +1,20 @@
+from .affinity import (
+    ResponseOwners as ResponseOwners,
+    SessionRow as SessionRow,
+    Sessions as Sessions,
+    SessionState as SessionState,
+    session_name as session_name,
+)
+from .budgets import (
+    Allowance as Allowance,
+    Budgets as Budgets,
+    BudgetState as BudgetState,
+    SteadyClock as SteadyClock,
+)
+from .candidates import (
+    CostScores as CostScores,
+    RequestCosts as RequestCosts,
+    RequestEstimate as RequestEstimate,
+)
+from .decider import Decider as Decider, OpenDecision as OpenDecision, RouterParts as RouterParts
+from .selection import TargetChooser as TargetChooser, decision_id as decision_id

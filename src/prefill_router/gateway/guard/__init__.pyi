@@ -1,0 +1,21 @@
+from .admission import FREE_BODY as FREE_BODY, KEY as KEY, Guard as Guard, address_of as address_of
+from .checks import (
+    BodyBudget as BodyBudget,
+    HostNames as HostNames,
+    KeyLimits as KeyLimits,
+    RequestSlots as RequestSlots,
+)
+from .client_keys import (
+    ClientKey as ClientKey,
+    ClientKeys as ClientKeys,
+    add_key as add_key,
+    check_listen as check_listen,
+    digest as digest,
+    key_budgets as key_budgets,
+    new_key as new_key,
+    read_keys as read_keys,
+    read_rows as read_rows,
+    remove_key as remove_key,
+)
+from .error_replies import error_handlers as error_handlers, send_refusal as send_refusal
+from .http_protocol import guarded_protocol as guarded_protocol

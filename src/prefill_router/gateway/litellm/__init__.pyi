@@ -1,0 +1,7 @@
+from .config import (
+    ImportedConfig as ImportedConfig,
+    OmittedSetting as OmittedSetting,
+    import_config as import_config,
+)
+from .gateway_client import SpentError as SpentError
+from .strategy import PrefillRouterStrategy as PrefillRouterStrategy

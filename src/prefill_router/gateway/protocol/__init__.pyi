@@ -1,0 +1,16 @@
+from .envelope import (
+    Envelope as Envelope,
+    read_envelope as read_envelope,
+    scored_prompt as scored_prompt,
+)
+from .headers import (
+    NO_PREFERENCES as NO_PREFERENCES,
+    ROUTING_NAMES as ROUTING_NAMES,
+    HeaderFilter as HeaderFilter,
+    RequestedModel as RequestedModel,
+    RoutingPreferences as RoutingPreferences,
+    parse_model as parse_model,
+    read_preferences as read_preferences,
+    to_client as to_client,
+)
+from .json_splice import Splicer as Splicer, without_collecting as without_collecting

@@ -1,0 +1,20 @@
+from .sections import (
+    BudgetSettings as BudgetSettings,
+    FailureSettings as FailureSettings,
+    LimitSettings as LimitSettings,
+    ListenSettings as ListenSettings,
+    LogSettings as LogSettings,
+    ReceiptSettings as ReceiptSettings,
+    RoutingSettings as RoutingSettings,
+    SessionSettings as SessionSettings,
+    SettingsSection as SettingsSection,
+    StreamSettings as StreamSettings,
+    TrafficSettings as TrafficSettings,
+)
+from .sources import (
+    SECTIONS as SECTIONS,
+    GatewaySettings as GatewaySettings,
+    nearest as nearest,
+    read_settings as read_settings,
+    stray_variables as stray_variables,
+)

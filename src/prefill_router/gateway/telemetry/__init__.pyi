@@ -1,0 +1,34 @@
+from .health import (
+    EventLoopLag as EventLoopLag,
+    Health as Health,
+    HealthCheck as HealthCheck,
+    HealthFinding as HealthFinding,
+    HealthReport as HealthReport,
+    check_encoder as check_encoder,
+    check_keys as check_keys,
+    check_process as check_process,
+    check_receipts as check_receipts,
+    check_targets as check_targets,
+)
+from .logs import (
+    LogWriter as LogWriter,
+    log_request as log_request,
+    logging_to as logging_to,
+    with_fields as with_fields,
+)
+from .metrics import (
+    GAUGES as GAUGES,
+    BudgetLeft as BudgetLeft,
+    Gauge as Gauge,
+    GaugeReadings as GaugeReadings,
+    Metrics as Metrics,
+)
+from .recent import (
+    Drift as Drift,
+    DriftWatch as DriftWatch,
+    FallbackShare as FallbackShare,
+    FallbackWatch as FallbackWatch,
+    RecentRequests as RecentRequests,
+    stability_index as stability_index,
+)
+from .traces import Trace as Trace, Traces as Traces

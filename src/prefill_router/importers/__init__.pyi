@@ -1,0 +1,24 @@
+from .builder import (
+    DatasetBuilder as DatasetBuilder,
+    ImportReport as ImportReport,
+    Place as Place,
+    Problem as Problem,
+)
+from .columns import Columns as Columns, Scale as Scale
+from .dataset_import import (
+    Imported as Imported,
+    import_dataset as import_dataset,
+    read_prices as read_prices,
+)
+from .registry import FORMATS as FORMATS, Format as Format
+from .sources import documents as documents, parse_list as parse_list
+from .tables import Record as Record, columns_of as columns_of, records as records
+from .values import (
+    cell_amount as cell_amount,
+    cell_prompt as cell_prompt,
+    cell_text as cell_text,
+    filled_text as filled_text,
+    identifier as identifier,
+    label_text as label_text,
+    shown_cell as shown_cell,
+)

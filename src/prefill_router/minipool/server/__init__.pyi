@@ -1,0 +1,23 @@
+from .app import Record as Record, Stats as Stats
+from .faults import (
+    Faults as Faults,
+    Persona as Persona,
+    Rule as Rule,
+    parse_rule as parse_rule,
+    read_faults as read_faults,
+)
+from .generation import (
+    Job as Job,
+    Message as Message,
+    Model as Model,
+    Prompt as Prompt,
+    Sampling as Sampling,
+    ScriptedModel as ScriptedModel,
+)
+from .server import (
+    LOOPBACK as LOOPBACK,
+    Server as Server,
+    serve as serve,
+    serve_pool as serve_pool,
+    served_pool as served_pool,
+)

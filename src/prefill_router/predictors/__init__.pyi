@@ -1,0 +1,20 @@
+from .base import (
+    Correctness as Correctness,
+    Descriptions as Descriptions,
+    Examples as Examples,
+    PerTarget as PerTarget,
+    Predictor as Predictor,
+    PredictorConfig as PredictorConfig,
+    PredictorFit as PredictorFit,
+)
+from .curve_figures import write_curves as write_curves
+from .given import GivenConfig as GivenConfig
+from .graph import GraphConfig as GraphConfig
+from .registry import PREDICTORS as PREDICTORS, load_predictor as load_predictor
+from .training import TrainingCurves as TrainingCurves
+from .trunk import (
+    SharedTrunkNet as SharedTrunkNet,
+    TrunkConfig as TrunkConfig,
+    TrunkFit as TrunkFit,
+    fit_trunk as fit_trunk,
+)

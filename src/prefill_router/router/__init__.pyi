@@ -1,0 +1,30 @@
+from .cascade import (
+    CascadePlan as CascadePlan,
+    CascadeStage as CascadeStage,
+    plan_cascade as plan_cascade,
+)
+from .decision import (
+    Decision as Decision,
+    Forecast as Forecast,
+    Request as Request,
+    Segment as Segment,
+    as_prompt as as_prompt,
+    decide as decide,
+    refuse_cascade as refuse_cascade,
+)
+from .light import LightRouter as LightRouter, read_light as read_light
+from .record import Interval as Interval, RouterRecord as RouterRecord, TrainedOn as TrainedOn
+from .reference import TrainReference as TrainReference
+from .router import Router as Router
+from .states import (
+    EncoderSources as EncoderSources,
+    cached_states as cached_states,
+    count_tokens as count_tokens,
+    default_cache as default_cache,
+    finished_store as finished_store,
+)
+from .storage import (
+    check_replaceable as check_replaceable,
+    fingerprint as fingerprint,
+    is_router as is_router,
+)

@@ -1,0 +1,14 @@
+from .declarations import Names as Names, Saved as Saved, StrictModel as StrictModel
+from .kinds import Kinds as Kinds
+from .parts import Part as Part, read_plain as read_plain, validated as validated
+from .tensors import (
+    AGAIN as AGAIN,
+    NO_TENSORS as NO_TENSORS,
+    Shape as Shape,
+    TensorFile as TensorFile,
+    Tensors as Tensors,
+    check_names as check_names,
+    read_tensors as read_tensors,
+    take_tensors as take_tensors,
+    under as under,
+)

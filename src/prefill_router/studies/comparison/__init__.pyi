@@ -1,0 +1,17 @@
+from .comparison import (
+    ALL as ALL,
+    ComparedRouter as ComparedRouter,
+    ComparisonPlan as ComparisonPlan,
+    ComparisonResult as ComparisonResult,
+    by_number as by_number,
+    draw_for as draw_for,
+    recipes_of as recipes_of,
+    run_plan as run_plan,
+)
+from .report import (
+    STUDY as STUDY,
+    sure_of as sure_of,
+    to_dict as to_dict,
+    verdict as verdict,
+    write as write,
+)
