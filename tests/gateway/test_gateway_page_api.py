@@ -19,7 +19,7 @@ from prefill_router.gateway.page import PageSource, decision_shapes, page_routes
 from prefill_router.gateway.page.routes import HEADERS, read_page_files
 from prefill_router.gateway.proxy import Breakers
 from prefill_router.gateway.receipts import summary
-from prefill_router.gateway.runtime.activity import MinuteCounts
+from prefill_router.gateway.telemetry.recent import MinuteCounts
 from prefill_router.targets import Pool, Target
 
 

@@ -65,7 +65,9 @@ def serve(
     Example: prefill-router serve router --pool pool.yaml --lam 0.7
     """
     from prefill_router.gateway.runtime import GatewayPaths, load
+    from prefill_router.lazy_imports import installed
 
+    installed("uvicorn", needed_for="the gateway")
     if as_json and not check:
         raise UsageError("--json prints what --check finds; give both, or neither")
     places = GatewayPaths(

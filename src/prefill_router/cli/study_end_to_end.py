@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, final
 import typer
 
 from prefill_router.cli.application import err
-from prefill_router.cli.options import UnseenPart
+from prefill_router.cli.options import UnseenPart, open_stores
 from prefill_router.cli.study import (
     AsJson,
     Data,
@@ -85,7 +85,6 @@ def end_to_end(
 
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
-    from prefill_router.activations import ActivationStore
     from prefill_router.cli.answer_times import answers_seconds
     from prefill_router.cli.unseen_queries import PARTS
     from prefill_router.reporting import check_place, mark
@@ -103,12 +102,11 @@ def end_to_end(
     if rounds < 1:
         raise ConfigError(f"--rounds is {rounds}; 5 is usual, 1 is the least")
     charge = Charge(per_million_tokens=encoder_price, per_hour=per_hour)
-    free = Charge(per_million_tokens=reference_price)
     stage = _Stage.of(
         folder,
         data,
         part=part,
-        stores=[ActivationStore.open(path) for path in store or []],
+        stores=open_stores(store),
         encoder_folder=encoder_folder,
         sample=sample,
         seed=seed,
@@ -118,7 +116,7 @@ def end_to_end(
     routers, asked = {ROUTER: stage.router}, {ROUTER: charge}
     if reference is not None:
         routers["reference"] = stage.other(reference, encoder_folder)
-        asked["reference"] = free
+        asked["reference"] = Charge(per_million_tokens=reference_price)
     taken = stage.latencies(routers, {ROUTER: routing_ms, "reference": reference_ms}, rounds)
     contenders = [
         stage.contender(name, router, asked[name], taken[name], seconds)
