@@ -1,6 +1,6 @@
 """Dies at every step of a write, one step after another, and says what is found afterwards.
 
-Run as a program: `python crashes.py FOLDER file|folder`. Each attempt is a fork that ends itself,
+Run as `python -m tests.crashes FOLDER file|folder`. Each attempt is a fork that ends itself,
 without any clean-up, right before the n-th thing that it asks of the system.
 """
 

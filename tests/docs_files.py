@@ -10,9 +10,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from gateway import litellm_stand_in, receipts_made
-from harness import collecting, graded_runs, price_lists, task_files
-from importers import samples
 from prefill_router import ActivationStore, Router, read_dataset
 from prefill_router.data import Query, write_dataset
 from prefill_router.harness import Task
@@ -21,6 +18,13 @@ from prefill_router.minipool import make_tasks
 from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import Pool, RequestOptions, Target, read_pool, write_pool
 from prefill_router.testing import make_routing_dataset
+from tests.gateway.litellm import stand_in as litellm_stand_in
+from tests.gateway.receipts import receipts_made
+from tests.harness import price_lists
+from tests.harness.benchmarks import task_files
+from tests.harness.collection import runs as collecting
+from tests.harness.grading import graded_runs
+from tests.importers import samples
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ("answers", "states", "router")

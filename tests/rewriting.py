@@ -1,10 +1,10 @@
-"""Rewrites a file or folder for ever, to be killed: `python rewriting.py FOLDER file|folder`."""
+"""Rewrites for ever, to be killed: `python -m tests.rewriting FOLDER file|folder`."""
 
 import itertools
 import sys
 from pathlib import Path
 
-from crashes import KINDS
+from tests.crashes import KINDS
 
 write = KINDS[sys.argv[2]][0]
 for turn in itertools.count():

@@ -182,7 +182,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         [sys.executable, HERE / "additions" / "session.py", folder / "work"],
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(folder / "source"), str(HERE)]),
+            "PYTHONPATH": os.pathsep.join([str(folder / "source"), str(HERE.parent)]),
             "PREFILL_ROUTER_CACHE": str(folder / "cache"),
             "COLUMNS": "200",
         },

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from architecture import TEXT, walk
-from call_trace import traced
 from prefill_router.data import write_dataset
 from prefill_router.encoders import load_encoder
 from prefill_router.encoders.run import encode_dataset
@@ -17,8 +15,10 @@ from prefill_router.fitting import fit_router
 from prefill_router.importers import Columns, import_dataset
 from prefill_router.reporting import write_report
 from prefill_router.testing import make_routing_dataset
-from router_fixtures import SMALL
-from tiny_encoder import save_tiny_encoder
+from tests.architecture import TEXT, walk
+from tests.call_trace import traced
+from tests.fakes.tiny_encoder import save_tiny_encoder
+from tests.router.fixtures import SMALL
 
 PACKAGE = Path(__file__).parents[1] / "src" / "prefill_router"
 CALLS = sorted(set(re.findall(r"`([a-z_.]+):([A-Za-z_.]+)`", TEXT)))

@@ -15,7 +15,7 @@ from prefill_router.harness.grading.text import extract_number
 from prefill_router.importers import Columns, Scale, builder, import_dataset, values, wide_tables
 from prefill_router.importers.builder import MOST_TARGETS
 from prefill_router.importers.tables import MAX_COLUMNS, columns_of
-from prefill_router.importers.values import amount
+from prefill_router.importers.values import cell_amount
 from prefill_router.targets import read_pool
 from prefill_router.yaml_files import line_of, read_yaml
 
@@ -128,7 +128,7 @@ def test_numbers_are_found_behind_a_long_list(filler: str) -> None:
 @pytest.mark.parametrize("text", ["1" * 10**5 + "x", "1." + "1" * 10**5 + "x", "9" * 10**5 + "e"])
 def test_long_digits_that_are_no_number_are_looked_at_once(text: str) -> None:
     with pytest.raises(DataError, match="it must be a number"):
-        amount(text, "cost")
+        cell_amount(text, "cost")
     with pytest.raises(ConfigError, match="the scale is"):
         Scale.parse(text, None)
     assert read_verdict(json.dumps({"score": text}), soft=True) is None

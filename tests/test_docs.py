@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-import docs_files
-from commands import succeeded
+from tests import docs_files
+from tests.commands import succeeded
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]

@@ -16,21 +16,21 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from prefill_router import files, files as locks
 from prefill_router.errors import ConfigError, CorruptError
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 KINDS = {"file": ("file",), "folder": ("folder/one", "folder/two", "folder/deep/three")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_dying_at_any_step_leaves_the_old_or_the_new(kind: str, tmp_path: Path) -> None:
-    program = [sys.executable, HERE / "crashes.py", tmp_path, kind]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    program = [sys.executable, "-m", "tests.crashes", tmp_path, kind]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > {"file": 8, "folder": 20}[kind]  # steps at which it died
 
 
 def test_a_careless_write_is_caught(tmp_path: Path) -> None:
-    program = [sys.executable, HERE / "crashes.py", tmp_path, "careless"]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    program = [sys.executable, "-m", "tests.crashes", tmp_path, "careless"]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False, cwd=ROOT)
     assert "torn at step" in ended.stderr
 
 
@@ -38,8 +38,8 @@ def test_a_careless_write_is_caught(tmp_path: Path) -> None:
 def test_killing_at_random_moments_leaves_the_old_or_the_new(kind: str, tmp_path: Path) -> None:
     chance = random.Random(0)
     for _ in range(15):
-        program = [sys.executable, HERE / "rewriting.py", tmp_path, kind]
-        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        program = [sys.executable, "-m", "tests.rewriting", tmp_path, kind]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             assert process.stdout is not None
             for _ in range(chance.randrange(1, 6)):
                 assert process.stdout.readline() == "written\n"

@@ -21,10 +21,10 @@ from prefill_router.data import write_dataset
 from prefill_router.reporting.evaluation_report import is_report
 from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
-from tiny_encoder import save_tiny_encoder
+from tests.fakes.tiny_encoder import save_tiny_encoder
 
 ROUNDS = {"encode": 16, "fit": 36, "evaluate": 18}
-STEM = Path(__file__).with_name("stem.py")
+STEM = Path(__file__).with_name("killed_process.py")
 SIGNALS = (signal.SIGKILL, signal.SIGINT)
 Content = dict[str, bytes]
 

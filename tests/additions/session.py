@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from commands import succeeded
+from tests.commands import succeeded
 
 QUERIES = 120
 RECIPE = {

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from calibrator_contract import Array, check_calibrator
 from hypothesis import given, settings, strategies as st
 from jaxtyping import Float64
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from prefill_router.calibration.base import LEAST, logits
 from prefill_router.calibration.curves import Isotonic
 from prefill_router.calibration.parametric import Platt
 from prefill_router.errors import ConfigError, CorruptError, FitError
+from tests.calibration.calibrator_contract import Array, check_calibrator
 
 NAMES = ("a", "b", "c")
 Table = Float64[NDArray[np.float64], "query target"]

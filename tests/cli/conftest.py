@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, run, succeeded
 from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
-from tiny_encoder import save_tiny_encoder
+from tests.commands import Job, run, succeeded
+from tests.fakes.tiny_encoder import save_tiny_encoder
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, malformed, refused, succeeded
 from prefill_router.data import read_dataset
 from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.policy import Cascade, Threshold
 from prefill_router.router import Router
 from prefill_router.targets import Pool, Target, write_pool
+from tests.commands import Job, malformed, refused, succeeded
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import polars as pl
 import pytest
 import typer
 
-from commands import malformed, refused
 from prefill_router.cli.demo import _REQUEST, DemoRun
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.harness import Run
 from prefill_router.minipool import NAMES
 from prefill_router.minipool.tasks import is_held_out
+from tests.commands import malformed, refused
 
 PROGRAM = "from prefill_router.cli import main; main()"
 

@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from commands import Job
 from prefill_router.lazy_imports import EXTRAS
+from tests.commands import Job
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 LEFT_OUT = ("gateway", "reports")

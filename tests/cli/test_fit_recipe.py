@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, malformed, succeeded
 from prefill_router.router import Router
+from tests.commands import Job, malformed, succeeded
 
 
 def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(

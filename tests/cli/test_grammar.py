@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import prefill_router
-from commands import Job, malformed, run, succeeded
 from prefill_router.cli.application import Command, ExitCode, load
 from prefill_router.cli.commands import COMMANDS, CommandEntry
 from prefill_router.cli.usage import RETIRED, range_of
+from tests.commands import Job, malformed, run, succeeded
 
 CLI = Path(prefill_router.__file__).parent / "cli"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"

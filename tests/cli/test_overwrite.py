@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, refused, run, succeeded
-from gateway import receipts_made
-from harness import graded_runs
 from prefill_router.cli.application import ExitCode
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.testing import make_routing_dataset
+from tests.commands import Job, refused, run, succeeded
+from tests.gateway.receipts import receipts_made
+from tests.harness.grading import graded_runs
 
 REFUSED = "say --overwrite"
 TABLE = "prompt,target,correct\np,a,1\np,b,0\n"

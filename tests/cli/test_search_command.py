@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands import malformed, refused, succeeded
-from planted import SITES
 from prefill_router.data import write_dataset
 from prefill_router.encoders.run import encode_dataset
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder
-from studies.searching import ANSWERS, KNOWS, SMALL
+from tests.commands import malformed, refused, succeeded
+from tests.fakes.planted_signal import SITES
+from tests.studies.searching import ANSWERS, KNOWS, SMALL
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from commands import succeeded
 from prefill_router.cli import collect, grade
 from prefill_router.cli.commands import COMMANDS
 from prefill_router.cli.encode import encode
@@ -20,6 +19,7 @@ from prefill_router.encoders import MINILM
 from prefill_router.harness.benchmarks import BENCHMARKS
 from prefill_router.harness.grading import GRADERS
 from prefill_router.testing import make_routing_dataset
+from tests.commands import succeeded
 
 LEFT_OUT = (
     *("transformers", "huggingface_hub", "torch._dynamo", "sympy", "jinja2"),  # other encoders'

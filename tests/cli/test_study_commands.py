@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, malformed, refused, run, succeeded
+from tests.commands import Job, malformed, refused, run, succeeded
 
 TRUNK = "{kind: shared_trunk, seeds: 1, keep: 1, max_epochs: 3}"
 ROUTERS = f"""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from commands import Job, flip, malformed, refused, succeeded
 from prefill_router.client import Reply, Usage
 from prefill_router.data import Prompt, Query, read_dataset
 from prefill_router.harness import Task
 from prefill_router.harness.collection.job import collect
 from prefill_router.targets import Pool
+from tests.commands import Job, flip, malformed, refused, succeeded
 
 SPEEDS = "targets:\n" + "".join(
     f"  target-{k}: {{ttft_seconds: 0.{k + 1}, tokens_per_second: {200 - 50 * k}}}\n"

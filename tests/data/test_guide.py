@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from importers.samples import (
+from prefill_router.cli import app
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
+from tests.importers.samples import (
     TABLES,
     nvidia_rows,
     routellm_rows,
@@ -21,9 +24,6 @@ from importers.samples import (
     write_tar,
     write_tree,
 )
-from prefill_router.cli import app
-from prefill_router.data import write_dataset
-from prefill_router.testing import make_routing_dataset
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "data.md"
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from embedding_endpoint import WIDTH, Change, EmbeddingEndpoint, vector_of
 
-from commands import refused, succeeded
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import OWN, default_sites, encode_dataset, load_encoder
@@ -18,6 +16,8 @@ from prefill_router.encoders.load import load_encoder_for, recorded_name
 from prefill_router.encoders.names import URL, Address
 from prefill_router.errors import ConfigError, PromptError, ProvenanceError, UpstreamError
 from prefill_router.testing import make_routing_dataset
+from tests.commands import refused, succeeded
+from tests.encoders.embedding_endpoint import WIDTH, Change, EmbeddingEndpoint, vector_of
 
 DATASET = make_routing_dataset(queries=20)
 QUERIES = [Query(f"q{i}", f"text {i} " * (1 + i % 3)) for i in range(7)]

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, plainly, save
 from transformers import AutoModel
 
 from prefill_router.activations import Site
@@ -16,6 +15,7 @@ from prefill_router.data import Message, Query
 from prefill_router.encoders import Encoder, hub, load_encoder
 from prefill_router.encoders.hub import HubEncoder, TokenBatch, pad
 from prefill_router.encoders.pretrained import CUT_BY_CONFIG, find_blocks
+from tests.encoders.families import FAMILIES, plainly, save
 
 TEXTS = ["a", "Why is the sky blue?", "x" * 40, "Ünïcödé 世界 🙂", "one two three " * 6, "b" * 19]
 QUERIES = [Query(f"q{i}", text) for i, text in enumerate(TEXTS)]

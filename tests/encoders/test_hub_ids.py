@@ -12,7 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 import prefill_router.minipool
 from prefill_router.encoders.names import EncoderName
-from tiny_encoder import save_tiny_encoder
+from tests.fakes.tiny_encoder import save_tiny_encoder
 
 COMMIT = "c0ffee" + 34 * "0"
 JOB = Path(__file__).with_name("hub_cache_job.py")

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
-from families import FAMILIES, save, save_tokenizer
 
 from prefill_router.activations import Site
 from prefill_router.data import Query
 from prefill_router.encoders import load_encoder
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.errors import ConfigError
+from tests.encoders.families import FAMILIES, save, save_tokenizer
 
 QUERIES = [Query("a", "hello"), Query("b", "a longer text than that")]
 SITE = Site(3, "last")

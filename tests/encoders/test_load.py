@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from families import save
 
 from prefill_router.activations import Site
 from prefill_router.data import Message, Query
@@ -31,6 +30,7 @@ from prefill_router.errors import (
     ProvenanceError,
     StoreError,
 )
+from tests.encoders.families import save
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, save
 
 from prefill_router.activations import Site
 from prefill_router.data import Query
@@ -24,6 +23,7 @@ from prefill_router.encoders.prefix_encoder import (
 )
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.testing import FakeEncoder
+from tests.encoders.families import FAMILIES, save
 
 FolderOf = Callable[[str], Path]
 CAUSAL = ["gpt2", "llama", "olmo2", "opt", "qwen2", "qwen3", "qwen3_moe"]

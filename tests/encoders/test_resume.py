@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupted import SITES, dataset, work, work_until
 
 from prefill_router.activations import ActivationStore
 from prefill_router.encoders import encode_dataset, plan_encoding, run as run_module, run_encoding
@@ -17,6 +16,7 @@ from prefill_router.errors import ConfigError, StoreError
 from prefill_router.files import remove_stale_locks, writer_lock
 from prefill_router.progress import Progress
 from prefill_router.testing import FakeEncoder
+from tests.encoders.interrupted_run import SITES, dataset, work, work_until
 
 ENCODER = FakeEncoder(num_layers=2, hidden_size=16)
 KILLS = 30
@@ -25,7 +25,7 @@ KILLS = 30
 @pytest.fixture(scope="module")
 def context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["interrupted"])
+    context.set_forkserver_preload(["tests.encoders.interrupted_run"])
     return context
 
 

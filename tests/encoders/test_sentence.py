@@ -19,7 +19,6 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from commands import refused, succeeded
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Message, Query, write_dataset
 from prefill_router.encoders import OWN, Encoder, load_encoder, load_encoder_for
@@ -30,7 +29,8 @@ from prefill_router.errors import (
     ProvenanceError,
 )
 from prefill_router.testing import make_routing_dataset
-from tiny_encoder import save_tiny_encoder
+from tests.commands import refused, succeeded
+from tests.fakes.tiny_encoder import save_tiny_encoder
 
 TEXTS = ["a", "what is a noble gas?", "why " * 9, "zz " * 200, "Ünïcode 🦜", "b c"]
 QUERIES = [Query(f"q{i}", text) for i, text in enumerate(TEXTS)]

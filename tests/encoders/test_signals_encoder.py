@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
-from families import VOCABULARY, save_tokenizer
 
 import prefill_router.encoders.signals as signals
-from commands import refused, succeeded
 from prefill_router.activations import ActivationStore
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import OWN, Encoder, load_encoder, load_encoder_for
 from prefill_router.errors import ConfigError, PromptError, ProvenanceError
 from prefill_router.testing import make_routing_dataset
-from tiny_encoder import save_tiny_encoder
+from tests.commands import refused, succeeded
+from tests.encoders.families import VOCABULARY, save_tokenizer
+from tests.fakes.tiny_encoder import save_tiny_encoder
 
 LENGTHS = (1, 2, 3, 9, 9, 17, 40, 64)
 QUERIES = [Query(f"q{n}", f"{chr(97 + n)}{'xyz ' * 20}"[:size]) for n, size in enumerate(LENGTHS)]

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from trials import complete, random_system, resampled
 
 from prefill_router.cost import CostScale
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation.formatting import Better, Unit
 from prefill_router.policy import Predictions
+from tests.evaluation.trials import complete, random_system, resampled
 
 Compute = Callable[[Predictions, RoutingDataset], float]
 System = tuple[Predictions, RoutingDataset]

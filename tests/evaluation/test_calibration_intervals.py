@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
-from trials import random_system
 
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.evaluation.binning import Bins
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.reliability import calibration_error, chance_error
 from prefill_router.evaluation.reliability_diagram import MEAN, reliability_of
+from tests.evaluation.trials import random_system
 
 Array = NDArray[np.float64]
 DRAWS, TARGETS = 25, 4

@@ -4,11 +4,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from trials import plain_auc, random_system, system
 
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.metrics import PairRankings
+from tests.evaluation.trials import plain_auc, random_system, system
 
 
 def choice(trial: Trial) -> dict[str, float]:

@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from trials import random_system
 
 from prefill_router.evaluation import Evaluation, Trial, evaluate
 from prefill_router.evaluation.bootstrap import Band, Estimate
 from prefill_router.reporting.accuracy_cost_figures import draw, draw_side_by_side, drawing
 from prefill_router.reporting.pages import page, style
 from prefill_router.reporting.report import Cell, Table, estimate_cell, sure
+from tests.evaluation.trials import random_system
 
 
 @pytest.fixture(scope="module")

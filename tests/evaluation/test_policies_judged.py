@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from trials import random_system, system
 
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import (
@@ -16,6 +15,7 @@ from prefill_router.evaluation import (
     paired,
 )
 from prefill_router.policy import Argmax, Cascade, Lambda, Threshold, Tiered, Tolerance
+from tests.evaluation.trials import random_system, system
 
 POLICIES = {
     "lambda": Lambda(),

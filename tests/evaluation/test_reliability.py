@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from metric_contract import Metric, check
 from numpy.typing import NDArray
-from trials import random_system
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
@@ -30,6 +28,8 @@ from prefill_router.evaluation.reliability import (
 from prefill_router.evaluation.reliability_diagram import MEAN, MEANINGS, reliability_of
 from prefill_router.policy import Predictions
 from prefill_router.reporting.reliability_figures import draw_diagrams, write_diagrams
+from tests.evaluation.metric_contract import Metric, check
+from tests.evaluation.trials import random_system
 
 Array = NDArray[np.float64]
 KINDS: list[BinKind] = ["width", "mass"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
-from trials import random_system
 
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, evaluate
@@ -27,6 +26,7 @@ from prefill_router.reporting.report import (
     Table,
 )
 from prefill_router.reporting.report_files import ReportKind, check_place, mark, write_report_files
+from tests.evaluation.trials import random_system
 
 TABLE = Table(
     ["who", "number"],

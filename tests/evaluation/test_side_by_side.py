@@ -5,11 +5,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from trials import random_system
 
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.reporting.accuracy_cost_figures import draw_side_by_side, write_side_by_side
+from tests.evaluation.trials import random_system
 
 
 def swapped(system: Evaluation) -> Evaluation:

@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from trials import random_system, system
 
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import LambdaSweep, Trial, choose_operating_points, evaluate, judge
@@ -14,6 +13,7 @@ from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
 from prefill_router.policy import OperatingPoints
 from prefill_router.targets import Pool, Target
+from tests.evaluation.trials import random_system, system
 
 
 def planted(

@@ -4,10 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from family_contract import check_family
 from sklearn.decomposition import PCA
 
-from planted import permuted, states_of
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, FitError, ProvenanceError
@@ -15,6 +13,8 @@ from prefill_router.features import Need, PromptStates
 from prefill_router.features.embedding import Embedding, EmbeddingConfig
 from prefill_router.features.registry import FAMILIES
 from prefill_router.testing import FakeEncoder, make_routing_dataset
+from tests.fakes.planted_signal import permuted, states_of
+from tests.features.family_contract import check_family
 
 DATASET = make_routing_dataset(queries=90)
 TRAIN = DATASET.select(DATASET.query_ids[:60])

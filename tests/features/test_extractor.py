@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from planted import PLANTED, SITES, permuted, relabelled, states_of
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError, FitError, ProvenanceError, StoreError
 from prefill_router.features import FeatureExtractor
 from prefill_router.features.feature_set import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
+from tests.fakes.planted_signal import PLANTED, SITES, permuted, relabelled, states_of
 
 DIM = 6
 

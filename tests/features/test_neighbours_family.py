@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from family_contract import check_family
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from planted import PLANTED, permuted, relabelled, shuffled, states_of
 from prefill_router.activations import Activations, Site
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, FitError
@@ -18,6 +16,8 @@ from prefill_router.features.neighbours import Neighbours, NeighboursConfig
 from prefill_router.features.registry import FAMILIES
 from prefill_router.neighbours import NeighbourIndex
 from prefill_router.testing import FakeEncoder, make_routing_dataset
+from tests.fakes.planted_signal import PLANTED, permuted, relabelled, shuffled, states_of
+from tests.features.family_contract import check_family
 
 SITE = Site(PLANTED, "mean")
 CONFIG = NeighboursConfig(encoder="fake", site=SITE.name, ks=(2, 5, 20))

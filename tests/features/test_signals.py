@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from family_contract import check_family
 
-from planted import states_of
 from prefill_router.activations import MemoryActivations, Provenance
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, CorruptError, FitError
@@ -12,6 +10,8 @@ from prefill_router.features import Need, PromptStates
 from prefill_router.features.registry import FAMILIES, load_family
 from prefill_router.features.signals import Signals, SignalsConfig
 from prefill_router.testing import make_routing_dataset
+from tests.fakes.planted_signal import states_of
+from tests.features.family_contract import check_family
 
 DATASET = make_routing_dataset(queries=50)
 TRAIN = DATASET.select(DATASET.query_ids[:40])

@@ -11,21 +11,6 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
-from family_contract import check_family
-from text_networks import (
-    SIZES,
-    Array,
-    deberta_v2,
-    equal,
-    fit,
-    gpt2,
-    modernbert,
-    quick,
-    read,
-    relabelled,
-    save_tiny,
-    texts,
-)
 
 from prefill_router.data import Message, Query, RoutingDataset
 from prefill_router.encoders import load_encoder
@@ -44,6 +29,21 @@ from prefill_router.features.registry import load_family
 from prefill_router.features.text_network import TextNetwork, TextNetworkConfig
 from prefill_router.features.text_network_lora import AdaptedNetwork, adapted_modules
 from prefill_router.statistics import auc_by_target
+from tests.features.family_contract import check_family
+from tests.features.text_networks import (
+    SIZES,
+    Array,
+    deberta_v2,
+    equal,
+    fit,
+    gpt2,
+    modernbert,
+    quick,
+    read,
+    relabelled,
+    save_tiny,
+    texts,
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from prefill_router.fitting.out_of_fold import FOLDS, out_of_fold
-from prefill_router.predictors import Examples
+from prefill_router.predictors import PREDICTORS, Examples
 from prefill_router.predictors.knn import KnnScoreConfig
-from prefill_router.predictors.registry import KINDS, find
 from prefill_router.testing import make_routing_dataset
 
 ANSWERS = make_routing_dataset(queries=120, seed=4)
@@ -44,9 +43,9 @@ def test_without_what_can_be_fitted_there_is_no_prediction() -> None:
     assert np.isnan(out_of_fold(KNN, three, few, seed=0).correctness).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PREDICTORS.names)
 def test_lighter_options_differ_in_how_many_networks_there_are_alone(kind: str) -> None:
-    config: Any = find(kind).config()
+    config: Any = PREDICTORS.find(kind).config()
     light = config.lighter()
     assert type(light) is type(config)
     for one in fields(config):

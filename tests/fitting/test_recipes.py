@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from planted import states_of
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.features.prefill import PrefillConfig
@@ -25,6 +24,7 @@ from prefill_router.policy import Cascade, Threshold, Tolerance
 from prefill_router.predictors import TrunkConfig
 from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
+from tests.fakes.planted_signal import states_of
 
 ANSWERS = make_routing_dataset(queries=240, seed=3)
 STATES = states_of(ANSWERS)

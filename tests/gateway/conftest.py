@@ -10,14 +10,15 @@ import pytest
 
 if TYPE_CHECKING:
     import openai
-    from clients_sdk import Sent
-    from clients_world import Served, World
+
+    from tests.gateway.sdk_clients import Sent
+    from tests.gateway.world import Served, World
 
 
 @pytest.fixture(scope="module")
 def gateway(made: "World") -> "Iterator[Served]":
     """A gateway in a thread, before the module's targets."""
-    from clients_world import served
+    from tests.gateway.world import served
 
     with served(made) as gateway:
         yield gateway
@@ -26,7 +27,7 @@ def gateway(made: "World") -> "Iterator[Served]":
 @pytest.fixture
 def sent() -> "Sent":
     """What a client's SDK itself has sent."""
-    from clients_sdk import Sent
+    from tests.gateway.sdk_clients import Sent
 
     return Sent()
 
@@ -34,7 +35,7 @@ def sent() -> "Sent":
 @pytest.fixture
 def client(gateway: "Served", sent: "Sent") -> "Iterator[openai.OpenAI]":
     """The openai SDK, before the gateway."""
-    from clients_sdk import openai_client
+    from tests.gateway.sdk_clients import openai_client
 
     with openai_client(gateway.url, sent) as client:
         yield client
@@ -43,7 +44,7 @@ def client(gateway: "Served", sent: "Sent") -> "Iterator[openai.OpenAI]":
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A headless Chromium."""
-    from browser import chromium
+    from tests.gateway.browser import chromium
 
     with chromium(tmp_path_factory.mktemp("browser")) as opened:
         yield opened

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import ortho_group
 
-from planted import unchecked
 from prefill_router.errors import ConfigError
 from prefill_router.geometry import (
     ClassSums,
@@ -15,6 +14,7 @@ from prefill_router.geometry import (
     effective_dimensionality,
     fisher_j,
 )
+from tests.fakes.planted_signal import unchecked
 
 seeds = st.integers(0, 10_000)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from price_lists import MODELS, Page, PriceServer, serving_prices
 
-from commands import refused, run, succeeded
 from prefill_router.client.price_list import RefreshedPool, fetch, refresh_prices
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, read_pool, write_pool
+from tests.commands import refused, run, succeeded
+from tests.harness.price_lists import MODELS, Page, PriceServer, serving_prices
 
 TODAY = "2026-11-21"
 OSS = Target(name="oss", model="openai/gpt-oss-20b", input_price=1.0, output_price=2.0)

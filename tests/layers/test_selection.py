@@ -5,12 +5,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from planted import PLANTED, SITES, permuted, relabelled, shuffled, states_of
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError, ProvenanceError
 from prefill_router.layers import candidate_sites, search, select, survey
 from prefill_router.testing import FakeEncoder, make_routing_dataset
+from tests.fakes.planted_signal import PLANTED, SITES, permuted, relabelled, shuffled, states_of
 
 DIM = 6
 Automatic = Literal["fisher", "grid"]

@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from planted import SITES, states_of
 from prefill_router.activations import MemoryActivations
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import EncoderSweep, survey, sweep
 from prefill_router.layers.figures import draw_geometry, draw_sweep
 from prefill_router.testing import FakeEncoder, make_routing_dataset
+from tests.fakes.planted_signal import SITES, states_of
 
 STRONG = FakeEncoder(name="someone/strong")
 WEAK = FakeEncoder(name="someone/weak", signal=2.0)

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from contract import check_predictor
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors import Examples, Predictor, PredictorConfig, PredictorFit
 from prefill_router.statistics import auc_by_target
+from tests.predictors.contract import check_predictor
 
 Array = NDArray[Any]
 ROWS = 400

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from fit_contract import FIT_CHECKS, Case
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
@@ -19,6 +18,7 @@ from prefill_router.predictors.base import (
 )
 from prefill_router.progress import Progress
 from prefill_router.serialization import Tensors, take_tensors
+from tests.predictors.fit_contract import FIT_CHECKS, Case
 
 
 class Own(Predictor):

@@ -1,18 +1,17 @@
 """Every kind of predictor goes through the suite for fitting."""
 
-import network_cases
 import pytest
-from fit_contract import FIT_CHECKS, Case
-from test_graph import CASE as GRAPH
 
-from prefill_router.predictors import TrunkConfig
+from prefill_router.predictors import PREDICTORS, TrunkConfig
 from prefill_router.predictors.boosting import BoostingConfig
 from prefill_router.predictors.clusters import ClustersConfig
 from prefill_router.predictors.constant import ConstantConfig
 from prefill_router.predictors.given import GivenConfig
 from prefill_router.predictors.knn import KnnMajorityConfig, KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
-from prefill_router.predictors.registry import KINDS, find
+from tests.predictors import network_cases
+from tests.predictors.fit_contract import FIT_CHECKS, Case
+from tests.predictors.test_graph import CASE as GRAPH
 
 QUICK_TREES = BoostingConfig(
     rounds=60, learning_rate=0.1, columns=0.5, least_weight=2.0, l2=1.0, patience=10
@@ -41,12 +40,12 @@ def test_fitting(kind: str, check: str) -> None:
 def test_every_kind_goes_through_the_suite() -> None:
     """Networks and the graph do in files of their own."""
     cases = [*CASES.values(), *network_cases.CASES.values(), GRAPH]
-    entries = {kind: find(kind) for kind in KINDS}
+    entries = {kind: PREDICTORS.find(kind) for kind in PREDICTORS.names}
     tried = {type(case.config) for case in cases}
     assert tried == {entry.config for entry in entries.values()}
-    assert len(tried) == len(KINDS)
+    assert len(tried) == len(PREDICTORS.names)
     for kind, entry in entries.items():
         assert entry.predictor.kind == kind
         assert entry.label
         assert entry.source
-    assert len({entry.label for entry in entries.values()}) == len(KINDS)
+    assert len({entry.label for entry in entries.values()}) == len(PREDICTORS.names)

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fit_contract import FIT_CHECKS, Case
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
@@ -21,6 +20,7 @@ from prefill_router.predictors.graph import (
 )
 from prefill_router.predictors.graph_network import GraphNetwork, Messages, build_graph
 from prefill_router.statistics import auc_by_target
+from tests.predictors.fit_contract import FIT_CHECKS, Case
 
 Array = NDArray[Any]
 QUICK = GraphConfig(

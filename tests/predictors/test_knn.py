@@ -7,7 +7,6 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsRegressor
 
-from planted import unchecked
 from prefill_router.errors import ConfigError, CorruptError, MissingExtraError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.knn import (
@@ -17,6 +16,7 @@ from prefill_router.predictors.knn import (
     KnnScoreConfig,
     neighbour_weights,
 )
+from tests.fakes.planted_signal import unchecked
 
 Array = NDArray[Any]
 NAMES = ("a", "b", "c")

@@ -1,8 +1,9 @@
 """The predictors with networks of their own hold to the suite for fitting."""
 
 import pytest
-from fit_contract import FIT_CHECKS
-from network_cases import CASES
+
+from tests.predictors.fit_contract import FIT_CHECKS
+from tests.predictors.network_cases import CASES
 
 
 @pytest.mark.parametrize("check", FIT_CHECKS)

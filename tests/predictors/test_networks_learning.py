@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network_cases import CASES, QUICK
 from numpy.typing import NDArray
 
 from prefill_router.errors import CorruptError, FitError
@@ -25,6 +24,7 @@ from prefill_router.predictors.networks.perceptrons import (
     UnifiedNetwork,
 )
 from prefill_router.progress import SilentProgress
+from tests.predictors.network_cases import CASES, QUICK
 
 Array = NDArray[Any]
 MULTITASK = TargetMultiTaskConfig(**QUICK, hidden=(8,))

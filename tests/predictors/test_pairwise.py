@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from network_cases import QUICK
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
@@ -19,6 +18,7 @@ from prefill_router.predictors.networks.latent import (
     PairwiseFactorisation,
 )
 from prefill_router.predictors.networks.training import NetworkRows, pair_losses
+from tests.predictors.network_cases import QUICK
 
 Array = NDArray[Any]
 CONFIG = PairwiseConfig(**QUICK | {"max_epochs": 40}, dimensions=4)

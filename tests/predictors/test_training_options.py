@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network_cases import CASES
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
@@ -14,6 +13,7 @@ from prefill_router.predictors.networks.ensemble import NetworkConfig
 from prefill_router.predictors.networks.latent import IRTConfig
 from prefill_router.predictors.networks.perceptrons import MLPConfig, UnifiedConfig
 from prefill_router.predictors.training import query_weights
+from tests.predictors.network_cases import CASES
 
 Array = NDArray[Any]
 TRUNK = TrunkConfig(hidden=(16, 8), seeds=1, keep=1, max_epochs=12, batch_size=64)

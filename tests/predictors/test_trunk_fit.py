@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import check_predictor
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import log_loss
@@ -12,6 +11,7 @@ from sklearn.metrics import log_loss
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors import TrunkConfig, TrunkFit, fit_trunk
 from prefill_router.predictors.training import hold_out
+from tests.predictors.contract import check_predictor
 
 Array = NDArray[Any]
 QUICK = TrunkConfig(hidden=(16, 8), seeds=3, keep=2, max_epochs=6, patience=3, batch_size=64)

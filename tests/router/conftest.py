@@ -9,7 +9,7 @@ from prefill_router.data import RoutingDataset, split
 from prefill_router.fitting import RouterFit, fit_router
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from router_fixtures import SMALL, with_encoder
+from tests.router.fixtures import SMALL, with_encoder
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hub_job
 import pytest
 
-from fake_hub import GOOD_TOKEN, FakeHub, running_hub
 from prefill_router import files
 from prefill_router.router import Router
 from prefill_router.router.storage import CHECKED, FILES
+from tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
+from tests.router import hub_job
 
 NAME = "somebody/a-router"
 SECRET = "hf_secretsecretsecret"

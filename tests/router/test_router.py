@@ -14,7 +14,7 @@ from prefill_router.fitting import Recipe, RouterFit, fit_router
 from prefill_router.policy import choose
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from router_fixtures import SMALL, prefill
+from tests.router.fixtures import SMALL, prefill
 
 
 def test_planted_signal_is_found_and_shuffled_labels_are_not(

@@ -13,10 +13,10 @@ import pytest
 from prefill_router.calibration import KINDS as CALIBRATORS, Shrinkage, load_calibrator
 from prefill_router.cost import OutputHead
 from prefill_router.errors import CorruptError
-from prefill_router.features.registry import KINDS as FAMILIES, load_family
+from prefill_router.features.registry import FAMILIES, load_family
 from prefill_router.policy import KINDS as POLICIES, from_dict
 from prefill_router.predictors import load_predictor
-from prefill_router.predictors.registry import KINDS as PREDICTORS
+from prefill_router.predictors.registry import PREDICTORS
 from prefill_router.router.reference import TrainReference
 
 SAVED: dict[str, dict[str, Any]] = json.loads(
@@ -49,9 +49,9 @@ def load(name: str) -> Any:
 def test_every_kind_is_there() -> None:
     found = {(name.split()[0], one["config"].get("kind")) for name, one in SAVED.items()}
     for sort, kinds in (
-        ("predictor", PREDICTORS),
+        ("predictor", PREDICTORS.names),
         ("calibrator", CALIBRATORS),
-        ("features", FAMILIES),
+        ("features", FAMILIES.names),
         ("policy", POLICIES),
     ):
         assert {kind for one, kind in found if one == sort} == set(kinds) - ELSEWHERE

@@ -13,7 +13,7 @@ from prefill_router.router import Router
 from prefill_router.router.light import read_light
 from prefill_router.router.storage import CHECKED, FILES
 from prefill_router.testing import FakeEncoder
-from router_fixtures import with_encoder
+from tests.router.fixtures import with_encoder
 
 
 @pytest.fixture

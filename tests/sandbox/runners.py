@@ -16,6 +16,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import lazy_loader
+
 import prefill_router
 from prefill_router.errors import SandboxError
 from prefill_router.sandbox import Limits, Outcome, Sandbox
@@ -88,7 +90,8 @@ def ordinary_runner(folder: Path, python: str) -> Iterator[Elsewhere]:
     """A runner of another user; `folder` is one that everybody may read."""
     package = Path(prefill_router.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "minipool", "assets")
-    shutil.copytree(package, folder / package.name, ignore=ignored)
+    for path in (package, Path(lazy_loader.__file__).parent):
+        shutil.copytree(path, folder / path.name, ignore=ignored)
     script = folder / "ordinary.py"
     shutil.copy(__file__, script)
     with subprocess.Popen(

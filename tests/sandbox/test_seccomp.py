@@ -7,7 +7,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from bpf import ALLOW, KILL, verdict
 
 from prefill_router.sandbox.seccomp import (
     CLONE,
@@ -23,6 +22,7 @@ from prefill_router.sandbox.seccomp import (
     filter_program,
     refused_numbers,
 )
+from tests.sandbox.bpf import ALLOW, KILL, verdict
 
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from evaluation.trials import Array, system
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import Trial
 from prefill_router.policy import Predictions
 from prefill_router.studies.guarantee import Guarantee
 from prefill_router.studies.guarantee.betting import p_value
 from prefill_router.studies.guarantee.losses import Losses
+from tests.evaluation.trials import Array, system
 
 PRICES = np.array([0.001, 0.004, 0.02])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prefill_router.studies.search.cross_validation import team
 from prefill_router.studies.search.fold_scores import FoldScorer
-from studies.searching import STATES, sealed_in, small_space
+from tests.studies.searching import STATES, sealed_in, small_space
 
 if __name__ == "__main__":
     bench = FoldScorer(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")

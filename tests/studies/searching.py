@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from planted import PLANTED, states_of
 from prefill_router.data import RoutingDataset, split
 from prefill_router.studies.search import (
     SealedTest,
@@ -19,6 +18,7 @@ from prefill_router.studies.search import (
 from prefill_router.studies.search.space import space_from_dict
 from prefill_router.studies.search.trials import SearchTrial
 from prefill_router.testing import make_routing_dataset
+from tests.fakes.planted_signal import PLANTED, states_of
 
 
 def _noisy(dataset: RoutingDataset, share: float) -> RoutingDataset:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from planted import PLANTED, states_of
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import ablation, search, survey
@@ -20,6 +19,7 @@ from prefill_router.studies.ablations import (
     said,
 )
 from prefill_router.testing import FakeEncoder, make_routing_dataset
+from tests.fakes.planted_signal import PLANTED, states_of
 
 ANSWERS = make_routing_dataset(queries=220, targets=4, seed=2)
 TRAIN = ANSWERS.select(split(ANSWERS)["train"])

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from planted import PLANTED, shuffled, states_of
 from prefill_router.activations import Site
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
@@ -18,6 +17,7 @@ from prefill_router.studies.dimensions import (
     said,
 )
 from prefill_router.testing import FakeEncoder, make_routing_dataset
+from tests.fakes.planted_signal import PLANTED, shuffled, states_of
 
 ANSWERS = make_routing_dataset(queries=240, missing=0.05, seed=2)
 TRAIN = ANSWERS.select(split(ANSWERS)["train"])

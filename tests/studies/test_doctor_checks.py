@@ -14,7 +14,7 @@ from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.studies.doctor import Checkup, Subject, examine
 from prefill_router.studies.doctor.confidence import distances, probabilities, probe, prompts
 from prefill_router.studies.doctor.fixed_choice import lifts, shuffle, strata, switching
-from studies.patients import patient
+from tests.studies.patients import patient
 
 
 def envelope(train: RoutingDataset) -> np.ndarray:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from evaluation.trials import system
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import Trial
 from prefill_router.studies.doctor import Subject
 from prefill_router.studies.doctor.fixed_choice import lifts
+from tests.evaluation.trials import system
 
 SIZES = np.repeat(np.arange(14), [60, *[30] * 13])
 LEFT = 0.5

@@ -14,7 +14,7 @@ from prefill_router.errors import DataError
 from prefill_router.studies.doctor import Checkup, examine
 from prefill_router.studies.doctor.confidence import probe
 from prefill_router.studies.doctor.report import write_checkup
-from studies.patients import patient
+from tests.studies.patients import patient
 
 FIGURES = ("plane", "shuffled", "lift", "confidence")
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.trials import random_system, system
-from planted import unchecked
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import Trial, evaluate
@@ -25,6 +23,8 @@ from prefill_router.studies.end_to_end import (
     time_routing,
 )
 from prefill_router.studies.end_to_end.page import report_of
+from tests.evaluation.trials import random_system, system
+from tests.fakes.planted_signal import unchecked
 
 
 def contender(

@@ -8,13 +8,21 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import binom
 
-from evaluation.trials import Array, random_system
 from prefill_router.data import Query
 from prefill_router.evaluation import Trial
 from prefill_router.studies.guarantee import Guarantee, best_single, guarantee
 from prefill_router.studies.guarantee.betting import p_value
 from prefill_router.studies.guarantee.losses import Losses, shuffled, unevenness
-from studies.guarantees import drawn, kept, left_out, population, subjects, unmeasured, violated
+from tests.evaluation.trials import Array, random_system
+from tests.studies.guarantees import (
+    drawn,
+    kept,
+    left_out,
+    population,
+    subjects,
+    unmeasured,
+    violated,
+)
 
 LAMS = tuple(np.linspace(1, 0, 21).tolist())
 DRAWS = 120

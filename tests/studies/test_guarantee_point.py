@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from evaluation.trials import random_system
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Trial
 from prefill_router.studies.guarantee import LAMS, best_single, guarantee
-from studies.guarantees import drawn, kept, naive_lam, population, violated
+from tests.evaluation.trials import random_system
+from tests.studies.guarantees import drawn, kept, naive_lam, population, violated
 
 LAMS_OF_TESTS = tuple(np.linspace(1, 0, 41).tolist())
 DRAWS = 150

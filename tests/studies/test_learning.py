@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planted import permuted, shuffled, states_of
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, FitError
@@ -30,6 +29,7 @@ from prefill_router.studies.learning.advice import LabelAxis, spread_of, trend_o
 from prefill_router.studies.learning.page import draw, report_of
 from prefill_router.studies.learning.result import NUMBERS
 from prefill_router.testing import make_routing_dataset
+from tests.fakes.planted_signal import permuted, shuffled, states_of
 
 SITES = (Site(3, "last"),)
 PREFILL = {"kind": "prefill", "dim": 4, "select": "last.3"}

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planted import shuffled
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
@@ -17,6 +16,7 @@ from prefill_router.reporting.report_files import check_place, mark, write_repor
 from prefill_router.studies.ratio import RATIOS, RatioOrder, RatioStudy, routing_ratio, strongest
 from prefill_router.studies.ratio_report import report_ratio, said
 from prefill_router.testing import make_routing_dataset
+from tests.fakes.planted_signal import shuffled
 
 ANSWERS = make_routing_dataset(queries=240, missing=0.2, seed=4)
 STRONG = "target-2"

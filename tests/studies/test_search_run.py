@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planted import shuffled
 from prefill_router.calibration import fit_calibrator
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
 from prefill_router.evaluation import evaluate
@@ -20,7 +19,8 @@ from prefill_router.studies.search.cross_validation import chosen_on_other_folds
 from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer
 from prefill_router.studies.search.proposer import Proposer
 from prefill_router.studies.search.trials import SearchTrial, ranked
-from studies.searching import (
+from tests.fakes.planted_signal import shuffled
+from tests.studies.searching import (
     ANSWERS,
     CONFIG,
     GUESSES,
@@ -234,9 +234,12 @@ def test_too_short_a_time_is_told() -> None:
 
 
 def test_processes_end_with_the_one_that_began_them() -> None:
-    tests = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     job = subprocess.Popen(
-        [sys.executable, "-m", "studies.search_job"], cwd=tests, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.studies.search_job"],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with job:
         assert job.stdout is not None

@@ -8,7 +8,7 @@ from prefill_router.errors import ConfigError, CorruptError, DataError
 from prefill_router.fitting import Recipe, recipe_from_dict
 from prefill_router.studies.search import TrainOnly, choose, conclude, seal
 from prefill_router.studies.search.holdout_guard import MARK
-from studies.searching import ANSWERS, CONFIG, DRAWN, STATES, sealed_in, searched, small_space
+from tests.studies.searching import ANSWERS, CONFIG, DRAWN, STATES, sealed_in, searched, small_space
 
 ONE = Recipe()
 OTHER = recipe_from_dict({"predictor": "constant"})

@@ -6,7 +6,7 @@ import pytest
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.studies.search import DEFAULT, Space, read_space
 from prefill_router.studies.search.space import key_of, space_from_dict
-from studies.searching import SMALL, small_space
+from tests.studies.searching import SMALL, small_space
 
 
 def keys(space: Space) -> list[str]:

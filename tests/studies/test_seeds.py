@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planted import states_of
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import evaluate
@@ -17,6 +16,7 @@ from prefill_router.reporting.pages import render
 from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.seeds import ENOUGH, NUMBERS, SeedStudy, report_seeds, said, seed_study
 from prefill_router.testing import make_routing_dataset
+from tests.fakes.planted_signal import states_of
 
 ANSWERS = make_routing_dataset(queries=200, seed=6)
 STATES = states_of(ANSWERS)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planted import relabelled, shuffled, states_of
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate
@@ -18,6 +17,7 @@ from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.shift import PRESETS, Shift, ShiftStudy, arms, shift_study
 from prefill_router.studies.shift_report import paper_rows, report_shift, said
 from prefill_router.testing import make_routing_dataset
+from tests.fakes.planted_signal import relabelled, shuffled, states_of
 
 ANSWERS = make_routing_dataset(queries=420, seed=8)
 STATES = states_of(ANSWERS)

