@@ -67,8 +67,10 @@ from .quality_checks import (
     SimulatedCheck as SimulatedCheck,
 )
 from .reliability import (
+    brier_parts_by_target as brier_parts_by_target,
     calibration_error as calibration_error,
     chance_error as chance_error,
+    ece_by_target as ece_by_target,
     with_chance as with_chance,
 )
 from .reliability_diagram import (

@@ -7,9 +7,11 @@ from .base import (
     PromptStates as PromptStates,
     find_store as find_store,
 )
+from .complexity import COLUMNS as COLUMNS, measure as measure
 from .extractor import Block as Block, FeatureExtractor as FeatureExtractor
 from .feature_set import FeatureSet as FeatureSet
 from .modes import Mode as Mode
+from .neighbours import NeighboursConfig as NeighboursConfig
 from .prefill import PrefillConfig as PrefillConfig
 from .registry import FAMILIES as FAMILIES
 from .text_network import TextNetworkConfig as TextNetworkConfig

@@ -1,3 +1,4 @@
+from .api import serving_gateway as serving_gateway
 from .records import (
     ForwardRequest as ForwardRequest,
     Header as Header,

@@ -10,6 +10,7 @@ from .base import (
 from .curve_figures import write_curves as write_curves
 from .given import GivenConfig as GivenConfig
 from .graph import GraphConfig as GraphConfig
+from .logistic import LogisticConfig as LogisticConfig
 from .registry import PREDICTORS as PREDICTORS, load_predictor as load_predictor
 from .training import TrainingCurves as TrainingCurves
 from .trunk import (

@@ -1,1 +1,1 @@
-from .server import run as run
+from .server import run as run, serving_gateway as serving_gateway
