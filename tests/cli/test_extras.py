@@ -148,7 +148,6 @@ def test_what_needs_an_extra_names_it_before_it_begins(job: Job, tmp_path: Path)
         "gateway": [
             ("serve", job.router, "--pool", pool),
             ("minipool", "serve", "--port", 0),
-            ("key", "list", "--file", tmp_path / "keys.yaml"),
         ],
         "reports": [
             ("compare", "all", *judged, *out),

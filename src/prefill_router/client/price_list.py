@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from prefill_router.errors import ConfigError, DataError, FailureKind, FormatError, UpstreamError
 from prefill_router.importers import shown_cell
+from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool, Target
 
 MOST_BYTES: Final = 64 * 2**20
@@ -154,6 +155,7 @@ class PriceChange(NamedTuple):
     after: tuple[float | None, ...]
 
 
+@short_repr
 @final
 @dataclass(frozen=True, kw_only=True)
 class RefreshedPool:

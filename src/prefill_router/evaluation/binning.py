@@ -21,6 +21,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import Weights, divide
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.quality_checks import PerCell
+from prefill_router.short_repr import short_repr
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -69,6 +70,7 @@ class BinSums:
         return divide(self.weight, self.cells[:, :, None])
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Bins:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.short_repr import short_repr
 
 Weights = Float[NDArray[np.float64], "resample query"]
 """How often each query counts, in each resample."""
@@ -254,6 +255,7 @@ _SEEN = 0.9
 """A band is drawn where at least this share of the resamples' curves reach."""
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Band:

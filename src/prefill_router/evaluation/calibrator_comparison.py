@@ -24,6 +24,7 @@ from prefill_router.evaluation.metrics import macro_mean
 from prefill_router.evaluation.reliability import log_loss, with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.progress import Progress
+from prefill_router.short_repr import short_repr
 
 Numbers = Rows[tuple[int, str]]
 NUMBERS = ("ece", "ece_by_chance", "brier_mean", "log_loss", "auc_mean", "argmax_accuracy")
@@ -31,6 +32,7 @@ NUMBERS = ("ece", "ece_by_chance", "brier_mean", "log_loss", "auc_mean", "argmax
 _WHY = "no target has what it is computed from"
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class CalibratorComparison:

@@ -37,6 +37,7 @@ def lam_grid(step: float) -> Float[NDArray[np.float64], " lam"]:
     return np.linspace(0, 1, count + 1)
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Points:

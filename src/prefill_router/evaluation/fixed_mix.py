@@ -26,6 +26,7 @@ from prefill_router.evaluation.bootstrap import PerResample, Weights, known_mean
 from prefill_router.evaluation.curve import Points
 from prefill_router.evaluation.judged_predictions import PerQuery, domains_of
 from prefill_router.evaluation.quality_checks import PerCell
+from prefill_router.short_repr import short_repr
 
 
 @final
@@ -74,6 +75,7 @@ LEAST = 20
 """A domain with fewer labelled train queries takes the mix of the whole."""
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class FixedChoice:

@@ -25,6 +25,7 @@ from prefill_router.data import Regime, binary, regimes
 from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, known_mean, mean_over
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.quality_checks import PerCell
+from prefill_router.short_repr import short_repr
 
 
 @final
@@ -76,6 +77,7 @@ _LEAST = 1e-6
 """Probabilities are kept so far from 0 and 1: their log-odds are finite."""
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class PairRankings:

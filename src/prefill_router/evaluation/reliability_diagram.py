@@ -30,6 +30,7 @@ from prefill_router.evaluation.reliability import (
     with_chance,
 )
 from prefill_router.progress import Progress
+from prefill_router.short_repr import short_repr
 
 MEAN = "mean of targets"
 MEANINGS: Mapping[str, str] = {
@@ -54,6 +55,7 @@ _Table = dict[str, NDArray[np.float64]]
 _OBSERVED = "observed in bins of equal "
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Diagram:
@@ -97,6 +99,7 @@ class Diagram:
         ]
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Reliability:

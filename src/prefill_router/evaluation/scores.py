@@ -25,8 +25,10 @@ from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.reliability import decomposition
 from prefill_router.evaluation.strong_weak import CPT, StrongWeak
 from prefill_router.policy import OperatingPoints
+from prefill_router.short_repr import short_repr
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Scorer:

@@ -27,6 +27,7 @@ from prefill_router.errors import ConfigError, CorruptError, FormatError, Prefil
 from prefill_router.features import FAMILIES, FamilyConfig, Need, PrefillConfig
 from prefill_router.policy import FrugalCascade, Lambda, Policy
 from prefill_router.predictors import PREDICTORS, PredictorConfig, TrunkConfig
+from prefill_router.serialization import AGAIN
 from prefill_router.yaml_files import read_yaml
 
 CostKind = Literal["predicted", "median"]
@@ -254,15 +255,15 @@ def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
     Raises:
         ConfigError: The kind or an option is unknown, or makes no sense.
     """
-    if value.get("kind") == FRUGAL:
-        return policy.FrugalCascade.parse(value)
-    if value.get("kind") not in policy.KINDS:
-        known = [*policy.KINDS, FRUGAL]
+    known = [*policy.KINDS, FRUGAL]
+    if value.get("kind") not in known:
         raise ConfigError(f"there is no policy {value.get('kind')!r}; known are {known}")
     try:
+        if value["kind"] == FRUGAL:
+            return policy.FrugalCascade.parse(value)
         return policy.from_dict(value)
     except CorruptError as error:  # nobody saved these options: they are somebody's own words
-        raise ConfigError(*error.told) from None
+        raise ConfigError(str(error).removesuffix(f"; {AGAIN}")) from None
 
 
 def _family(value: Any) -> FamilyConfig:

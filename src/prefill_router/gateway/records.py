@@ -6,12 +6,14 @@ from typing import Any, Literal, final
 
 from prefill_router.client import Usage
 from prefill_router.gateway.types import FallbackReason, OutcomeKind, Reason, Scored
+from prefill_router.short_repr import short_repr
 from prefill_router.targets import Ability, Endpoint
 
 Header = tuple[bytes, bytes]
 """A name in lower case, and a value."""
 
 
+@short_repr
 @final
 @dataclass(frozen=True, kw_only=True)
 class RoutingRequest:
@@ -183,6 +185,7 @@ class RequestOutcome:
     total_seconds: float = 0.0
 
 
+@short_repr
 @final
 @dataclass(frozen=True, kw_only=True)
 class ForwardRequest:
@@ -231,6 +234,7 @@ class ForwardRequest:
     settled: Callable[[], object] = lambda: None
 
 
+@short_repr
 @final
 @dataclass(frozen=True, kw_only=True)
 class Receipt:

@@ -82,6 +82,7 @@ PerTarget = Float64[NDArray[np.float64], " target"]
 Vectors = Float64[NDArray[np.float64], "_ dimension"]
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Descriptions:

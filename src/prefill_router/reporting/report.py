@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from prefill_router.evaluation import PER, Better, Estimate, MetricEntry, Unit, interval, worded
+from prefill_router.short_repr import short_repr
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,6 +62,7 @@ def as_cell(content: str | Cell) -> Cell:
     return Cell(content) if isinstance(content, str) else content
 
 
+@short_repr
 @final
 @dataclass(frozen=True)
 class Table:
@@ -98,6 +100,7 @@ class Table:
         return made
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class ReportFigure:
@@ -128,6 +131,7 @@ class Note:
     text: str
 
 
+@short_repr
 @final
 @dataclass(frozen=True)
 class Lines:
@@ -146,6 +150,7 @@ class Code:
     text: str
 
 
+@short_repr
 @final
 @dataclass(frozen=True)
 class Banner:
@@ -165,6 +170,7 @@ class Cards:
     cards: Sequence[tuple[str, str, str]]
 
 
+@short_repr
 @final
 @dataclass(frozen=True)
 class Checks:
@@ -174,6 +180,7 @@ class Checks:
     checks: Sequence[tuple[str, str, str, str]]
 
 
+@short_repr
 @final
 @dataclass(frozen=True)
 class Folded:
@@ -184,6 +191,7 @@ class Folded:
     parts: "Sequence[Part]"
 
 
+@short_repr
 @final
 @dataclass(frozen=True)
 class Section:
@@ -210,6 +218,7 @@ Part = (
 )
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Report:

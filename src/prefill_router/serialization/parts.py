@@ -150,9 +150,10 @@ def validated(model: type[Model], value: Any, *, what: str) -> Model:
         return model.model_validate_json(text)
     except ValidationError as error:
         found = error.errors()
-        unknown = [".".join(map(str, e["loc"])) for e in found if e["type"] == "extra_forbidden"]
-        if unknown:
-            raise CorruptError(f"{what} has the unknown options {unknown}; {AGAIN}") from None
+        for kind, verb in (("extra_forbidden", "has the unknown"), ("missing", "lacks the")):
+            names = [".".join(map(str, one["loc"])) for one in found if one["type"] == kind]
+            if names:
+                raise CorruptError(f"{what} {verb} options {names}; {AGAIN}") from None
         place = ".".join(map(str, found[0]["loc"]))
         raise CorruptError(f"{what}: {place}: {found[0]['msg']}; {AGAIN}") from None
 
