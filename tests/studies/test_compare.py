@@ -26,7 +26,7 @@ from prefill_router.studies.comparison import (
     write,
 )
 from prefill_router.studies.comparison.comparison import CONSTANT, draw_for
-from prefill_router.studies.comparison.report import sure, to_dict, verdict
+from prefill_router.studies.comparison.report import sure_of, to_dict, verdict
 from prefill_router.testing import make_routing_dataset
 from tests.commands import refused, succeeded
 from tests.fakes.planted_signal import states_of
@@ -77,13 +77,13 @@ def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> 
 
 def test_the_reference_is_not_compared_with_itself(result: ComparisonResult) -> None:
     assert not result.by_name["ours"].against
-    assert sure(result.by_name["ours"].against, "auc_mean") == ""
+    assert sure_of(result.by_name["ours"].against, "auc_mean") == ""
 
 
 def test_the_constant_does_not_beat_the_constant(result: ComparisonResult) -> None:
     assert result.beaten_by_constant == ["nothing & <less>"]
-    assert sure(result.by_name["nothing & <less>"].against, "auc_mean") == "worse"
-    assert sure(result.by_name["tolerant"].against, "auc_mean") == ""
+    assert sure_of(result.by_name["nothing & <less>"].against, "auc_mean") == "worse"
+    assert sure_of(result.by_name["tolerant"].against, "auc_mean") == ""
 
 
 def test_on_shuffled_labels_nobody_beats_the_constant() -> None:
