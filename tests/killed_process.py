@@ -19,10 +19,11 @@ from functools import partial
 import torch
 from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenizerFast  # noqa: F401
 
-from prefill_router import encoders, fitting  # noqa: F401
-from prefill_router.cli import encode, main  # noqa: F401
-from prefill_router.encoders import pretrained  # noqa: F401
-from prefill_router.reporting import accuracy_cost_figures, evaluation_report  # noqa: F401
+from prefill_router import encoders
+from prefill_router.cli import main
+from tests.preload import preload
+
+preload("cli", "encoders", "evaluation", "features", "fitting", "reporting", "router")
 
 HANGS_AFTER = 100
 """Seconds."""

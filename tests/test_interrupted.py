@@ -24,7 +24,7 @@ from prefill_router.testing import make_routing_dataset
 from tests.fakes.tiny_encoder import save_tiny_encoder
 
 ROUNDS = {"encode": 16, "fit": 36, "evaluate": 18}
-STEM = Path(__file__).with_name("killed_process.py")
+ROOT = Path(__file__).parents[1]
 SIGNALS = (signal.SIGKILL, signal.SIGINT)
 Content = dict[str, bytes]
 
@@ -68,12 +68,13 @@ def command(folder: Path) -> Iterator[Stem]:
     with (
         (folder / "log").open("w") as log,
         subprocess.Popen(
-            [sys.executable, STEM],
+            [sys.executable, "-m", "tests.killed_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
             env={**os.environ, **single, "TOKENIZERS_PARALLELISM": "false"},
+            cwd=ROOT,
         ) as process,
     ):
         yield Stem(process, folder / "log")

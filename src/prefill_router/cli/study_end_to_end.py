@@ -132,13 +132,7 @@ def end_to_end(
         seed=seed,
         progress=stage.bar,
     )
-    known = {
-        **facts(data, stage.router.split, seed),
-        "router": str(folder),
-        **({} if reference is None else {"reference": str(reference)}),
-        "judged on": f"{len(stage.judged):,} queries, {part} part",
-        "prices": stage.router.pool.prices_date or "undated",
-    }
+    known = facts(data, stage.router.split, seed) | stage.known(folder, reference, part)
     made = report_of(found, title=f"End-to-end cost and latency on {data.name}", known=known)
     finish(made, to, as_json=as_json)
 
@@ -186,6 +180,15 @@ class _Stage:
         return cls(
             router, unseen.judged, best_single(base), stores, sample, seed, BarProgress(console=err)
         )
+
+    def known(self, folder: Path, reference: Path | None, part: str) -> dict[str, str]:
+        """What the reader must know of it."""
+        return {
+            "router": str(folder),
+            **({} if reference is None else {"reference": str(reference)}),
+            "judged on": f"{len(self.judged):,} queries, {part} part",
+            "prices": self.router.pool.prices_date or "undated",
+        }
 
     def other(self, folder: Path, encoder_folder: Sequence[Path] | None) -> "Router":
         """The reference, if it can be held against the router."""

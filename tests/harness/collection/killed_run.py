@@ -12,12 +12,19 @@ import sys
 import time
 import traceback
 
-import openai  # noqa: F401
-
 from prefill_router.cli import main
-from prefill_router.client import call  # noqa: F401
-from prefill_router.harness import benchmarks  # noqa: F401
-from prefill_router.harness.collection import job  # noqa: F401
+from tests.preload import preload
+
+preload(
+    "cli.application",
+    "cli.collect",
+    "cli.grade",
+    "client",
+    "data",
+    "harness",
+    "importers",
+    "targets",
+)
 
 
 def work(arguments: list[str]) -> None:

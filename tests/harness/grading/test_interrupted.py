@@ -19,7 +19,7 @@ from prefill_router.targets import Pool, Provider, Target, write_pool
 from tests.harness.collection import killed_run
 from tests.harness.grading.graded_runs import run_of, task
 
-STEM = killed_run.__file__
+ROOT = Path(__file__).parents[3]
 ANSWERS, ROUNDS, AT_ONCE, SECONDS = 40, 12, 2, 0.3
 """All judgments take at least ANSWERS / AT_ONCE * SECONDS = 6 s, the stops at most 12 * 0.45 s."""
 SIGNALS = {
@@ -39,12 +39,13 @@ def started(log: Path) -> Iterator[subprocess.Popen[str]]:
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            [sys.executable, STEM],
+            [sys.executable, "-m", killed_run.__name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
+            cwd=ROOT,
         ) as stem,
     ):
         yield stem
