@@ -1,4 +1,4 @@
-# The four jobs of the project. The first run of each makes the environment .venv.
+# The jobs of the project. The first run of each makes the environment .venv.
 PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= demo
@@ -6,7 +6,7 @@ DEMO ?= demo
 BIN := $(VENV)/bin
 ROUTE := $(BIN)/prefill-router
 
-.PHONY: install demo test check bench
+.PHONY: install demo test quick check bench
 
 install: $(VENV)/.installed
 
@@ -30,6 +30,12 @@ test: export OMP_NUM_THREADS = 1
 test: export OPENBLAS_NUM_THREADS = 1
 test: check
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+# Units and contracts, without what starts processes or fits for seconds.
+quick: export OMP_NUM_THREADS = 1
+quick: export OPENBLAS_NUM_THREADS = 1
+quick: install
+	$(BIN)/pytest --numprocesses 2 -m "not slow"
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "src" / "prefill_router"
 TABLE = (HERE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## I want to ...")[1]

@@ -20,6 +20,8 @@ from tests.call_trace import traced
 from tests.fakes.tiny_encoder import save_tiny_encoder
 from tests.router.fixtures import SMALL
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(__file__).parents[1] / "src" / "prefill_router"
 CALLS = sorted(set(re.findall(r"`([a-z_.]+):([A-Za-z_.]+)`", TEXT)))
 FILES = sorted(set(re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", TEXT)))

@@ -21,6 +21,8 @@ import pytest
 from tests import docs_files
 from tests.commands import succeeded
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 FENCE = re.compile(

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from prefill_router import files, files as locks
 from prefill_router.errors import ConfigError, CorruptError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 KINDS = {"file": ("file",), "folder": ("folder/one", "folder/two", "folder/deep/three")}
 

@@ -23,6 +23,8 @@ from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.tiny_encoder import save_tiny_encoder
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = {"encode": 16, "fit": 36, "evaluate": 18}
 ROOT = Path(__file__).parents[1]
 SIGNALS = (signal.SIGKILL, signal.SIGINT)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from prefill_router.errors import ConfigError, MissingExtraError
 from prefill_router.neighbours import NeighbourIndex
 
+pytestmark = pytest.mark.slow
+
 Found = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 

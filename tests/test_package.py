@@ -16,6 +16,8 @@ import prefill_router
 from prefill_router import errors
 from prefill_router.cli.commands import COMMANDS
 
+pytestmark = pytest.mark.slow
+
 SOURCES = sorted(Path(prefill_router.__file__).parent.rglob("*.py"))
 HEAVY = ("torch", "transformers", "matplotlib", "huggingface_hub")
 PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"

@@ -29,6 +29,8 @@ from prefill_router.errors import (
 )
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
+pytestmark = pytest.mark.slow
+
 ENCODER = FakeEncoder(num_layers=2, hidden_size=8, planted_layer=1)
 SITES = [Site(layer, p) for layer in (1, 2) for p in ("last", "mean")]
 

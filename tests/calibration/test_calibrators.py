@@ -23,6 +23,8 @@ from prefill_router.calibration.parametric import Platt
 from prefill_router.errors import ConfigError, CorruptError, FitError
 from tests.calibration.calibrator_contract import Array, check_calibrator
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("a", "b", "c")
 Table = Float64[NDArray[np.float64], "query target"]
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.commands import Job, refused, succeeded, truncate
 
+pytestmark = pytest.mark.slow
+
 Breaking = Callable[[Path], object]
 
 

@@ -14,6 +14,8 @@ from prefill_router.testing import make_routing_dataset
 from tests.commands import Job, flip, malformed, refused, run, succeeded, truncate
 from tests.fakes.tiny_encoder import save_tiny_encoder
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("--dim", 4)
 
 

@@ -11,6 +11,8 @@ from prefill_router.data import read_dataset, save_split, split
 from prefill_router.router import Router
 from tests.commands import Job, malformed, refused, run, succeeded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def router(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:

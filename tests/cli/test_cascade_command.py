@@ -12,6 +12,8 @@ from prefill_router.router import Router
 from prefill_router.targets import Pool, Target, write_pool
 from tests.commands import Job, malformed, refused, succeeded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cascade(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:

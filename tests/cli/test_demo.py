@@ -18,6 +18,8 @@ from prefill_router.minipool import NAMES
 from prefill_router.minipool.tasks import is_held_out
 from tests.commands import malformed, refused
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = "from prefill_router.cli import main; main()"
 
 

@@ -14,6 +14,8 @@ from prefill_router.data import RoutingDataset, write_dataset
 from prefill_router.errors import ConfigError, ProvenanceError
 from prefill_router.testing import make_routing_dataset
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def dataset() -> RoutingDataset:

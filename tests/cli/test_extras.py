@@ -8,8 +8,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from prefill_router.lazy_imports import EXTRAS
 from tests.commands import Job
+
+pytestmark = pytest.mark.slow
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 LEFT_OUT = ("gateway", "reports")

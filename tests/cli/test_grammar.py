@@ -14,6 +14,8 @@ from prefill_router.cli.commands import COMMANDS, CommandEntry
 from prefill_router.cli.usage import RETIRED, range_of
 from tests.commands import Job, malformed, run, succeeded
 
+pytestmark = pytest.mark.slow
+
 CLI = Path(prefill_router.__file__).parent / "cli"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 SUBJECTS = {

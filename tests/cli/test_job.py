@@ -13,6 +13,8 @@ from prefill_router.data import read_dataset, write_dataset
 from prefill_router.router.storage import FILES, FORMAT
 from tests.commands import Job, run, succeeded
 
+pytestmark = pytest.mark.slow
+
 IN_ORDER = (
     *("tasks", "prices", "collect", "grade", "import", "merge"),
     *("describe", "split"),

@@ -13,6 +13,8 @@ from prefill_router.studies.guarantee import best_single
 from prefill_router.testing import make_routing_dataset
 from tests.commands import Job, flip, malformed, refused, run
 
+pytestmark = pytest.mark.slow
+
 
 def given(job: Job) -> tuple[object, ...]:
     return (job.router, "--data", job.answers, "--store", job.states)

@@ -13,6 +13,8 @@ from tests.commands import Job, refused, run, succeeded
 from tests.gateway.receipts import receipts_made
 from tests.harness.grading import graded_runs
 
+pytestmark = pytest.mark.slow
+
 REFUSED = "say --overwrite"
 TABLE = "prompt,target,correct\np,a,1\np,b,0\n"
 

@@ -7,6 +7,8 @@ import pytest
 from prefill_router.data import read_dataset, save_split, split, write_dataset
 from tests.commands import Job, refused, succeeded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def other(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:

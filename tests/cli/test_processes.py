@@ -9,6 +9,8 @@ import pytest
 
 from tests.commands import Job
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = [sys.executable, "-c", "from prefill_router.cli import main; main()"]
 
 

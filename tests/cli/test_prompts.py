@@ -11,6 +11,8 @@ from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
 from tests.commands import Done, Job, refused, succeeded
 
+pytestmark = pytest.mark.slow
+
 Route = Callable[..., Done]
 TEXTS = {
     "one letter": "ß",

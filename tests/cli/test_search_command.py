@@ -13,6 +13,8 @@ from tests.commands import malformed, refused, succeeded
 from tests.fakes.planted_signal import SITES
 from tests.studies.searching import ANSWERS, KNOWS, SMALL
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,6 +21,8 @@ from prefill_router.harness.grading import GRADERS
 from prefill_router.testing import make_routing_dataset
 from tests.commands import succeeded
 
+pytestmark = pytest.mark.slow
+
 LEFT_OUT = (
     *("transformers", "huggingface_hub", "torch._dynamo", "sympy", "jinja2"),  # other encoders'
     *("polars", "matplotlib", "rich.markdown"),  # reports'

@@ -9,6 +9,8 @@ import pytest
 
 from tests.commands import Job, malformed, refused, run, succeeded
 
+pytestmark = pytest.mark.slow
+
 TRUNK = "{kind: shared_trunk, seeds: 1, keep: 1, max_epochs: 3}"
 ROUTERS = f"""
 routers:

@@ -13,6 +13,8 @@ from prefill_router.harness.collection.job import collect
 from prefill_router.targets import Pool
 from tests.commands import Job, flip, malformed, refused, succeeded
 
+pytestmark = pytest.mark.slow
+
 SPEEDS = "targets:\n" + "".join(
     f"  target-{k}: {{ttft_seconds: 0.{k + 1}, tokens_per_second: {200 - 50 * k}}}\n"
     for k in range(3)

@@ -25,6 +25,8 @@ from prefill_router.minipool.server import Faults, Persona, Rule, ScriptedModel,
 from prefill_router.targets import DIALECTS, Dialect, Pool, Provider, RequestOptions, Target
 from tests.fakes.loopback_endpoint import GOOD, USAGE, Endpoint, Script, delta, events, pool_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_keys_must_be_set() -> None:
     pool = pool_of("http://127.0.0.1:1/v1", api_key_env="SOME_KEY")

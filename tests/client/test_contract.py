@@ -13,6 +13,8 @@ from prefill_router.targets import DIALECTS, Dialect
 from tests.client.recorded import RECORDED, Recorded, in_one_piece
 from tests.fakes.loopback_endpoint import Script, answer, events, failure, plain
 
+pytestmark = pytest.mark.slow
+
 NAMES = tuple(RECORDED)
 
 

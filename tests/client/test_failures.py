@@ -32,6 +32,8 @@ from tests.fakes.loopback_endpoint import (
     pool_of,
 )
 
+pytestmark = pytest.mark.slow
+
 SECRET, KEY = "the-launch-code-is-8341", "sk-very-secret"
 HALF = delta("The answer")
 

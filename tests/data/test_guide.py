@@ -25,6 +25,8 @@ from tests.importers.samples import (
     write_tree,
 )
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "data.md"
 
 

@@ -27,6 +27,8 @@ from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.targets import Pool, Target
 from prefill_router.testing import make_routing_dataset
 
+pytestmark = pytest.mark.slow
+
 SHARES = [FRACTIONS, WITH_CALIBRATION]
 
 

@@ -19,6 +19,8 @@ from prefill_router.errors import DataError, FormatError
 from prefill_router.targets import Pool, Target
 from prefill_router.testing import make_routing_dataset
 
+pytestmark = pytest.mark.slow
+
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 PROMPTS = WORDS | st.lists(st.builds(Message, WORDS, WORDS), min_size=1, max_size=3).map(tuple)
 CELLS = st.none() | st.floats(0, 1)

@@ -10,6 +10,8 @@ from prefill_router.data import Query, Regime, RoutingDataset, summarise
 from prefill_router.targets import Pool, Target
 from prefill_router.testing import make_routing_dataset
 
+pytestmark = pytest.mark.slow
+
 NAN = float("nan")
 
 

@@ -19,6 +19,8 @@ from prefill_router.testing import make_routing_dataset
 from tests.commands import refused, succeeded
 from tests.encoders.embedding_endpoint import WIDTH, Change, EmbeddingEndpoint, vector_of
 
+pytestmark = pytest.mark.slow
+
 DATASET = make_routing_dataset(queries=20)
 QUERIES = [Query(f"q{i}", f"text {i} " * (1 + i % 3)) for i in range(7)]
 AGAIN: dict[str, str] = {"retry-after-ms": "1"}

@@ -17,6 +17,8 @@ from prefill_router.encoders.hub import HubEncoder, TokenBatch, pad
 from prefill_router.encoders.pretrained import CUT_BY_CONFIG, find_blocks
 from tests.encoders.families import FAMILIES, plainly, save
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["a", "Why is the sky blue?", "x" * 40, "Ünïcödé 世界 🙂", "one two three " * 6, "b" * 19]
 QUERIES = [Query(f"q{i}", text) for i, text in enumerate(TEXTS)]
 TOLERANCE = 2e-5

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 import prefill_router.minipool
 from prefill_router.encoders.names import EncoderName
 from tests.fakes.tiny_encoder import save_tiny_encoder
+
+pytestmark = pytest.mark.slow
 
 COMMIT = "c0ffee" + 34 * "0"
 JOB = Path(__file__).with_name("hub_cache_job.py")

@@ -15,6 +15,8 @@ from prefill_router.encoders.hub import HubEncoder
 from prefill_router.errors import ConfigError
 from tests.encoders.families import FAMILIES, save, save_tokenizer
 
+pytestmark = pytest.mark.slow
+
 QUERIES = [Query("a", "hello"), Query("b", "a longer text than that")]
 SITE = Site(3, "last")
 

@@ -32,6 +32,8 @@ from prefill_router.errors import (
 )
 from tests.encoders.families import save
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:

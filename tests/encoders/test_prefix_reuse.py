@@ -25,6 +25,8 @@ from prefill_router.errors import ConfigError, StoreError
 from prefill_router.testing import FakeEncoder
 from tests.encoders.families import FAMILIES, save
 
+pytestmark = pytest.mark.slow
+
 FolderOf = Callable[[str], Path]
 CAUSAL = ["gpt2", "llama", "olmo2", "opt", "qwen2", "qwen3", "qwen3_moe"]
 WINDOWED = ["gemma3", "gpt_oss", "mistral"]  # of 8 tokens

@@ -18,6 +18,8 @@ from prefill_router.progress import Progress
 from prefill_router.testing import FakeEncoder
 from tests.encoders.interrupted_run import SITES, dataset, work, work_until
 
+pytestmark = pytest.mark.slow
+
 ENCODER = FakeEncoder(num_layers=2, hidden_size=16)
 KILLS = 30
 

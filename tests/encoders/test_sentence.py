@@ -32,6 +32,8 @@ from prefill_router.testing import make_routing_dataset
 from tests.commands import refused, succeeded
 from tests.fakes.tiny_encoder import save_tiny_encoder
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["a", "what is a noble gas?", "why " * 9, "zz " * 200, "Ünïcode 🦜", "b c"]
 QUERIES = [Query(f"q{i}", text) for i, text in enumerate(TEXTS)]
 PROMPTS = {"query": "find: ", "passage": "kept: "}

@@ -19,6 +19,8 @@ from tests.commands import refused, succeeded
 from tests.encoders.families import VOCABULARY, save_tokenizer
 from tests.fakes.tiny_encoder import save_tiny_encoder
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = (1, 2, 3, 9, 9, 17, 40, 64)
 QUERIES = [Query(f"q{n}", f"{chr(97 + n)}{'xyz ' * 20}"[:size]) for n, size in enumerate(LENGTHS)]
 SIZES: dict[str, Any] = {

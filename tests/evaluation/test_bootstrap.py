@@ -9,6 +9,8 @@ from prefill_router.evaluation.scores import Scorer
 from prefill_router.policy import Predictions
 from tests.evaluation.trials import OF_CHOSEN, OF_TWO, plain_headline, random_system, resampled
 
+pytestmark = pytest.mark.slow
+
 NOISE_TAKEN_OFF = ("ece_mean", "brier_reliability", "brier_resolution")
 """Of these, resamples are without the noise of resampling, so a query that counts twice is one; see
 test_reliability.py."""

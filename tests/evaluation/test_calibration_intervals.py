@@ -15,6 +15,8 @@ from prefill_router.evaluation.reliability import calibration_error, chance_erro
 from prefill_router.evaluation.reliability_diagram import MEAN, reliability_of
 from tests.evaluation.trials import random_system
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[np.float64]
 DRAWS, TARGETS = 25, 4
 

@@ -11,6 +11,8 @@ from prefill_router.policy import OperatingPoints, Predictions
 from tests.evaluation.metric_contract import Metric, check
 from tests.evaluation.trials import OF_TWO
 
+pytestmark = pytest.mark.slow
+
 LOW = dict.fromkeys(("headroom_captured", "chosen_headroom"), -10.0) | dict.fromkeys(
     ("gain_random", "gain_best", "perf_gain", "cost_savings", "savings"), -1.0
 )

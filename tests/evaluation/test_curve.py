@@ -9,6 +9,8 @@ from prefill_router.evaluation.curve import lam_grid
 from prefill_router.policy import choose
 from tests.evaluation.trials import complete, plain_points, random_system, system
 
+pytestmark = pytest.mark.slow
+
 
 def grid_points(trial: Trial, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows = np.arange(len(trial))

@@ -18,6 +18,8 @@ from prefill_router.policy import OperatingPoints, Predictions
 from prefill_router.reporting.evaluation_report import verdict
 from tests.evaluation.trials import OF_TWO, plain_headline, random_system, resampled, system
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("missing", [0.0, 0.1])

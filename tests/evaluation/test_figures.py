@@ -13,6 +13,8 @@ from prefill_router.reporting.pages import page, style
 from prefill_router.reporting.report import Cell, Table, estimate_cell, sure
 from tests.evaluation.trials import random_system
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def judged() -> Evaluation:

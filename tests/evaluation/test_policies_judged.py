@@ -17,6 +17,8 @@ from prefill_router.evaluation import (
 from prefill_router.policy import Argmax, Cascade, Lambda, Threshold, Tiered, Tolerance
 from tests.evaluation.trials import random_system, system
 
+pytestmark = pytest.mark.slow
+
 POLICIES = {
     "lambda": Lambda(),
     "argmax": Argmax(),

@@ -31,6 +31,8 @@ from prefill_router.reporting.reliability_figures import draw_diagrams, write_di
 from tests.evaluation.metric_contract import Metric, check
 from tests.evaluation.trials import random_system
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[np.float64]
 KINDS: list[BinKind] = ["width", "mass"]
 

@@ -22,6 +22,8 @@ from prefill_router.targets import Pool, Target
 from tests.evaluation.test_evaluate import DEGENERATE
 from tests.evaluation.trials import random_system, system
 
+pytestmark = pytest.mark.slow
+
 FILES = {
     "metrics.json",
     "curve.csv",

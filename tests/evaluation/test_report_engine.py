@@ -28,6 +28,8 @@ from prefill_router.reporting.report import (
 from prefill_router.reporting.report_files import ReportKind, check_place, mark, write_report_files
 from tests.evaluation.trials import random_system
 
+pytestmark = pytest.mark.slow
+
 TABLE = Table(
     ["who", "number"],
     [["<a>", Cell("1", note="0 to 2", held="better")], ["b", "2"]],

@@ -15,6 +15,8 @@ from prefill_router.policy import OperatingPoints
 from prefill_router.targets import Pool, Target
 from tests.evaluation.trials import random_system, system
 
+pytestmark = pytest.mark.slow
+
 
 def planted(
     *, queries: int = 900, signal: float = 1.0, domain_signal: float = 0.0, seed: int = 0

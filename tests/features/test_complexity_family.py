@@ -15,6 +15,8 @@ from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import permuted
 from tests.features.family_contract import check_family
 
+pytestmark = pytest.mark.slow
+
 LONG = 20_000
 ODD = {
     "empty": "",

@@ -11,6 +11,8 @@ from prefill_router.features.feature_set import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, SITES, relabelled, states_of
 
+pytestmark = pytest.mark.slow
+
 DIM = 6
 BEST, GOOD = FakeEncoder(name="best"), FakeEncoder(name="good", signal=2.5)
 

@@ -19,6 +19,8 @@ from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, permuted, relabelled, shuffled, states_of
 from tests.features.family_contract import check_family
 
+pytestmark = pytest.mark.slow
+
 SITE = Site(PLANTED, "mean")
 CONFIG = NeighboursConfig(encoder="fake", site=SITE.name, ks=(2, 5, 20))
 

@@ -47,7 +47,7 @@ Change = Callable[[dict[str, Any], dict[str, Any]], object]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c, _: c.pop("blocks"), "blocks: Field required"),
+        (lambda c, _: c.pop("blocks"), "lacks the options"),
         (lambda c, _: c.update(surplus=1), "surplus"),
         (lambda c, _: c.update(targets="abc"), "targets"),
         (lambda c, _: c["block_of"].pop(), "3 targets with the blocks"),

@@ -45,6 +45,8 @@ from tests.features.text_networks import (
     texts,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def deberta(tmp_path_factory: pytest.TempPathFactory) -> Path:

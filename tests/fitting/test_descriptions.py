@@ -12,6 +12,8 @@ from prefill_router.targets import Pool, Target
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import states_of
 
+pytestmark = pytest.mark.slow
+
 POOL = Pool(
     (
         Target(name="math-large", input_price=2, output_price=8),

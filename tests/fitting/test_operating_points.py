@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from prefill_router.data import split
 from prefill_router.fitting import FitConfig, fit_router, learn, recipe_from_dict
 from prefill_router.policy import OperatingPoints
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import states_of
+
+pytestmark = pytest.mark.slow
 
 ANSWERS = make_routing_dataset(queries=200, seed=6)
 STATES = states_of(ANSWERS)

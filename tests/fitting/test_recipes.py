@@ -26,6 +26,8 @@ from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import states_of
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = make_routing_dataset(queries=240, seed=3)
 STATES = states_of(ANSWERS)
 PREFILL: dict[str, Any] = {"kind": "prefill", "dim": 6}

@@ -15,6 +15,8 @@ from tests.call_trace import Calls, traced
 from tests.gateway.scripted_target import GOOD, GOOD_WHOLE, Fake, Script, chunked
 from tests.gateway.server_process import QUIET, Running, gateway_thread, make_gateway
 
+pytestmark = pytest.mark.slow
+
 WALK = walk("A request, from socket to receipt")
 OF_STREAMS = "gateway.proxy.response_metadata:StreamObserver.feed"
 MOST = 26

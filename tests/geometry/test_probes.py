@@ -17,6 +17,8 @@ from prefill_router.statistics import auc_by_target
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, relabelled, shuffled, states_of, unchecked
 
+pytestmark = pytest.mark.slow
+
 
 def problem(
     seed: int = 0, *, rows: int = 400, features: int = 12, missing: float = 0.2

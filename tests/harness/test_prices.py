@@ -16,6 +16,8 @@ from prefill_router.targets import Pool, Provider, RequestOptions, Target, read_
 from tests.commands import refused, run, succeeded
 from tests.harness.price_lists import MODELS, Page, PriceServer, serving_prices
 
+pytestmark = pytest.mark.slow
+
 TODAY = "2026-11-21"
 OSS = Target(name="oss", model="openai/gpt-oss-20b", input_price=1.0, output_price=2.0)
 POOL = Pool((OSS, Target(name="google/gemini"), Target(name="mine", input_price=0, output_price=0)))

@@ -29,6 +29,8 @@ from .samples import (
     write_tree,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_mmlu_pro_as_published(mmlu_pro: Path) -> None:
     """The two original archives give the labels and, but for two corrected questions, the texts."""

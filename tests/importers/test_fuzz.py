@@ -15,6 +15,8 @@ from prefill_router.importers import import_dataset
 from .samples import SAMPLES
 from .test_contract import files_of
 
+pytestmark = pytest.mark.slow
+
 Mangle = Callable[[bytes], bytes]
 TEXTUAL = [name for name in SAMPLES if not name.endswith("parquet")]
 

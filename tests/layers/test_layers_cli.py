@@ -14,6 +14,8 @@ from prefill_router.encoders import encode_dataset
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -12,6 +12,8 @@ from prefill_router.layers import candidate_sites, search, select, survey
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, SITES, permuted, relabelled, shuffled, states_of
 
+pytestmark = pytest.mark.slow
+
 DIM = 6
 Automatic = Literal["fisher", "grid"]
 

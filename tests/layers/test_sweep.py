@@ -14,6 +14,8 @@ from prefill_router.layers.figures import draw_geometry, draw_sweep
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import SITES, states_of
 
+pytestmark = pytest.mark.slow
+
 STRONG = FakeEncoder(name="someone/strong")
 WEAK = FakeEncoder(name="someone/weak", signal=2.0)
 

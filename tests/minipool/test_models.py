@@ -29,6 +29,8 @@ from prefill_router.minipool.training.loop import (
 from prefill_router.minipool.training.network import PROFILES, make_tokenizer
 from prefill_router.progress import SilentProgress
 
+pytestmark = pytest.mark.slow
+
 EVERY = (*NAMES, ENCODER)
 MOST_BYTES = 12_000_000
 TASKS = make_tasks(300, seed=21)

@@ -14,6 +14,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.minipool.server import LOOPBACK, Faults, Rule, ScriptedModel, Server, serve
 from tests.minipool.wire import body, post, streamed, text_of, until
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = {"hi": "hello there, friend", "short": "42", "empty": "", "odd": "naïve — 😀 \u2028x"}
 
 

@@ -23,6 +23,8 @@ from tests.commands import Done, malformed, refused, run, succeeded
 from tests.minipool.tiny_causal import save_tiny_causal
 from tests.minipool.wire import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def tiny_weights(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:

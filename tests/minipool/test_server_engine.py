@@ -21,6 +21,8 @@ from tests.commands import truncate
 from tests.minipool.tiny_causal import save_tiny_causal
 from tests.minipool.wire import body, post, streamed, text_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

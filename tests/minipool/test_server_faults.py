@@ -26,6 +26,8 @@ from prefill_router.minipool.server.faults import FaultInjector, Kind
 from prefill_router.targets import DIALECTS, Dialect
 from tests.minipool.wire import body, post, streamed, text_of, until
 
+pytestmark = pytest.mark.slow
+
 ANSWER = "four and twenty"  # four tokens
 
 

@@ -13,6 +13,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.minipool import MiniTask, make_tasks
 from prefill_router.minipool.tasks import FAMILIES, LEVELS, draw_task, is_held_out
 
+pytestmark = pytest.mark.slow
+
 ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 TASKS = make_tasks(1500, seed=3)
 

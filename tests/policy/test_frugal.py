@@ -13,6 +13,8 @@ from prefill_router.errors import ConfigError, CorruptError, FitError
 from prefill_router.policy import AnswerScorer, Cascade, FrugalCascade, Lambda, Policy, from_dict
 from prefill_router.policy.stages import search_stages
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 NAMES = ("cheap", "loud", "middle", "dear")
 COST = np.array([0.01, 0.02, 0.1, 1.0])

@@ -13,6 +13,8 @@ from tests.predictors import network_cases
 from tests.predictors.fit_contract import FIT_CHECKS, Case
 from tests.predictors.test_graph import CASE as GRAPH
 
+pytestmark = pytest.mark.slow
+
 QUICK_TREES = BoostingConfig(
     rounds=60, learning_rate=0.1, columns=0.5, least_weight=2.0, l2=1.0, patience=10
 )

@@ -22,6 +22,8 @@ from prefill_router.predictors.graph_network import GraphNetwork, Messages, buil
 from prefill_router.statistics import auc_by_target
 from tests.predictors.fit_contract import FIT_CHECKS, Case
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 QUICK = GraphConfig(
     hidden=16,

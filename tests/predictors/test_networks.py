@@ -5,6 +5,8 @@ import pytest
 from tests.predictors.fit_contract import FIT_CHECKS
 from tests.predictors.network_cases import CASES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("check", FIT_CHECKS)
 @pytest.mark.parametrize("kind", CASES)

@@ -26,6 +26,8 @@ from prefill_router.predictors.networks.perceptrons import (
 from prefill_router.progress import SilentProgress
 from tests.predictors.network_cases import CASES, QUICK
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 MULTITASK = TargetMultiTaskConfig(**QUICK, hidden=(8,))
 UNIFIED = UnifiedConfig(**QUICK, hidden=(16,))

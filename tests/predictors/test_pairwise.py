@@ -20,6 +20,8 @@ from prefill_router.predictors.networks.latent import (
 from prefill_router.predictors.networks.training import NetworkRows, pair_losses
 from tests.predictors.network_cases import QUICK
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 CONFIG = PairwiseConfig(**QUICK | {"max_epochs": 40}, dimensions=4)
 

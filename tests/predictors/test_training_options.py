@@ -15,6 +15,8 @@ from prefill_router.predictors.networks.perceptrons import MLPConfig, UnifiedCon
 from prefill_router.predictors.training import query_weights
 from tests.predictors.network_cases import CASES
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 TRUNK = TrunkConfig(hidden=(16, 8), seeds=1, keep=1, max_epochs=12, batch_size=64)
 CONFIGS: dict[str, Any] = {

@@ -13,6 +13,8 @@ from prefill_router.predictors import TrunkConfig, TrunkFit, fit_trunk
 from prefill_router.predictors.training import hold_out
 from tests.predictors.contract import check_predictor
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 QUICK = TrunkConfig(hidden=(16, 8), seeds=3, keep=2, max_epochs=6, patience=3, batch_size=64)
 

@@ -37,6 +37,8 @@ from tests.fakes.planted_signal import shuffled
 from tests.fakes.tiny_encoder import save_tiny_encoder
 from tests.reproduce import published_formats as formats
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = make_routing_dataset(queries=200, seed=5)
 ENCODER = FakeEncoder()
 SITES = tuple(Site(layer, pooling) for layer in range(2, 5) for pooling in ("last", "mean"))

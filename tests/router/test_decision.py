@@ -10,6 +10,8 @@ from prefill_router.policy import Lambda
 from prefill_router.router import Decision, Router, as_prompt
 from prefill_router.router.decision import decide
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("a", "b", "c", "d")
 unit = st.floats(0, 1)
 four = st.tuples(unit, unit, unit, unit)

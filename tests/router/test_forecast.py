@@ -17,6 +17,8 @@ from prefill_router.router import Router
 from prefill_router.router.light import read_light
 from prefill_router.router.storage import CHECKED, fingerprint
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def saved(router: Router, tmp_path: Path) -> Path:

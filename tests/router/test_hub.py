@@ -16,6 +16,8 @@ from prefill_router.router.storage import CHECKED, FILES
 from tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
 from tests.router import hub_job
 
+pytestmark = pytest.mark.slow
+
 NAME = "somebody/a-router"
 SECRET = "hf_secretsecretsecret"
 Job = Callable[..., dict[str, Any]]

@@ -16,6 +16,8 @@ from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.router.fixtures import SMALL, prefill
 
+pytestmark = pytest.mark.slow
+
 
 def test_planted_signal_is_found_and_shuffled_labels_are_not(
     answers: RoutingDataset, states: MemoryActivations, fitted: RouterFit

@@ -15,6 +15,8 @@ from prefill_router.router.storage import CHECKED, FILES
 from prefill_router.testing import FakeEncoder
 from tests.router.fixtures import with_encoder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def saved(router: Router, tmp_path: Path) -> Path:

@@ -21,6 +21,8 @@ from tests.sandbox.escapes import ESCAPES, outside
 from tests.sandbox.inmates import alive, named, new_name, wait_for
 from tests.sandbox.runners import QUICK
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = [
     "while True: pass",
     "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",

@@ -15,6 +15,8 @@ import pytest
 from tests.sandbox.escapes import ESCAPES, MACHINE_CODE, X32_CALL, Escape, outside
 from tests.sandbox.runners import Runner
 
+pytestmark = pytest.mark.slow
+
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86_64 alone")
 
 

@@ -21,6 +21,8 @@ from prefill_router.sandbox.sandbox import check_holds
 from tests.sandbox.inmates import alive, named, new_name
 from tests.sandbox.runners import QUICK, Elsewhere
 
+pytestmark = pytest.mark.slow
+
 ALLOW_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="of the form for root")
 

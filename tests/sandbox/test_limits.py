@@ -10,6 +10,8 @@ from prefill_router.sandbox.command import FOLDERS
 from tests.sandbox.inmates import alive, named, new_name
 from tests.sandbox.runners import QUICK, Runner
 
+pytestmark = pytest.mark.slow
+
 ROOM = Limits()
 
 

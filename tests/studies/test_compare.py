@@ -31,6 +31,8 @@ from prefill_router.testing import make_routing_dataset
 from tests.commands import refused, succeeded
 from tests.fakes.planted_signal import states_of
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = make_routing_dataset(queries=300, seed=5)
 STATES = states_of(ANSWERS)
 FEATURES: dict[str, Any] = {"features": {"kind": "prefill", "dim": 6}}

@@ -16,6 +16,8 @@ from prefill_router.studies.doctor.confidence import distances, probabilities, p
 from prefill_router.studies.doctor.fixed_choice import lifts, shuffle, strata, switching
 from tests.studies.patients import patient
 
+pytestmark = pytest.mark.slow
+
 
 def envelope(train: RoutingDataset) -> np.ndarray:
     return FixedChoice.mix(train).corners[:, 0]

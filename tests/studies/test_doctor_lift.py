@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import Trial
 from prefill_router.studies.doctor import Subject
 from prefill_router.studies.doctor.fixed_choice import lifts
 from tests.evaluation.trials import system
+
+pytestmark = pytest.mark.slow
 
 SIZES = np.repeat(np.arange(14), [60, *[30] * 13])
 LEFT = 0.5

@@ -16,6 +16,8 @@ from prefill_router.studies.doctor.confidence import probe
 from prefill_router.studies.doctor.report import write_checkup
 from tests.studies.patients import patient
 
+pytestmark = pytest.mark.slow
+
 FIGURES = ("plane", "shuffled", "lift", "confidence")
 
 

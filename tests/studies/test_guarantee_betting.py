@@ -10,6 +10,8 @@ from scipy.stats import binom
 from prefill_router.errors import ConfigError
 from prefill_router.studies.guarantee.betting import enough, p_value
 
+pytestmark = pytest.mark.slow
+
 LEVEL = 0.1
 RUNS = 1500
 LIMIT = binom.ppf(1 - 1e-6, RUNS, LEVEL) / RUNS

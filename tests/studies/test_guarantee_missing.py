@@ -24,6 +24,8 @@ from tests.studies.guarantees import (
     violated,
 )
 
+pytestmark = pytest.mark.slow
+
 LAMS = tuple(np.linspace(1, 0, 21).tolist())
 DRAWS = 120
 World = tuple[Trial, tuple[Query, ...]]

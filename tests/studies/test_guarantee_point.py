@@ -13,6 +13,8 @@ from prefill_router.studies.guarantee import LAMS, best_single, guarantee
 from tests.evaluation.trials import random_system
 from tests.studies.guarantees import drawn, kept, naive_lam, population, violated
 
+pytestmark = pytest.mark.slow
+
 LAMS_OF_TESTS = tuple(np.linspace(1, 0, 41).tolist())
 DRAWS = 150
 

@@ -31,6 +31,8 @@ from prefill_router.studies.learning.result import NUMBERS
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import permuted, shuffled, states_of
 
+pytestmark = pytest.mark.slow
+
 SITES = (Site(3, "last"),)
 PREFILL = {"kind": "prefill", "dim": 4, "select": "last.3"}
 LABELS = np.array([500.0, 1000, 2000, 4000, 8000])

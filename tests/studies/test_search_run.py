@@ -32,6 +32,8 @@ from tests.studies.searching import (
     without_times,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trials() -> list[SearchTrial]:

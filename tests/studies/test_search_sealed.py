@@ -10,6 +10,8 @@ from prefill_router.studies.search import TrainOnly, choose, conclude, seal
 from prefill_router.studies.search.holdout_guard import MARK
 from tests.studies.searching import ANSWERS, CONFIG, DRAWN, STATES, sealed_in, searched, small_space
 
+pytestmark = pytest.mark.slow
+
 ONE = Recipe()
 OTHER = recipe_from_dict({"predictor": "constant"})
 

@@ -8,6 +8,8 @@ from prefill_router.studies.search import DEFAULT, Space, read_space
 from prefill_router.studies.search.space import key_of, space_from_dict
 from tests.studies.searching import SMALL, small_space
 
+pytestmark = pytest.mark.slow
+
 
 def keys(space: Space) -> list[str]:
     return [

@@ -18,6 +18,8 @@ from prefill_router.studies.seeds import ENOUGH, NUMBERS, SeedStudy, report_seed
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import states_of
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = make_routing_dataset(queries=200, seed=6)
 STATES = states_of(ANSWERS)
 DRAWN = split(ANSWERS)

@@ -19,6 +19,8 @@ from prefill_router.studies.shift_report import paper_rows, report_shift, said
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import relabelled, shuffled, states_of
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = make_routing_dataset(queries=420, seed=8)
 STATES = states_of(ANSWERS)
 DRAWN = split(ANSWERS)

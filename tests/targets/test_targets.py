@@ -20,6 +20,8 @@ from prefill_router.targets import (
 )
 from prefill_router.yaml_files import read_yaml
 
+pytestmark = pytest.mark.slow
+
 A = Target(name="a", input_price=1, output_price=2)
 B = Target(name="b")
 

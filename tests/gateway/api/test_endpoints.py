@@ -23,6 +23,8 @@ from tests.gateway.world import (
     world,
 )
 
+pytestmark = pytest.mark.slow
+
 EMBEDDER, WRITER = "embedder", "writer"
 ROWS = {
     CHEAP: {**PRICES[CHEAP], "serves": ["chat", "completions"]},

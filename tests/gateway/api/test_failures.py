@@ -30,6 +30,8 @@ from tests.gateway.world import (
     world,
 )
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE = {"retries": 1, "backoff_seconds": 0, "breaker_failures": 4, "breaker_seconds": 3600}
 DOWN = whole({"error": {"message": "down"}}, status=503)
 

@@ -34,6 +34,8 @@ from tests.gateway.world import (
     world,
 )
 
+pytestmark = pytest.mark.slow
+
 ROWS = {
     CHEAP: PRICES[CHEAP],
     MIDDLE: {**PRICES[MIDDLE], "accepts": ["tools", "json_schema"], "model": "org/middle-8b"},

@@ -39,6 +39,8 @@ from tests.gateway.world import (
     world,
 )
 
+pytestmark = pytest.mark.slow
+
 ABLE = {"accepts": ["tools", "json_schema", "images"]}
 ROWS = {
     CHEAP: PRICES[CHEAP],

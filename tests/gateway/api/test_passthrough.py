@@ -15,6 +15,8 @@ from tests.gateway.scripted_target import chunked, event, framed, whole
 from tests.gateway.sdk_clients import Sent, anthropic_client, openai_client
 from tests.gateway.world import CHEAP, DEAR, HEADER, MIDDLE, PRICES, Served, World, user, world
 
+pytestmark = pytest.mark.slow
+
 ROWS = {
     CHEAP: {**PRICES[CHEAP], "serves": ["chat", "responses"]},
     MIDDLE: {**PRICES[MIDDLE], "serves": ["chat", "messages", "responses"]},

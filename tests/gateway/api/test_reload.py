@@ -32,6 +32,8 @@ from tests.gateway.world import (
     world,
 )
 
+pytestmark = pytest.mark.slow
+
 DEARER = {name: {k: 10 * v for k, v in row.items()} for name, row in PRICES.items()}
 STREAM = chat(stream=True)
 WHOLE = b"".join((*SAID, DONE))

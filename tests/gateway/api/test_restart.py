@@ -4,9 +4,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.gateway.api.bodies import TOOL, called, completion, response
 from tests.gateway.scripted_target import whole
 from tests.gateway.world import CHEAP, DEAR, MIDDLE, PATIENCE, PRICES, chat, served, user, world
+
+pytestmark = pytest.mark.slow
 
 HELPER = "helper"
 ROWS = {

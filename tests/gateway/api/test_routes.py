@@ -27,6 +27,8 @@ from tests.gateway.world import (
     world,
 )
 
+pytestmark = pytest.mark.slow
+
 EMBEDDER, HELPER = "embedder", "helper"
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 ROWS = {

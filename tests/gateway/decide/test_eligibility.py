@@ -16,6 +16,8 @@ from prefill_router.gateway.records import RoutingDecision
 from prefill_router.targets import ABILITIES, ENDPOINTS, Target
 from tests.gateway.decide.deciders import THREE, ask, forecast, parts, target, world
 
+pytestmark = pytest.mark.slow
+
 P = forecast(0.2, 0.5, 0.9)
 
 

@@ -26,6 +26,8 @@ from tests.gateway.decide.deciders import (
     world,
 )
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("a", "b", "c", "d")
 POLICIES: tuple[Policy, ...] = (
     Lambda(),

@@ -15,6 +15,8 @@ from prefill_router.gateway.receipts.rows import from_row
 from prefill_router.minipool.server import ScriptedModel, serve
 from tests.gateway.server_process import TARGETS, Made, Process, gateway_process, make_gateway
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 4
 KILLS = 3
 BUDGET = {

@@ -13,6 +13,8 @@ from benchmarks._malformed import BODIES, KEY, Case, cases, good
 from tests.gateway.guard.guarded_server import read_reply
 from tests.gateway.server_process import Made, Process, gateway_process
 
+pytestmark = pytest.mark.slow
+
 COUNT = 2_000
 
 

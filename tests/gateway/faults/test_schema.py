@@ -12,6 +12,8 @@ from prefill_router.gateway.api.app import application
 from prefill_router.minipool.server import ScriptedModel, serve
 from tests.gateway.server_process import QUIET, TARGETS, Running, gateway_thread, make_gateway
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 6
 SLOW = ("/admin/reload",)
 

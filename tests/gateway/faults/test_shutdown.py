@@ -12,6 +12,8 @@ import pytest
 
 from tests.gateway.server_process import Made, Process, gateway_process, make_gateway
 
+pytestmark = pytest.mark.slow
+
 BODY = {"model": "auto", "messages": [{"role": "user", "content": "How are you?"}]}
 
 

@@ -13,6 +13,8 @@ import pytest
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.forecast import Forecaster, NoForecastError, worker_process
 
+pytestmark = pytest.mark.slow
+
 Scene = Callable[[Forecaster], Awaitable[None]]
 
 

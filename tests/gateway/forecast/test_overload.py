@@ -6,6 +6,8 @@ import pytest
 
 from prefill_router.gateway.forecast.queue import BatchTimeModel, ForecastJob, ForecastQueue
 
+pytestmark = pytest.mark.slow
+
 SECOND = 1.0
 NO_LOOP = asyncio.new_event_loop()
 NO_LOOP.close()

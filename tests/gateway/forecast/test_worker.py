@@ -20,6 +20,8 @@ from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.router.storage import fingerprint
 from tests.gateway.forecast.routers import probabilities, saved_router
 
+pytestmark = pytest.mark.slow
+
 Saved = tuple[Path, EncoderSources]
 QUEUE = 8
 

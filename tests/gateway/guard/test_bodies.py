@@ -28,6 +28,8 @@ from prefill_router.gateway.settings import (
 from tests.gateway.scripted_target import GOOD, chunked, pool_of, whole
 from tests.gateway.world import CHATS, CHEAP, Served, World, chat, user, world
 
+pytestmark = pytest.mark.slow
+
 LONG = 2**19
 
 

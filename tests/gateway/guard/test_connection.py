@@ -13,6 +13,8 @@ from prefill_router.gateway.guard.http_protocol import guarded_protocol
 from prefill_router.gateway.settings import LimitSettings
 from tests.gateway.guard.guarded_server import JSON, Served, guarded, read_reply, request
 
+pytestmark = pytest.mark.slow
+
 CHAT = "/v1/chat/completions"
 
 

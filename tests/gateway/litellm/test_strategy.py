@@ -18,6 +18,8 @@ from prefill_router.gateway.litellm.gateway_client import read_request
 from tests.gateway.litellm.stand_in import NewerStandIn, StandIn, deployment
 from tests.gateway.server_process import TARGETS, Made, Running, gateway_thread, make_gateway
 
+pytestmark = pytest.mark.slow
+
 CHEAP, MIDDLE, DEAR = TARGETS
 NOBODY = "http://127.0.0.1:9/v1"
 PATIENT = 120.0

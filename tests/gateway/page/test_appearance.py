@@ -20,6 +20,8 @@ from tests.gateway.page.app import PageApp
 from tests.gateway.page.source import NAMES, FakeSource
 from tests.gateway.page.tab import choose, tab, texts, whole
 
+pytestmark = pytest.mark.slow
+
 NONE = "\N{EN DASH}"
 SOURCE = FakeSource(requests=120)
 

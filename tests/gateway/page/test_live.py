@@ -11,6 +11,8 @@ from tests.gateway.page.app import PageApp
 from tests.gateway.page.source import FakeSource
 from tests.gateway.page.tab import look_again, tab, texts, whole
 
+pytestmark = pytest.mark.slow
+
 MOST_SHIFT = 0.05
 
 

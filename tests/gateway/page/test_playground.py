@@ -10,6 +10,8 @@ from tests.gateway.page.app import ANSWER, PageApp
 from tests.gateway.page.source import FakeSource
 from tests.gateway.page.tab import choose, tab, whole
 
+pytestmark = pytest.mark.slow
+
 KEY = "pr-not-a-real-key"
 
 

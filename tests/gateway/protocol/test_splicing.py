@@ -13,6 +13,8 @@ from prefill_router.gateway.types import SCORED
 from prefill_router.targets import ENDPOINTS, Endpoint
 from tests.gateway.protocol.bodies import BODIES, packed
 
+pytestmark = pytest.mark.slow
+
 READ = ("model", "stream", "stream_options", "input", "prompt", "previous_response_id")
 SPACE = st.text(" \t\r\n", max_size=2)
 WHOLE = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -35,6 +35,8 @@ from tests.gateway.scripted_target import (
     whole,
 )
 
+pytestmark = pytest.mark.slow
+
 HALF = framed(json.dumps(ANSWER).encode())[0][:-20]
 
 

@@ -37,6 +37,8 @@ from tests.gateway.scripted_target import (
     whole,
 )
 
+pytestmark = pytest.mark.slow
+
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 BODY = json.dumps(ANSWER).encode()
 LENGTH = b"content-length: %d\r\n" % len(BODY)

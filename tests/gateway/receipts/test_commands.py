@@ -19,6 +19,8 @@ from prefill_router.testing import make_routing_dataset
 from tests.commands import malformed, refused, succeeded
 from tests.gateway.receipts.receipts_made import made_receipt, name_of, write
 
+pytestmark = pytest.mark.slow
+
 RECIPE = "features: {kind: complexity}\npredictor: {kind: logistic}\n"
 PRICES = Pool(tuple(Target(name=f"target-{k}", input_price=1, output_price=2) for k in range(3)))
 

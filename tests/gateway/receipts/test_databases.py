@@ -38,6 +38,8 @@ from tests.gateway.receipts.postgres_server import (
 )
 from tests.gateway.receipts.receipts_made import COSTS, START, made_receipt, name_of, plain
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[[], str]
 
 

@@ -6,10 +6,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from prefill_router.gateway.settings import LogSettings
 from prefill_router.gateway.telemetry import logging_to
 from tests.gateway.scripted_target import ANSWER, chunked, whole
 from tests.gateway.world import CHEAP, PRICES, chat, served, world
+
+pytestmark = pytest.mark.slow
 
 KEY = "sk-hush-0123456789"
 CALLS = [{"id": f"call-{KEY}", "type": "function", "function": {"name": "f", "arguments": "{}"}}]

@@ -18,6 +18,8 @@ from prefill_router.gateway.receipts import Feedback, latest_feedback, read_rece
 from tests.gateway.receipts import killed_writer
 from tests.gateway.receipts.receipts_made import made_receipt, name_of, plain, write
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = killed_writer.__name__
 FAR = 1_000_000
 """Numbers of different runs lie so far apart."""

@@ -23,6 +23,8 @@ from tests.gateway.page.source import FakeSource
 from tests.gateway.page.tab import tab
 from tests.gateway.receipts.receipts_made import START, made_receipt, write
 
+pytestmark = pytest.mark.slow
+
 
 def unpriced(number: int, **choice: Any) -> Receipt:
     return made_receipt(number, cost=None, choice={"estimated_cost": {}, **choice})

@@ -19,6 +19,8 @@ from tests.gateway.guard.guarded_server import JSON, Got, Pairs, read_reply, req
 from tests.gateway.scripted_target import ANSWER, DONE, chunked, framed, whole
 from tests.gateway.world import CHATS, CHEAP, HEADER, PRICES, Served, World, ask, chat, world
 
+pytestmark = pytest.mark.slow
+
 ODD = ("größe/模型", "two\nlines", 'quo"te, and more')
 
 

@@ -8,6 +8,8 @@ import pytest
 from prefill_router.minipool.server import ScriptedModel, serve
 from tests.gateway.server_process import TARGETS, gateway_process, make_gateway
 
+pytestmark = pytest.mark.slow
+
 OURS = ("evaluation", "studies", "reporting", "fitting", "harness", "reproduce", "minipool")
 HEAVY = ("polars", "matplotlib", "scipy", "torch", "transformers", "sklearn", "pandas", "openai")
 TELLS = """

@@ -9,6 +9,8 @@ import pytest
 from tests.gateway.browser import PATIENCE_MS
 from tests.gateway.world import CHEAP, Served, World, chat, world
 
+pytestmark = pytest.mark.slow
+
 KEY = "pr-" + "k" * 43
 
 

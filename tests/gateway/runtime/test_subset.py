@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from prefill_router.gateway import RoutingRequest
 from prefill_router.gateway.decide import Budgets, Decider, Sessions
@@ -12,6 +13,8 @@ from prefill_router.router import Forecast
 from prefill_router.router.router import Router
 from prefill_router.targets import Pool, Provider, read_pool, write_pool
 from tests.gateway.server_process import make_gateway
+
+pytestmark = pytest.mark.slow
 
 
 def test_targets_that_the_pool_lacks_need_no_provider_of_it(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from prefill_router.targets import Pool, read_pool, write_pool
 from tests.commands import run
 from tests.gateway.server_process import Made, make_gateway
 
+pytestmark = pytest.mark.slow
+
 POOL = """\
 targets:
   - {name: a, base_url: "http://127.0.0.1:1/v1", input_prize: 1}

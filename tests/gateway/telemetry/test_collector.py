@@ -19,6 +19,8 @@ from prefill_router.gateway.telemetry import Traces, logging_to
 from tests.gateway.scripted_target import ANSWER, GOOD, chunked, whole
 from tests.gateway.world import CHEAP, PRICES, ask, chat, served, world
 
+pytestmark = pytest.mark.slow
+
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PROMPT, CLIENTS_KEY = "a very secret question", "pr-of-the-client-0123456789"
 WORKER = "OtelBatchSpanRecordProcessor"

@@ -19,6 +19,8 @@ from tests.harness.benchmarks.task_files import (
     write_mmlu_pro,
 )
 
+pytestmark = pytest.mark.slow
+
 MMLU_PRO, HLE = "TIGER-Lab/MMLU-Pro", "cais/hle"
 LIVECODEBENCH = "livecodebench/code_generation_lite"
 SECRET = "hf_secretsecretsecret"

@@ -28,6 +28,8 @@ from tests.harness.collection.runs import (
     texts,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server():  # noqa: ANN201

@@ -32,6 +32,8 @@ from tests.harness.collection.runs import (
     write_tasks_file,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class Breaking(Canned):
     """Breaks every third answer off, so that it may have been billed in full."""

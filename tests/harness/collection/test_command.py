@@ -13,6 +13,8 @@ from prefill_router.targets import write_pool
 from tests.commands import malformed, refused, run, succeeded
 from tests.harness.collection.runs import expected, models, pool_of, tasks, texts, write_tasks_file
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:

@@ -29,6 +29,8 @@ from tests.harness.collection.runs import (
     tasks,
 )
 
+pytestmark = pytest.mark.slow
+
 STALL = 4.0
 LATE = {"first_token_timeout", "answer_timeout"}
 LIES = ("omit", "zero", "huge", "negative", "null", "text")

@@ -21,6 +21,8 @@ from prefill_router.harness import Run
 from prefill_router.targets import write_pool
 from tests.harness.collection.runs import expected, pool_of, rows, tasks, texts, write_tasks_file
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 RUNS, STOPS = 5, 10
 TASKS, CONCURRENCY, DELAY = 40, 4, 0.02

@@ -18,6 +18,8 @@ from prefill_router.minipool.server import Faults, Rule, serve
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 from tests.harness.collection.runs import PRICES, ask, models, pool_of, tasks, two_providers
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_server_that_takes_calls_and_answers_none_does_not_hold_a_run(tmp_path: Path) -> None:
     faults = Faults(rules=[Rule(kind="stall", seconds=60.0, model="small")])

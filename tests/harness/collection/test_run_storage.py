@@ -33,6 +33,8 @@ from prefill_router.targets import Pool, Target
 from tests.commands import truncate
 from tests.harness.collection.runs import rows, tasks
 
+pytestmark = pytest.mark.slow
+
 POOL = Pool((Target(name="b"), Target(name="a")))
 FULL = Answer(
     target="a",

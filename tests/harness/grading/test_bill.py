@@ -14,6 +14,8 @@ from tests.commands import succeeded
 from tests.harness.grading.graded_runs import answer, make_run, run_of, task
 from tests.harness.grading.judges import YES, court, judge_pool
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -21,6 +21,8 @@ from prefill_router.harness.run import Run
 from prefill_router.sandbox import Limits, Sandbox
 from tests.harness.grading.graded_runs import run_of, task
 
+pytestmark = pytest.mark.slow
+
 ADDING = ({"input": "1 2\n", "output": "3\n"}, {"input": "10 -4", "output": "6"})
 CALLED = (
     {"input": "[1, 2]\n3", "output": "[1, 2, 3]", "type": "functional"},

@@ -16,6 +16,8 @@ from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import Pool, Target
 from tests.harness.grading.graded_runs import task
 
+pytestmark = pytest.mark.slow
+
 ODD = ("", " \n\t", "\x00", "\ud800", "é" * 20_000, "`" * 5000, "{" * 3000, "\\boxed{" * 500)
 YES, NO = '{"correct": "yes"}', '{"correct": "no"}'
 ADDING = [{"input": "1 2", "output": "3"}]

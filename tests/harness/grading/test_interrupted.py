@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from prefill_router.data.storage import is_dataset
 from prefill_router.minipool.server import Faults, Rule, ScriptedModel, serve
 from prefill_router.targets import Pool, Provider, Target, write_pool
 from tests.harness.collection import killed_run
 from tests.harness.grading.graded_runs import run_of, task
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 ANSWERS, ROUNDS, AT_ONCE, SECONDS = 40, 12, 2, 0.3

@@ -23,6 +23,8 @@ from prefill_router.testing import make_routing_dataset
 from tests.commands import malformed, refused, run, succeeded
 from tests.harness.grading.graded_runs import POOL, answer, every_kind, make_run, run_of, task
 
+pytestmark = pytest.mark.slow
+
 
 def graded(folder: Path, out: Path, **options: Any) -> dict[str, Any]:
     with Run.open(folder) as opened:

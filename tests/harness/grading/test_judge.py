@@ -30,6 +30,8 @@ from tests.harness.grading.judges import (
     judge_pool,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

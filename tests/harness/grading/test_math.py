@@ -15,6 +15,8 @@ from prefill_router.harness.grading.mathematics import (
 )
 from tests.harness.grading.graded_runs import task
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("math_verify", reason="the package math-verify isn't installed")
 WORKER = "prefill_router.harness.grading.equality_worker"
 ENDLESS = "$9^{9^{9^{9}}}$"

@@ -23,6 +23,8 @@ from prefill_router.harness.grading.text import (
 )
 from tests.harness.grading.graded_runs import task
 
+pytestmark = pytest.mark.slow
+
 
 def reference_letter(text: str) -> str | None:
     """The benchmark's ladder as its patterns say it, however long they take."""
