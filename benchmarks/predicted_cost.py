@@ -11,6 +11,7 @@ import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from prefill_router.data import read_dataset, split
 from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.fitting import FitConfig
 from prefill_router.fitting.fit import learn
-from prefill_router.policy import lambda_path
+from prefill_router.policy import Predictions, lambda_path
 
 RESULT = Path(__file__).parent / "results" / "predicted_cost.json"
 DOLLARS = (3e-5, 4e-5, 4.5e-5, 5e-5, 7e-5, 1e-4, 2e-4, 3e-4, 5e-4)
@@ -56,6 +57,30 @@ def at_dollars(
         None if dollars < spent.min() else round(float(point), 2)
         for dollars, point in zip(DOLLARS, points, strict=True)
     ]
+
+
+def judged_costs(
+    found: Predictions, correct: Array, observed: Array, corners: NDArray[np.int64]
+) -> dict[str, Any]:
+    """What choices by these costs gain, and how well the costs hold."""
+    given = found.correctness, found.normalised_cost, correct, observed, corners
+    choices = chosen(*given[:2])
+    lam = gains(choices, *given[2:])
+    spent = [1e5 * observed[np.arange(len(observed)), choice].mean() for choice in choices]
+    known = np.log(observed), np.log(found.estimated_cost)
+    variance = np.square(known[0] - known[0].mean(axis=0)).mean(axis=0)
+    unexplained = np.square(known[0] - known[1])
+    return {
+        "at_dollars": at_dollars(*given),
+        "at_lam": np.round(lam, 2).tolist(),
+        "cents_per_1000_at_lam": np.round(spent, 3).tolist(),
+        "mean_over_lam": round(float(lam.mean()), 3),
+        "observed_over_estimated": np.round(
+            observed.mean(axis=0) / found.estimated_cost.mean(axis=0), 3
+        ).tolist(),
+        "log_cost_r2": round(float(1 - unexplained.mean() / np.log(observed).var()), 3),
+        "log_cost_r2_by_target": np.round(1 - unexplained.mean(axis=0) / variance, 3).tolist(),
+    }
 
 
 def main() -> None:
@@ -90,24 +115,7 @@ def main() -> None:
         ("predicted", predicted),
         ("predicted, on their own range over the train rows", stretched),
     ):
-        given = found.correctness, found.normalised_cost, correct, observed, corners
-        choices = chosen(*given[:2])
-        lam = gains(choices, *given[2:])
-        spent = [1e5 * observed[np.arange(len(observed)), choice].mean() for choice in choices]
-        known = np.log(observed), np.log(found.estimated_cost)
-        variance = np.square(known[0] - known[0].mean(axis=0)).mean(axis=0)
-        unexplained = np.square(known[0] - known[1])
-        rows[name] = {
-            "at_dollars": at_dollars(*given),
-            "at_lam": np.round(lam, 2).tolist(),
-            "cents_per_1000_at_lam": np.round(spent, 3).tolist(),
-            "mean_over_lam": round(float(lam.mean()), 3),
-            "observed_over_estimated": np.round(
-                observed.mean(axis=0) / found.estimated_cost.mean(axis=0), 3
-            ).tolist(),
-            "log_cost_r2": round(float(1 - unexplained.mean() / np.log(observed).var()), 3),
-            "log_cost_r2_by_target": np.round(1 - unexplained.mean(axis=0) / variance, 3).tolist(),
-        }
+        rows[name] = judged_costs(found, correct, observed, corners)
     result = {
         "what": "points of accuracy above the best fixed mix at equal observed cost",
         "queries": {"train": len(train), "judged": len(judged)},

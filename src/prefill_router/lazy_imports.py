@@ -6,7 +6,9 @@ What a decision doesn't need, such as reports and tables, is so left out of `rou
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import ModuleSpec
+from typing import Any
 
 import lazy_loader
 
@@ -47,15 +49,21 @@ def face(
         file: Its `__init__.py`; the stub lies beside it.
         needed_for: What can't be done without the packages of an extra, where its modules need one.
     """
-    load, names, public = lazy_loader.attach_stub(package, file)
+    find, names, public = lazy_loader.attach_stub(package, file)
     if not needed_for:
-        return load, names, public
+        return find, names, public
 
     def load_extra(name: str) -> object:
         with optional_imports(needed_for):
-            return load(name)
+            return find(name)
 
     return load_extra, names, public
+
+
+def load(package: str, home: str) -> Any:
+    """What stands at `module:NAME` in a package."""
+    module, _, name = home.partition(":")
+    return getattr(import_module(f"{package}.{module}"), name)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ names.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -17,6 +16,7 @@ from prefill_router.importers import sources, values
 from prefill_router.importers.builder import DatasetBuilder, ImportReport
 from prefill_router.importers.columns import Columns
 from prefill_router.importers.registry import FORMATS, Format
+from prefill_router.lazy_imports import load
 from prefill_router.targets import MOST_PRICE, Pool, Target, read_pool
 
 Reader = Callable[[Sequence[Path], DatasetBuilder, Columns], None]
@@ -124,7 +124,8 @@ def import_dataset(
         scaled="scale" in kind.columns,
         averaged=columns.repeats == "mean",
     )
-    _reader(kind)([Path(source) for source in sources], collector, columns)
+    read: Reader = load("prefill_router.importers", kind.reader)
+    read([Path(source) for source in sources], collector, columns)
     dataset, report = collector.finish(format=format, sources=[str(s) for s in sources])
     if listed is None:
         return Imported(dataset, report)
@@ -139,9 +140,3 @@ def _format(name: str, columns: Columns) -> Format:
     if surplus:
         raise ConfigError(f"the format {name} has columns of its own; leave out {surplus}")
     return FORMATS[name]
-
-
-def _reader(kind: Format) -> Reader:
-    module, _, function = kind.reader.partition(":")
-    reader: Reader = getattr(import_module(f"prefill_router.importers.{module}"), function)
-    return reader

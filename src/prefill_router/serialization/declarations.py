@@ -58,7 +58,7 @@ class Saved(NamedTuple):
     never: bool = False
 
 
-class Column(NamedTuple):
+class SavedColumn(NamedTuple):
     """A field as it is saved.
 
     Attributes:
@@ -96,23 +96,23 @@ class Column(NamedTuple):
         return str(self.array.dim_str).split()
 
 
-def columns_of(cls: Any) -> tuple[Column, ...]:
+def columns_of(cls: Any) -> tuple[SavedColumn, ...]:
     """How the fields of a part are saved, in order."""
     return _columns(cls)
 
 
 @cache
-def _columns(cls: Any) -> tuple[Column, ...]:
+def _columns(cls: Any) -> tuple[SavedColumn, ...]:
     hints = get_type_hints(cls, include_extras=True)
     found = (_column(one, hints[one.name]) for one in fields(cls))
     return tuple(one for one in found if not one.saving.never)
 
 
-def _column(one: "DataclassField[Any]", hint: Any) -> Column:
+def _column(one: "DataclassField[Any]", hint: Any) -> SavedColumn:
     base, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     saving = next((beside for beside in more if isinstance(beside, Saved)), Saved())
     bounds = next((beside for beside in more if isinstance(beside, FieldInfo)), None)
-    found = Column(one.name, saving.name or one.name, saving.form, saving, one.default)
+    found = SavedColumn(one.name, saving.name or one.name, saving.form, saving, one.default)
     inner = [some for some in get_args(base) if some is not NoneType]
     is_optional = get_origin(base) in (Union, UnionType) and len(inner) == 1
     if is_optional and hasattr(inner[0], "dim_str"):
@@ -130,7 +130,7 @@ def _is_array(hint: Any) -> bool:
     return hasattr(hint, "dim_str") or get_origin(hint) is np.ndarray
 
 
-def flat_columns(cls: Any) -> Iterator[Column]:
+def flat_columns(cls: Any) -> Iterator[SavedColumn]:
     """The same, those of a part within it in its place."""
     for column in columns_of(cls):
         yield from (column,) if column.part is None else flat_columns(column.part)

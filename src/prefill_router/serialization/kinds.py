@@ -1,10 +1,10 @@
 """The kinds of one sort of part, told by name; a module is imported when its kind is asked for."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Generic, TypeVar, final
 
 from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.lazy_imports import load
 
 Entry = TypeVar("Entry")
 
@@ -39,8 +39,7 @@ class Kinds(Generic[Entry]):
             if self._plural:
                 lacking = f"there are no {self._noun} of the kind {kind!r}"
             raise ConfigError(f"{lacking}; known are {list(self.names)}")
-        module, _, name = self._homes[kind].partition(":")
-        entry: Entry = getattr(import_module(f"{self._package}.{module}"), name)
+        entry: Entry = load(self._package, self._homes[kind])
         return entry
 
     def kind_of(self, config: object) -> str:

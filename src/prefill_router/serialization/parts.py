@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.serialization.declarations import (
-    Column,
+    SavedColumn,
     axes_of,
     columns_of,
     flat_columns,
@@ -188,7 +188,7 @@ def _counts(part: Part) -> Iterator[tuple[str, int | None]]:
             yield key, getattr(part, key) if is_told else _length(part, axis)
 
 
-def _held(part: Part) -> Iterator[tuple[Column, Any]]:
+def _held(part: Part) -> Iterator[tuple[SavedColumn, Any]]:
     """The fields and their values, those of a part within it in its place."""
     for column in columns_of(type(part)):
         value = getattr(part, column.name)
@@ -211,7 +211,7 @@ def _listing(array: NDArray[Any]) -> list[Any]:
     return list(plain.tolist())
 
 
-def _listed(cls: type[Part], column: Column, value: list[Any]) -> NDArray[Any]:
+def _listed(cls: type[Part], column: SavedColumn, value: list[Any]) -> NDArray[Any]:
     """An array from JSON; one without rows keeps its other axes."""
     names = column.axes
     try:
@@ -230,7 +230,7 @@ def _check_listed(cls: type[Part], plain: Mapping[str, Any], sizes: dict[str, in
         _check_column(column, plain[column.key], sizes, cls.called())
 
 
-def _listed_columns(cls: type[Part]) -> Iterator[Column]:
+def _listed_columns(cls: type[Part]) -> Iterator[SavedColumn]:
     """The arrays that stand in JSON."""
     return (one for one in flat_columns(cls) if one.array is not None and one.form is not None)
 
@@ -266,12 +266,12 @@ def _taken(
     return dict(tensors)
 
 
-def _lacks(column: Column, sizes: Mapping[str, int | None]) -> bool:
+def _lacks(column: SavedColumn, sizes: Mapping[str, int | None]) -> bool:
     return any(sizes.get(axis, 0) is None for axis in column.axes)
 
 
 def _check_column(
-    column: Column, array: NDArray[Any], sizes: dict[str, int | None], what: str
+    column: SavedColumn, array: NDArray[Any], sizes: dict[str, int | None], what: str
 ) -> None:
     names = column.axes
     for name, size in zip(names, array.shape, strict=False):

@@ -58,11 +58,8 @@ class HeldStore(Store):
         self.batches.append(names)
         self.prompts += [json.loads(str(row[PROMPT] or "null")) for row in receipts]
 
-    def change(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[int]:
-        raise NotImplementedError(statements)
-
-    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        raise NotImplementedError(query, values)
+    def _run(self, statements: Sequence[Any], read: Any) -> list[Any]:
+        raise AssertionError(f"only rows are inserted here, and not {statements} for {read}")
 
     def close(self) -> None:
         self.closed = True

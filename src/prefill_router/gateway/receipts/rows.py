@@ -27,7 +27,7 @@ _COUNTS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
-class Column(NamedTuple):
+class ReceiptColumn(NamedTuple):
     """A column of a table.
 
     Attributes:
@@ -64,49 +64,49 @@ class Column(NamedTuple):
         return json.loads(value) if self.form == "json" and value is not None else value
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column("id", "text", "choice.id"),
-    Column("at", "real", "at"),
-    Column("router", "text", "router"),
-    Column("policy", "text", "policy"),
-    Column("endpoint", "text", "endpoint"),
-    Column("requested", "text", "requested"),
-    Column("target", "text"),
-    Column("answered_by", "text", "outcome.target", optional=True),
-    Column("outcome", "text", "outcome.kind"),
-    Column("status", "integer", "outcome.status"),
-    Column("reason", "text", "choice.reason"),
-    Column("fallback", "text", "choice.fallback", optional=True),
-    Column("session", "text", "choice.session", optional=True),
-    Column("client_key", "text", "key", optional=True),
-    Column("lam", "real", "choice.lam", optional=True),
-    Column("lam_asked", "real", "choice.lam_asked", optional=True),
-    Column("policy_target", "text", "choice.policy_target", optional=True),
-    Column("probability", "real", optional=True),
-    Column("estimated_cost", "real", optional=True),
-    Column("cost", "real", "cost", optional=True),
-    Column("cost_is_estimated", "integer", "cost_is_estimated", form="flag"),
-    Column("input_tokens", "integer", optional=True),
-    Column("cached_tokens", "integer", optional=True),
-    Column("output_tokens", "integer", optional=True),
-    Column("reasoning_tokens", "integer", optional=True),
-    Column("estimated_input_tokens", "integer", "choice.input_tokens"),
-    Column("decision_seconds", "real", "decision_seconds"),
-    Column("forecast_seconds", "real", "forecast_seconds", optional=True),
-    Column("first_byte_seconds", "real", "outcome.first_byte_seconds", optional=True),
-    Column("total_seconds", "real", "outcome.total_seconds"),
-    Column("stream", "integer", "stream", form="flag"),
-    Column("tool_loop", "integer", "choice.tool_loop", form="flag"),
-    Column("scored", "text", "scored"),
-    Column("novelty", "real", "choice.novelty", optional=True),
-    Column("ranking", "text", "choice.order", form="json"),
-    Column("correctness", "text", "choice.correctness", form="json"),
-    Column("estimated_costs", "text", "choice.estimated_cost", form="json"),
-    Column("excluded", "text", "choice.excluded", form="json"),
-    Column("attempts", "text", form="json"),
-    Column("answer", "text", form="json"),
-    Column("details", "text", form="json"),
-    Column("prompt", "text", "prompt", form="json", optional=True),
+COLUMNS: tuple[ReceiptColumn, ...] = (
+    ReceiptColumn("id", "text", "choice.id"),
+    ReceiptColumn("at", "real", "at"),
+    ReceiptColumn("router", "text", "router"),
+    ReceiptColumn("policy", "text", "policy"),
+    ReceiptColumn("endpoint", "text", "endpoint"),
+    ReceiptColumn("requested", "text", "requested"),
+    ReceiptColumn("target", "text"),
+    ReceiptColumn("answered_by", "text", "outcome.target", optional=True),
+    ReceiptColumn("outcome", "text", "outcome.kind"),
+    ReceiptColumn("status", "integer", "outcome.status"),
+    ReceiptColumn("reason", "text", "choice.reason"),
+    ReceiptColumn("fallback", "text", "choice.fallback", optional=True),
+    ReceiptColumn("session", "text", "choice.session", optional=True),
+    ReceiptColumn("client_key", "text", "key", optional=True),
+    ReceiptColumn("lam", "real", "choice.lam", optional=True),
+    ReceiptColumn("lam_asked", "real", "choice.lam_asked", optional=True),
+    ReceiptColumn("policy_target", "text", "choice.policy_target", optional=True),
+    ReceiptColumn("probability", "real", optional=True),
+    ReceiptColumn("estimated_cost", "real", optional=True),
+    ReceiptColumn("cost", "real", "cost", optional=True),
+    ReceiptColumn("cost_is_estimated", "integer", "cost_is_estimated", form="flag"),
+    ReceiptColumn("input_tokens", "integer", optional=True),
+    ReceiptColumn("cached_tokens", "integer", optional=True),
+    ReceiptColumn("output_tokens", "integer", optional=True),
+    ReceiptColumn("reasoning_tokens", "integer", optional=True),
+    ReceiptColumn("estimated_input_tokens", "integer", "choice.input_tokens"),
+    ReceiptColumn("decision_seconds", "real", "decision_seconds"),
+    ReceiptColumn("forecast_seconds", "real", "forecast_seconds", optional=True),
+    ReceiptColumn("first_byte_seconds", "real", "outcome.first_byte_seconds", optional=True),
+    ReceiptColumn("total_seconds", "real", "outcome.total_seconds"),
+    ReceiptColumn("stream", "integer", "stream", form="flag"),
+    ReceiptColumn("tool_loop", "integer", "choice.tool_loop", form="flag"),
+    ReceiptColumn("scored", "text", "scored"),
+    ReceiptColumn("novelty", "real", "choice.novelty", optional=True),
+    ReceiptColumn("ranking", "text", "choice.order", form="json"),
+    ReceiptColumn("correctness", "text", "choice.correctness", form="json"),
+    ReceiptColumn("estimated_costs", "text", "choice.estimated_cost", form="json"),
+    ReceiptColumn("excluded", "text", "choice.excluded", form="json"),
+    ReceiptColumn("attempts", "text", form="json"),
+    ReceiptColumn("answer", "text", form="json"),
+    ReceiptColumn("details", "text", form="json"),
+    ReceiptColumn("prompt", "text", "prompt", form="json", optional=True),
 )
 """Of the table of receipts, in order."""
 NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
@@ -221,11 +221,11 @@ def _text(value: str) -> str:
     return value.replace("\0", "�")
 
 
-FEEDBACK_COLUMNS: tuple[Column, ...] = (
-    Column("id", "text"),
-    Column("source", "text"),
-    Column("at", "real"),
-    Column("score", "real"),
+FEEDBACK_COLUMNS: tuple[ReceiptColumn, ...] = (
+    ReceiptColumn("id", "text"),
+    ReceiptColumn("source", "text"),
+    ReceiptColumn("at", "real"),
+    ReceiptColumn("score", "real"),
 )
 _LONGEST = 200
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from prefill_router.errors import ConfigError, StoreError
-from prefill_router.gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Column, Kind, Row
+from prefill_router.gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Kind, ReceiptColumn, Row
 
 VERSION = 1
 """Of the tables; another one is refused."""
 RECEIPTS, FEEDBACK, SCHEMA = "receipts", "receipt_feedback", "receipts_schema"
-COLUMNS_OF: Mapping[str, tuple[Column, ...]] = {RECEIPTS: COLUMNS, FEEDBACK: FEEDBACK_COLUMNS}
+COLUMNS_OF: Mapping[str, tuple[ReceiptColumn, ...]] = {
+    RECEIPTS: COLUMNS,
+    FEEDBACK: FEEDBACK_COLUMNS,
+}
 _IDENTITY: Mapping[str, str] = {RECEIPTS: "id", FEEDBACK: "id, source, at"}
 _TOGETHER = 64
 """Rows of one statement: each statement of SQLite gives up the interpreter's lock, and waits to
@@ -91,9 +94,9 @@ class Store(ABC):
     def close(self) -> None:
         """Let go of it."""
 
+    @abstractmethod
     def _run(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
         """Do several things, all or none, and read something of the cursor of each."""
-        raise NotImplementedError
 
     def _prepare(
         self, run: Callable[[str], Any], *, tables: str, types: Mapping[Kind, str], create: bool

@@ -1,0 +1,50 @@
+"""Where receipts are kept: which URLs are refused, and the file of SQLite."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from prefill_router.errors import ConfigError, StoreError
+from prefill_router.gateway.receipts import open_store, read_receipts
+from prefill_router.gateway.receipts.rows import to_row
+from tests.gateway.receipts.receipts_made import made_receipt, name_of
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://here/db", "http://s3cret@here", "sqlite:///", "sqlite://x"]
+)
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="URL") as caught:
+        open_store(url)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("these are no receipts" * 100)
+    for create in (True, False):
+        with pytest.raises(StoreError, match=r"notes\.txt"):
+            open_store(f"sqlite:///{tmp_path}/notes.txt", create=create)
+    assert (tmp_path / "notes.txt").read_text().startswith("these")
+
+
+def test_what_cannot_be_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path, tmp_path / "file" / "a.sqlite"):
+        with pytest.raises(StoreError, match="can't be opened for writing"):
+            open_store(str(wrong))
+
+
+def test_receipts_are_for_their_owner_alone(tmp_path: Path) -> None:
+    with closing(open_store(f"{tmp_path}/a.sqlite")) as store:
+        store.insert([to_row(made_receipt(1))], [])
+    assert (tmp_path / "a.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_a_file_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
+    with closing(open_store(f"{tmp_path}/a.sqlite")) as store:
+        store.insert([to_row(made_receipt(1))], [])
+        (tmp_path / "a.sqlite").rename(tmp_path / "old.sqlite")
+        store.insert([to_row(made_receipt(2))], [])
+    assert [r.choice.id for r in read_receipts(f"{tmp_path}/a.sqlite")] == [name_of(2)]
+    assert [r.choice.id for r in read_receipts(f"{tmp_path}/old.sqlite")] == [name_of(1)]
