@@ -62,6 +62,26 @@ def gauges() -> str:
     return Metrics(()).render()[0].decode()
 
 
+def graded(folder: Path) -> dict[str, str]:
+    """What the commands say of tasks of the new benchmark, and of answers to them."""
+    from prefill_router.harness.benchmarks import load_tasks
+    from tests.harness.grading.graded_runs import run_of
+
+    (folder / "riddles").mkdir()
+    (folder / "riddles" / "all.txt").write_text("one|Which sea is it?|red\ntwo|Who?|you")
+    spec, tasks = f"riddles={folder / 'riddles'},level=easy", folder / "tasks.jsonl"
+    said = {
+        "tasks --help": succeeded("tasks", "--help"),
+        "tasks": succeeded("tasks", spec, "--out", tasks),
+        "tasks.jsonl": tasks.read_text(),
+        "grade --help": succeeded("grade", "--help"),
+    }
+    texts = {"small": "bed", "large": "blue"}
+    run = run_of(folder / "run", dict.fromkeys(load_tasks(str(tasks)), texts))
+    table = succeeded("grade", run, "--out", folder / "graded")
+    return {**said, "grade": " ".join(table.split())}
+
+
 def main(folder: Path) -> None:
     """Run every command that shows an addition."""
     data, one, other = (folder / name for name in ("data", "one", "other"))
@@ -91,6 +111,7 @@ def main(folder: Path) -> None:
     said["serve"] = succeeded("serve", one, *serving(folder), "--check")
     said["request"] = json.dumps(requested())
     said["gauges"] = gauges()
+    said.update(graded(folder))
     json.dump(said, sys.stdout)
 
 

@@ -86,7 +86,7 @@ def test_the_request_was_routed_and_answered(verdict: dict[str, Any], folder: Pa
 def test_a_folder_holds_one_demo(verdict: dict[str, Any], folder: Path) -> None:
     del verdict
     before = (folder / "tasks.jsonl").read_bytes()
-    refused("holds the demo of other questions", "demo", "--out", folder)
+    refused("has a demo with other options", "demo", "--out", folder)
     assert (folder / "tasks.jsonl").read_bytes() == before
 
 

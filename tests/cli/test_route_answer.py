@@ -91,6 +91,6 @@ def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
     shown = succeeded("show", copy.router)
     assert server.base_url in shown
     assert "AWS_SECRET_ACCESS_KEY" in shown
-    assert "None is asked unless you name it yourself" in shown
+    assert "None is called unless you name it yourself" in shown
     told = json.loads(succeeded("show", copy.router, "--json"))
     assert told["pool"]["targets"][0]["base_url"] == server.base_url

@@ -168,7 +168,7 @@ def put(folder: Path, name: str, script: str) -> None:
 def test_a_missing_tool_is_named(folder_of_tools: Path, missing: str) -> None:
     for name in {"bwrap", "setpriv", "prlimit"} - {missing}:
         put(folder_of_tools, name, "echo bubblewrap 0.8.0")
-    with pytest.raises(SandboxError, match=rf"{missing} is not there .*apt-get install bubblewrap"):
+    with pytest.raises(SandboxError, match=rf"needs {missing}; .*apt-get install bubblewrap"):
         Sandbox.open()
 
 

@@ -1,4 +1,4 @@
-"""How long targets took in a run, for the dataset that was graded from it."""
+"""The time of each answer in a dataset, as measured in its run or computed from speeds."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,14 +18,14 @@ AnswerSeconds = Float[NDArray[np.float64], "query target"]
 
 
 def measured_seconds(folder: Path, dataset: "RoutingDataset") -> AnswerSeconds:
-    """From each request to the end of its answer, as collected; NaN where there is none.
+    """Seconds from each request to the end of its answer in a run; NaN where there is none.
 
     Args:
-        folder: A run.
-        dataset: Whose queries and targets; those that the run lacks stay unknown.
+        folder: The run's folder.
+        dataset: The queries and targets; those that the run lacks stay NaN.
 
     Raises:
-        FormatError: It is no run.
+        FormatError: The folder isn't a run.
         DataError: It has no answer to any of these queries.
     """
     from prefill_router.harness import Run
@@ -49,7 +49,7 @@ def measured_seconds(folder: Path, dataset: "RoutingDataset") -> AnswerSeconds:
 def answers_seconds(
     judged: "RoutingDataset", speeds: Path | None, run: Path | None
 ) -> tuple[AnswerSeconds, str]:
-    """How long each answer takes, by speeds or as measured in a run, and where that comes from."""
+    """Seconds of each answer, from speeds or as measured in a run, and a note on the source."""
     from prefill_router.studies.end_to_end import answer_seconds, read_speeds
 
     seconds = np.full(judged.correct.shape, np.nan)

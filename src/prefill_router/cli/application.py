@@ -1,7 +1,7 @@
-"""The command line's frame: the application, its errors and exit codes, what it prints with.
+"""The application behind the command line: its commands, errors, exit codes and output.
 
-Groups of commands are listed from the table in `cli.commands` and imported when they are called;
-what all commands check of their options is checked here. Amounts are printed as dollars and counts.
+Commands are listed from the table in `cli.commands` and imported when they are called. The checks
+that all commands share stand here, and so does the format of dollars and counts.
 """
 
 import atexit
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What the end of a command says to the program that called it; the guide has the same table.
+    """The exit code of a command; the guide on the command line has the same table.
 
-    2 can be told from the command line alone, 1 takes a look at what it names.
+    The command line alone decides on 2; on 1 the files, endpoints and targets that it names do.
     """
 
     DONE = 0, "done; `doctor`: the router is worth it"
-    UNUSABLE = 1, "what the command line names can't be used: the last line says why"
+    UNUSABLE = 1, "a file, endpoint or target can't be used: the last line says why"
     MALFORMED = (
         2,
         "the command line itself is wrong: a name, a number, options that exclude others",
     )
     NO_GUARANTEE = 3, "`keep`: no lam can be guaranteed"
     NO_BETTER = 4, "`doctor`: the router is not worth it"
-    CANT_TELL = 5, "`doctor`: that can't be told"
+    CANT_TELL = 5, "`doctor`: the data can't tell which"
     INTERRUPTED = 130, "interrupted; what was finished is kept"
 
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> "ExitCode":
-        """A code and what it says."""
+        """Make a code with its meaning."""
         code = int.__new__(cls, value)
         code._value_ = value
         code.meaning = meaning
@@ -61,17 +61,17 @@ class ExitCode(IntEnum):
 
 HELP = {"help_option_names": ["-h", "--help"]}
 MARKUP: Literal["markdown"] = "markdown"
-"""Of the help of commands, so that paragraphs are wrapped anew."""
+"""The markup of help texts: it wraps paragraphs to the terminal's width."""
 
 
 class Command(TyperCommand):
-    """A command that knows the spellings of earlier versions, and what numbers its options take."""
+    """A command that checks how its options are spelt and which numbers they have."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line of this command.
 
         Raises:
-            UsageError: An option is spelt as it once was, or its number is none that it takes.
+            UsageError: An option is one of an earlier version, or its number is out of range.
         """
         command = ctx.command_path.partition(" ")[2]
         check_spelling(command, args)
@@ -80,7 +80,7 @@ class Command(TyperCommand):
         return rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it, if what it draws with is there."""
+        """Run the command, if the plotting library that it needs is installed."""
         check_drawing(ctx.command_path.partition(" ")[2], ctx.params)
         return super().invoke(ctx)
 
@@ -89,12 +89,12 @@ class Group(TyperGroup):
     """Commands that `--help` lists from a table and that are imported when they are called."""
 
     def list_these(self, table: dict[str, CommandEntry]) -> None:
-        """Have these commands, in this order, instead of those that happen to be imported."""
+        """List these commands, in this order, instead of those that are imported."""
         self.commands = {name: _listed(name, entry) for name, entry in table.items()}
         self._table = table
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called, imported now; a mistyped one is told its likely name."""
+        """Import the command that is called; the error on a mistyped name suggests a likely one."""
         name, found, rest = super().resolve_command(ctx, args)
         if name in self._table and self._table[name].home:
             found = load(self._table[name].home, name)
@@ -102,7 +102,7 @@ class Group(TyperGroup):
 
 
 def _listed(name: str, entry: CommandEntry) -> Any:
-    """What stands in the list: a group, or a command that has a summary and no options."""
+    """An entry of the list: a group, or a command with its summary and without options."""
     settings: dict[str, Any] = {
         "help": entry.summary,
         "context_settings": HELP,
@@ -120,14 +120,14 @@ def load(home: str, name: str) -> Command:
 
     Args:
         home: The file of this package that holds it.
-        name: The command, as it is called in its group.
+        name: The command's name in its group.
     """
     module = import_module(f"prefill_router.cli.{home}")
     for held in vars(module).values():
         for info in held.registered_commands if isinstance(held, typer.Typer) else ():
             called = info.callback
             if called is None or called.__module__ != module.__name__:
-                continue  # one that this file only knows of
+                continue  # imported from another file
             if (info.name or called.__name__) == name:
                 info.cls = Command
                 alone = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
@@ -140,10 +140,10 @@ NAME = "prefill-router"
 
 
 class Terminal(Console):
-    """Where a command prints."""
+    """The console that a command prints to."""
 
     def say(self, text: RenderableType, *, style: str | None = None) -> None:
-        """Print it without breaks of our own, however narrow the terminal is."""
+        """Print text without adding line breaks, however narrow the terminal is."""
         self.print(text, style=style, soft_wrap=True)
 
 
@@ -184,7 +184,7 @@ def root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and end.", is_eager=True, callback=_print_version
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ] = False,
 ) -> None:
@@ -193,13 +193,13 @@ def root(
 
 
 def columns(first: str, *numbers: str, fold: bool = False, no_wrap: bool = False) -> "Table":
-    """A table without lines: names stand in the first column, numbers in the others.
+    """A table without borders: names in the first column, numbers in the others.
 
     Args:
-        first: What heads the names.
-        numbers: What heads the others.
-        fold: Whether names too long for the terminal go on in the next line.
-        no_wrap: Whether numbers stay in one line.
+        first: The heading of the names.
+        numbers: The headings of the numbers.
+        fold: Whether names that are too long are wrapped, rather than cut.
+        no_wrap: Whether numbers are never wrapped.
     """
     from rich.table import Table
 
@@ -217,13 +217,13 @@ def print_json(value: Any) -> None:
 
 def main() -> None:
     """Run the command line and exit."""
-    _collect_seldom()
-    _print_whatever_comes()
-    interruptions = _watched()
+    _collect_garbage_seldom()
+    _escape_unprintable()
+    interruptions = _recorded_interruptions()
     try:
         code = app(prog_name=NAME, standalone_mode=False)
     except (PrefillRouterError, OSError, typer.TyperException) as error:
-        code = ExitCode.INTERRUPTED if interruptions else _tell(error)
+        code = ExitCode.INTERRUPTED if interruptions else _print_error(error)
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED
     finally:
@@ -235,45 +235,45 @@ def main() -> None:
     sys.exit(code or ExitCode.DONE)
 
 
-def _collect_seldom() -> None:
-    """Half a second of processor time goes, else, into looking for garbage among what is imported.
+def _collect_garbage_seldom() -> None:
+    """Run the garbage collector less often: at imports it takes half a second of processor time.
 
-    At the end nothing is looked for: the memory goes back whole.
+    At exit it doesn't run at all, since the process's whole memory is freed anyway.
     """
     gc.set_threshold(10_000)
     atexit.register(gc.freeze)
 
 
-def _tell(error: Exception) -> int:
-    """Say in a line what was wrong; the exit code."""
+def _print_error(error: Exception) -> int:
+    """Print an error, one line for each problem, and return the exit code."""
     usage = isinstance(error, UsageError | typer.TyperException)
-    for told in _lines(error):
-        line = " ".join(part.strip() for part in told.splitlines())
+    for problem in _problems(error):
+        line = " ".join(part.strip() for part in problem.splitlines())
         err.print(Text.assemble(("error", "bold red"), ": ", line), soft_wrap=True)
     return ExitCode.MALFORMED if usage else ExitCode.UNUSABLE
 
 
-def _lines(error: Exception) -> Sequence[str]:
-    """What is wrong; nothing where only the help was asked for, which has been printed."""
+def _problems(error: Exception) -> Sequence[str]:
+    """What is wrong; empty where only the help was asked for, which has been printed."""
     if isinstance(error, PrefillRouterError):
         return error.told
     if not isinstance(error, typer.TyperException):
-        return [str(error)]  # of the system: no such name, no room, no right
+        return [str(error)]  # the system's: no such file, no space left, no permission
     message = error.format_message().rstrip(".").replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     place = NAME if context is None else context.command_path
     return [f"{message}; see: {place} --help"] if message else []
 
 
-def _watched() -> list[int]:
-    """The interruptions that will have come: libraries make errors of their own of them."""
+def _recorded_interruptions() -> list[int]:
+    """A list that fills with interruptions, which libraries may turn into errors of their own."""
     seen: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         seen.append(number)
         signal.default_int_handler(number, frame)
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller ignores it
         signal.signal(signal.SIGINT, interrupt)
     return seen
 
@@ -286,15 +286,15 @@ def _end_interrupted() -> NoReturn:
     sys.exit(ExitCode.INTERRUPTED)
 
 
-def _print_whatever_comes() -> None:
-    """Characters that the terminal lacks, and file names that are no text, are printed escaped."""
+def _escape_unprintable() -> None:
+    """Print characters that the terminal lacks, and file names that aren't text, as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _flush() -> None:
-    """Write out what is left, if its reader is still there; it isn't in: ... | head."""
+    """Flush standard output, unless its reader has gone, as in `... | head`."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -306,31 +306,33 @@ _CENT = 0.01
 
 
 def dollars(value: float, *, digits: int | None = None) -> str:
-    """US dollars.
+    """An amount of US dollars as text.
 
     Args:
-        value: How many.
-        digits: Behind the point; as many as this one needs where that isn't said.
+        value: The amount.
+        digits: Decimal places; by default as many as this amount needs.
     """
     if digits is not None:
         return f"${value:,.{digits}f}"
-    return f"${value:,.2f}" if value >= 100 or value == 0 else f"${value:,.{needed(value)}f}"
+    return (
+        f"${value:,.2f}" if value >= 100 or value == 0 else f"${value:,.{decimal_places(value)}f}"
+    )
 
 
-def needed(value: float) -> int:
-    """Digits behind the point of an amount: under a cent as many as show two that aren't zero."""
+def decimal_places(value: float) -> int:
+    """Decimal places of an amount; below a cent, as many as show two significant digits."""
     if not 0 < value < _CENT:
         return _DIGITS
     return min(max(1 - math.floor(math.log10(value)), _DIGITS), _MOST_DIGITS)
 
 
 def rounded_up(value: float) -> str:
-    """A limit in dollars: to cents, or, where it is less, to two digits."""
+    """A limit in dollars, rounded up to cents, or to two significant digits if it is below one."""
     digits = max(2, 1 - math.floor(math.log10(max(value, 1e-9))))
     step = 10.0**-digits
     return f"{math.ceil(value / step) * step:.{digits}f}"
 
 
 def counted(number: int, one: str, several: str = "") -> str:
-    """A number and what it counts."""
+    """A number with its noun, in the singular or the plural."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"

@@ -1,4 +1,4 @@
-"""`prefill-router calibration`: whether a router's probabilities hold, and what would mend them."""
+"""`prefill-router calibration`: how well a router is calibrated, and what would improve it."""
 
 import math
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from prefill_router.router import Router
 
 _HOW = (
-    "the router's split has no calibration part, so what calibrators would do can't be told; draw "
-    "a split with one (prefill-router split DIR --calibration --out split.json) and fit the router "
+    "the router's split has no calibration part to fit calibrators on, so none was tried; draw a "
+    "split with one (prefill-router split DIR --calibration --out split.json) and fit the router "
     "with --split split.json"
 )
 
@@ -32,20 +32,22 @@ _HOW = (
 @app.command()
 def calibration(
     folder: opt.RouterFolder,
-    data: Annotated[Path, typer.Option(help="The dataset that it was fitted on.")],
-    to: Annotated[Path, typer.Option("--out", help="A folder for figure and tables.")],
+    data: Annotated[Path, typer.Option(help="The dataset that the router was fitted on.")],
+    to: Annotated[Path, typer.Option("--out", help="A folder for the figure and the tables.")],
     store: opt.Stores = None,
-    bins: Annotated[int, typer.Option(help="Of the calibration error and the figure.")] = 15,
+    bins: Annotated[
+        int, typer.Option(help="Bins of the calibration error and of the figure.")
+    ] = 15,
     resamples: opt.Resamples = 1000,
     seed: opt.ResampleSeed = 0,
     encoder_folder: opt.EncoderFolders = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show whether a router's probabilities hold on its test part, and what calibrators would do.
+    """Show how well a router is calibrated on its test part, and what calibrators would change.
 
-    Of the queries that are given 0.7, seven in ten should turn out right. Each calibrator is fitted
-    on the calibration part of the router's split, if it has one, and judged on the test part; a
-    calibrator that the router has is left out there, and counts in everything else.
+    Of the answers predicted at 0.7, seven in ten should be right. Each calibrator is fitted
+    on the calibration part of the router's split, if it has one, and judged on the test part; the
+    router's own calibrator is left out there, and counts in everything else.
 
     Example: prefill-router calibration router --data answers --out calibration
     """
@@ -66,7 +68,7 @@ def calibration(
     )
     tried: Sequence[CalibratorComparison] = ()
     if "calibration" in router.split.parts:
-        bare = replace(router, calibrator=None)  # what it has was fitted on this part
+        bare = replace(router, calibrator=None)  # its own was fitted on this part
         parts = [_trial(bare, dataset, part, stores, bar) for part in ("calibration", "test")]
         tried = try_calibrators(*parts, resamples=resamples, seed=seed, progress=bar)
     _write(found, tried, to, title=f"Reliability of {folder.name} on {data.name}, test part")
@@ -80,7 +82,7 @@ def calibration(
 
 
 def _check(to: Path) -> None:
-    """Check the folder before long work."""
+    """Check, before long work, that the folder can be written."""
     if to.exists() and not to.is_dir():
         raise ConfigError(f"{to} is a file; --out takes a folder")
     files.check_place(to / "reliability.png")
@@ -93,7 +95,7 @@ def _trial(
     stores: Sequence["ActivationStore"],
     progress: BarProgress,
 ) -> "Trial":
-    """The router's predictions on a part of its split, and what happened."""
+    """The router's predictions on a part of its split, joined with the outcomes."""
     from prefill_router.evaluation import Trial
 
     ids = router.split["calibration" if part == "calibration" else "test"]
@@ -123,7 +125,7 @@ def _write(
         if rows:
             table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
             files.write_text(to / name, table.write_csv())
-        else:  # of an earlier run, on another split
+        else:  # left by an earlier run on another split
             (to / name).unlink(missing_ok=True)
 
 
@@ -163,7 +165,7 @@ def _errors(found: "Reliability") -> "Table":
 
 
 def _brier(found: "Reliability") -> "Table":
-    """The Brier score taken apart."""
+    """The decomposition of the Brier score."""
     table = _table("Brier score", "", "= rel.", "- resol.", "+ uncert.", "+ within")
     parts = ("brier", "reliability", "resolution", "uncertainty", "within")
     for name, row in found.estimates.items():
@@ -172,7 +174,7 @@ def _brier(found: "Reliability") -> "Table":
 
 
 def _calibrators(tried: "Sequence[CalibratorComparison]") -> "Table":
-    """Each calibrator's numbers, log loss among them; the interval of what it changes in Brier."""
+    """The metrics of each calibrator, with the interval of its change in Brier score."""
     from prefill_router.calibration import find
 
     table = _table("calibrator", "ECE", "chance", "Brier", "change, 95 %", "loss", "AUC", "lam 1")

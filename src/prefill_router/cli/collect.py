@@ -24,21 +24,14 @@ from prefill_router.cli.application import (
 from prefill_router.cli.usage import check_suffix, one_of
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
+from prefill_router.harness.benchmarks import BENCHMARKS
 
 if TYPE_CHECKING:
     from prefill_router.harness import Retry, Task
     from prefill_router.harness.collection import CollectionEstimate, CollectionSummary
     from prefill_router.targets import Pool
 
-
-BENCHMARKS = {
-    "mmlu_pro": "MMLU-Pro, multiple choice; shots=5 adds solved questions",
-    "hle": "Humanity's Last Exam, the questions without images",
-    "livecodebench": "LiveCodeBench, programming; release=release_v5, from=2024-08-01, "
-    "to=2025-01-01",
-}
-"""As the registry has them, written out so that the help needn't import it."""
-_LISTING = "  \n".join(f"{name}: {summary}" for name, summary in BENCHMARKS.items())
+_LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in BENCHMARKS.items())
 
 
 @app.command(
@@ -53,8 +46,8 @@ _LISTING = "  \n".join(f"{name}: {summary}" for name, summary in BENCHMARKS.item
 def tasks(
     spec: Annotated[str, typer.Argument(metavar="SPEC", help="A benchmark, or a file.")],
     to: Annotated[Path, typer.Option("--out", help="The file to write.")],
-    sample: Annotated[int | None, typer.Option(help="Draw so many.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    sample: Annotated[int | None, typer.Option(help="Draw a sample of this size.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of the hub's repository.")
     ] = None,
@@ -101,43 +94,46 @@ def collect(
     tasks: Annotated[
         str, typer.Option(help="A benchmark such as mmlu_pro, or a JSONL file of your own.")
     ],
-    run: Annotated[Path, typer.Option("--out", help="The run to make or to go on with.")],
+    run: Annotated[
+        Path, typer.Option("--out", help="The run's folder: a new one, or one to resume.")
+    ],
     max_cost: Annotated[
         float | None,
-        typer.Option(help="US dollars that the whole run may cost, earlier times included."),
+        typer.Option(help="US dollars that the whole run may cost, earlier calls included."),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(help="Ask these targets alone, separated by commas.")
+        str | None, typer.Option(help="Ask only these targets, separated by commas.")
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(help="Ask only so many tasks; a larger number adds to them.")
+        int | None, typer.Option(help="Ask only a sample of this size; a larger one contains it.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the sample and of waits.")] = 0,
-    attempts: Annotated[int, typer.Option(help="Calls for one question, at most.")] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the waits.")] = 0,
+    attempts: Annotated[int, typer.Option(help="Most calls for one question.")] = 5,
     retry: Annotated[
         str,
         typer.Option(help="Missing answers to ask again: failed (those that may come), all, none."),
     ] = "failed",
     backoff: Annotated[
-        float, typer.Option(help="Seconds of the first wait before another call, at most.")
+        float, typer.Option(help="Longest wait before the first retry, in seconds.")
     ] = 1.0,
     patience: Annotated[
-        float, typer.Option(help="Leave providers that ask for a longer wait, in seconds.")
+        float, typer.Option(help="Give up on a provider that asks for a longer wait, in seconds.")
     ] = 600.0,
     assume_output_tokens: Annotated[
-        int, typer.Option(help="For the estimate, where no answer is recorded yet.")
+        int, typer.Option(help="Tokens of an answer, for estimates where none is recorded.")
     ] = 1000,
     assume_free: Annotated[
-        bool, typer.Option("--assume-free", help="With --max-cost: unpriced targets cost nothing.")
+        bool,
+        typer.Option("--assume-free", help="With --max-cost: targets without a price are free."),
     ] = False,
     settled: Annotated[
         bool,
         typer.Option(
-            "--settled", help="Bills of broken calls are known: nothing is at risk so far."
+            "--settled", help="The bills of failed calls are known: nothing is at risk so far."
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would take.")
+        bool, typer.Option("--dry-run", help="Only estimate calls, tokens, dollars and time.")
     ] = False,
     json: opt.AsDocument = False,
 ) -> None:
@@ -169,7 +165,7 @@ def collect(
     if sample is not None:
         chosen = sample_tasks(chosen, sample, seed=seed)
     if dry_run:
-        _tell_estimate(estimate_collection(run, asked, chosen, options=options), json=json)
+        _print_estimate(estimate_collection(run, asked, chosen, options=options), json=json)
         return
     summary = collect(
         run,
@@ -178,12 +174,12 @@ def collect(
         asker=Upstream(asked),
         options=options,
         progress=BarProgress(console=err),
-        tell=_show_estimate,
-        tell_interrupted=partial(_tell_summary, json=json),
+        on_estimate=_show_estimate,
+        on_interrupted=partial(_print_summary, json=json),
     )
     for reason, left_out in report.skipped.items():
         err.say(f"{counted(left_out, 'task')} left out: {reason}")
-    _tell_summary(summary, json=json)
+    _print_summary(summary, json=json)
     _check(summary)
 
 
@@ -201,7 +197,7 @@ def _retry(text: str) -> "Retry":
     return one_of("--retry", text, choices)
 
 
-def _tell_estimate(found: "CollectionEstimate", *, json: bool) -> None:
+def _print_estimate(found: "CollectionEstimate", *, json: bool) -> None:
     if json:
         print_json(found.to_dict())
     else:
@@ -209,7 +205,7 @@ def _tell_estimate(found: "CollectionEstimate", *, json: bool) -> None:
 
 
 def _show_estimate(found: "CollectionEstimate", to: Terminal = err) -> None:
-    """What asking will take: a line for each target, and sums."""
+    """Print the estimate: a line for each target, and sums."""
     if not found.calls:
         to.print("nothing is left to ask")
         return
@@ -233,7 +229,7 @@ def _show_estimate(found: "CollectionEstimate", to: Terminal = err) -> None:
     )
 
 
-def _tell_summary(summary: "CollectionSummary", *, json: bool) -> None:
+def _print_summary(summary: "CollectionSummary", *, json: bool) -> None:
     if json:
         print_json(summary.to_dict())
     else:
@@ -256,23 +252,23 @@ def _show(summary: "CollectionSummary") -> None:
     if summary.at_risk > 0:
         out.say(
             f"up to {_dollars(summary.at_risk)} more may have been billed, by calls whose bill is "
-            "unknown; it counts against a limit, until you say --settled"
+            "unknown; it counts against --max-cost until you give --settled"
         )
     for why, number in summary.not_asked.items():
         out.say(f"{counted(number, 'question')} not asked: {why}")
     before = sum(row.missing_before for row in summary.targets)
     if before:
-        out.say(f"missing from before, of those not asked: {before:,}")
+        out.say(f"missing from an earlier call, of those not asked: {before:,}")
     if summary.limit_that_would_do is not None:
         enough = rounded_up(summary.limit_that_would_do)
         out.say(
-            f"by an estimate --max-cost {enough} would do for the rest: it goes by what each "
-            "target's questions were charged so far, at risk included"
+            f"--max-cost {enough} would do for the rest, by an estimate from what each target's "
+            "questions cost so far, dollars at risk included"
         )
 
 
 def _check(summary: "CollectionSummary") -> None:
-    """Fail where there was something to ask and nothing was asked, or nothing answered."""
+    """Raise an error where questions were left and none was asked, or none was answered."""
     if summary.not_asked and not summary.calls:
         raise ConfigError(
             f"nothing was asked ({', '.join(summary.not_asked)}); give a larger --max-cost where "

@@ -14,10 +14,10 @@ class CommandEntry:
     """A command, or a group of them, in the list of commands.
 
     Attributes:
-        summary: One sentence; that with which the command's own help begins.
+        summary: One sentence, the first of the command's own help.
         home: The file, a module of this package; empty for a group.
-        panel: The heading that it stands under.
-        commands: Those of a group, by name.
+        panel: The heading under which it is listed.
+        commands: The commands of a group, by name.
     """
 
     summary: str
@@ -35,11 +35,11 @@ _SHARED = {
     **dict.fromkeys(("study_seeds", "study_ratio", "study_shift"), "study_routers"),
     **{"paired": "compare", "sweep": "layers", "study_dimensions": "study_layers"},
 }
-"""Files that hold several commands, by what a command's own file would be called."""
+"""The files that hold several commands, by the name that a command's own file would have."""
 
 
 def _listed(panel: str, home: str = "{}", **summaries: str) -> dict[str, CommandEntry]:
-    """Commands whose files are named as they are, or shared; `import_` is `import`, _ is a dash."""
+    """Commands with files of their own names, or shared; `import_` is `import`, and _ a dash."""
     files = {name: home.format(name) for name in summaries}
     return {
         name.strip("_").replace("_", "-"): CommandEntry(
@@ -71,7 +71,7 @@ COMMANDS: dict[str, CommandEntry] = {
         "Fit",
         encode="Read every prompt with an encoder and keep its hidden states.",
         layers="Show Fisher J, effective dimensionality and anisotropy by depth, and "
-        "what selects best.",
+        "the best criterion.",
         sweep="Compare encoders: the test AUC of a linear probe for every target under "
         "each of them.",
         fit="Fit a router on the train part of a dataset and judge it on the test part.",
@@ -81,9 +81,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "Judge",
         evaluate="Judge a router on queries with known outcomes.",
         paired="Compare two routers by a paired bootstrap, on queries that neither was fitted on.",
-        compare="Fit routers of several recipes on one split and lay them side by side.",
-        calibration="Show whether a router's probabilities hold on its test part, and "
-        "what calibrators would do.",
+        compare="Fit routers of several recipes on one split and compare them.",
+        calibration="Show how well a router is calibrated on its test part, and what "
+        "calibrators would change.",
         doctor="Examine whether a router is more than a fixed choice.",
         keep="Find the cheapest lam that keeps a share of the best single target's "
         "accuracy, guaranteed.",
@@ -98,8 +98,7 @@ COMMANDS: dict[str, CommandEntry] = {
             home="study_{}",
             seeds="Fit each router with several seeds on one split: mean, standard "
             "deviation, extremes.",
-            ratio="Force each share of the queries on the strong target, by the router's "
-            "own order.",
+            ratio="Send each share of the queries to the strong target, in the router's own order.",
             shift="Train on some benchmarks or domains and test on others, beside routers "
             "trained on all.",
             dimensions="Probe the targets' correctness by encoder, pooling and number of "
@@ -107,8 +106,8 @@ COMMANDS: dict[str, CommandEntry] = {
             layers="Compare the ways to select a layer, for every pool under every encoder.",
             learning="Fit each router on fewer labels and say whether more of them would "
             "help, and which.",
-            end_to_end="Charge the encoder, time the decision, and see what is left of the "
-            "savings.",
+            end_to_end="Count the encoder's cost and the decision's latency, and see what is left "
+            "of the savings.",
         ),
     ),
     **_listed(
@@ -121,30 +120,29 @@ COMMANDS: dict[str, CommandEntry] = {
         "Serve",
         serve="Serve the OpenAI protocol, and send each request to the target that the "
         "router picks.",
-        litellm="Make a pool file, and settings of the gateway, of LiteLLM's configuration.",
+        litellm="Convert LiteLLM's configuration to a pool file and settings of the gateway.",
         explain="Say why the gateway sent a request where it went, from its receipt.",
         replay="Decide recorded requests again: at another lam, at other prices, or by "
         "another router.",
-        canary="Compare what was routed with the rest, where a share of traffic is "
+        canary="Compare routed traffic with the rest, where only a share is routed "
         "(`traffic.share`).",
         export="Make a dataset for the next fit: requests with their prompts, and the "
         "feedback on answers.",
     ),
     "key": CommandEntry(
-        "Make, list and revoke the keys that clients of the gateway bear.",
+        "Make, list and revoke the API keys of the gateway's clients.",
         panel="Serve",
         commands=_listed(
             "",
             home="gateway",
             new="Make a key, print it once, and keep its hash.",
             list="List the keys of a file, and what they may do.",
-            revoke="Take a key out of a file; a gateway that runs refuses it from its next "
-            "reload on.",
+            revoke="Remove a key from a file; a running gateway refuses it after its next reload.",
         ),
     ),
     **_listed(
         "Try it out",
-        demo="Do the whole job on the pool of tiny language models, without key, download or GPU.",
+        demo="Run every step on the pool of tiny language models, without key, download or GPU.",
     ),
     "minipool": CommandEntry(
         "Serve a pool of tiny language models, which needs no key and no download.",

@@ -1,7 +1,7 @@
 """`prefill-router compare` and `paired`: several routers on the same queries.
 
-`compare` fits any set of routers and lays them side by side; `paired` says which differences of two
-routers are real.
+`compare` fits any set of routers and compares them; `paired` says which differences between two
+routers are significant.
 """
 
 from pathlib import Path
@@ -53,10 +53,10 @@ def compare(
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json.")] = False,
 ) -> None:
-    """Fit routers of several recipes on one split and lay them side by side.
+    """Fit routers of several recipes on one split and compare them.
 
-    Every fitted router is kept in the report's folder; interrupted, the same command goes on from
-    there. States that no store holds are encoded on the way and kept in the cache.
+    Every fitted router is kept in the report's folder; after an interruption the same command
+    goes on from there. States that no store has are encoded now and kept in the cache.
 
     Example: prefill-router compare all --data answers --store states --out comparison
     """
@@ -175,11 +175,11 @@ def paired(
 
 
 def _unseen(dataset: "RoutingDataset", routers: "list[Router]") -> "RoutingDataset":
-    """The queries of the first router's test part that neither learned from."""
+    """The queries of the first router's test part that neither router learned from."""
     one, other = routers
     if set(one.pool.names) != set(other.pool.names):
         raise DataError(
-            f"the routers know other targets, {sorted(one.pool.names)} and "
+            f"the routers have different targets, {sorted(one.pool.names)} and "
             f"{sorted(other.pool.names)}; only routers over the same targets can be compared"
         )
     learned = {
@@ -193,7 +193,7 @@ def _unseen(dataset: "RoutingDataset", routers: "list[Router]") -> "RoutingDatas
     ids = [i for i in one.split["test"] if i in held and i not in learned]
     if not ids:
         raise DataError(
-            "no query of the dataset is in the first router's test part and unknown to both; fit "
+            "no query of the dataset is in the first router's test part and unseen by both; fit "
             "both on one split (fit --split), and give the dataset that they were fitted on"
         )
     left = len(one.split["test"]) - len(ids)

@@ -1,4 +1,4 @@
-"""`prefill-router describe`, `split`, `merge`: what a dataset holds, its parts, several as one."""
+"""`prefill-router describe`, `split` and `merge`: summarise, split and join datasets."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -36,7 +36,7 @@ class DescribeBy(StrEnum):
 def describe(
     folder: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset folder.")],
     by: Annotated[
-        DescribeBy | None, typer.Option(help="Show each target in each of these, too.")
+        DescribeBy | None, typer.Option(help="Also show each target's accuracy in each of these.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
@@ -73,7 +73,7 @@ def _show_whole(whole: "PartSummary", pool: "Pool") -> None:
 
 
 def _show_comparison(whole: "PartSummary") -> None:
-    """What targets would give together, as far as they were asked the same queries."""
+    """Print the best single target, the oracle and consensus, on queries that targets share."""
     best = Text.assemble("best single target ", (_percent(whole.best_single_accuracy), "bold"))
     labelled = whole.queries - whole.unmeasured
     fewer = f", on the {whole.compared:,} queries that have the labels of all compared targets"
@@ -83,8 +83,8 @@ def _show_comparison(whole: "PartSummary") -> None:
     if few and few == labelled:
         out.print(best)
         out.say(
-            "no query has the labels of two targets: there is no oracle and no consensus to tell, "
-            "and accuracies are of different queries",
+            "no query has the labels of two targets: oracle and consensus are unknown, and "
+            "accuracies are of different queries",
             style="yellow",
         )
         return
@@ -96,8 +96,8 @@ def _show_comparison(whole: "PartSummary") -> None:
     out.print(_regimes(whole))
     if few:
         out.say(
-            f"{few:,} of {labelled:,} labelled queries have one target's label alone, which "
-            "consensus takes for everybody's",
+            f"{few:,} of {labelled:,} labelled queries have the label of one target only, which "
+            "counts as the consensus of all",
             style="yellow",
         )
 
@@ -140,7 +140,7 @@ def _overview(name: str, parts: Mapping[str, "PartSummary"]) -> Table:
     table.add_column(name, overflow="ellipsis", no_wrap=True)
     for title in ("queries", "all\ncorrect", "all\nwrong", "dis-\nagree", "oracle", "best"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("single", overflow="ellipsis")  # what gives way in a narrow terminal
+    table.add_column("single", overflow="ellipsis")  # shortened in a narrow terminal
     for part_name, part in parts.items():
         shares = [_number(part.share(regime)) for regime in MEASURED]
         ends = [_number(part.oracle_accuracy), _number(part.best_single_accuracy)]
@@ -180,9 +180,9 @@ def _percent(share: float | None) -> str:
 def split_command(
     folder: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset folder.")],
     to: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
-    seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     calibration: Annotated[
-        bool, typer.Option("--calibration", help="75/10/15 with a calibration part, not 85/15.")
+        bool, typer.Option("--calibration", help="Draw a calibration part: 75/10/15, not 85/15.")
     ] = False,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
@@ -214,7 +214,7 @@ def split_command(
 
 
 def _is_same(drawn: "Split", there: Path) -> bool:
-    """Whether a file holds this very split."""
+    """Whether a file holds this same split."""
     from prefill_router.data import load_split
 
     try:
@@ -239,20 +239,20 @@ def merge_command(
     to: opt.DatasetOut,
     prefer: Annotated[
         MergePreference | None,
-        typer.Option(help="Whose labels and prices count where datasets contradict each other."),
+        typer.Option(help="The dataset that counts where labels or prices contradict each other."),
     ] = None,
     repeats: Annotated[
         str | None,
-        typer.Option(help="The datasets are runs of the same questions: mean."),
+        typer.Option(help="mean: the datasets are repeated runs, and their labels are averaged."),
     ] = None,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Join datasets by the ids of their queries and the names of their targets.
 
-    What none of them measured is missing. Labels or prices that contradict each other are refused,
-    unless --prefer says which ones count, or --repeats mean that they are runs of the same
-    questions, each label the mean of those that have it.
+    Labels that none of them has are missing. Labels or prices that contradict each other are
+    refused, unless --prefer says which ones count, or --repeats mean averages them, as repeated
+    runs of the same questions.
 
     Example: prefill-router merge answers more --out both
     """

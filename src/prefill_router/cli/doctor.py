@@ -42,9 +42,9 @@ def doctor(
     part: opt.UnseenPart = "test",
     store: opt.Stores = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples and shuffles.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is random.")] = 0,
     probe: Annotated[
-        bool, typer.Option(help="Ask for the probabilities of nonsense; needs the encoder.")
+        bool, typer.Option(help="Also predict on nonsense prompts; needs the encoder.")
     ] = True,
     encoder_folder: opt.EncoderFolders = None,
     overwrite: opt.Overwrite = False,
@@ -52,9 +52,9 @@ def doctor(
 ) -> None:
     """Examine whether a router is more than a fixed choice.
 
-    It is compared with its own choices dealt out at random, and with the best fixed mix of targets
-    for the same money, on queries that it was not trained on. Exit codes: 0 worth it, 4 not worth
-    it, 5 can't tell.
+    It is compared with its own choices shuffled over the queries, and with the best fixed mix of
+    targets at the same cost, on queries that it was not trained on. Exit codes: 0 worth it, 4 not
+    worth it, 5 can't tell.
 
     Example: prefill-router doctor router --data answers --out check-up
     """

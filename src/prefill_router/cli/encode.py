@@ -1,4 +1,4 @@
-"""`prefill-router encode`: a dataset's prompts become a store of states."""
+"""`prefill-router encode`: encodes a dataset's prompts into a store of states."""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +28,9 @@ _Choice = TypeVar("_Choice", bound=str)
 @app.command()
 def encode(
     dataset: opt.DataFolder,
-    store: Annotated[Path, typer.Option("--out", help="The store to make or to go on with.")],
+    store: Annotated[
+        Path, typer.Option("--out", help="The store's folder: a new one, or one to resume.")
+    ],
     encoder: Annotated[
         str,
         typer.Option(
@@ -45,7 +47,9 @@ def encode(
         typer.Option(help="Such as 3-6, 0,4,8 or all; by default the upper half, ceil(L/2) to L."),
     ] = None,
     pooling: opt.Poolings = "last,mean",
-    max_tokens: Annotated[int | None, typer.Option(help="Longer prompts are cut to it.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Longer prompts are truncated to this length.")
+    ] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens in one batch, padding included.")
     ] = None,
@@ -94,7 +98,7 @@ def encode(
     )
     sites = _sites(network, layers, poolings)
     plan = plan_encoding(queries, network, store, sites=sites, shard=part, rounding=keep)
-    _tell(plan, network.provenance)
+    _print_plan(plan, network.provenance)
     report = run_encoding(plan, network, progress=BarProgress(console=err))
     if json:
         bill = {"billed_tokens": network.billed_tokens}
@@ -108,7 +112,7 @@ def encode(
             out.print(f"the endpoint read {network.billed_tokens:,} tokens")
 
 
-def _tell(plan: "EncodingPlan", made_by: "Provenance") -> None:
+def _print_plan(plan: "EncodingPlan", made_by: "Provenance") -> None:
     from prefill_router.encoders import EncoderName
 
     err.print(
@@ -121,7 +125,7 @@ def _tell(plan: "EncodingPlan", made_by: "Provenance") -> None:
         f"{'end' if EncoderName.parse(made_by.encoder).scheme == 'sentence' else 'middle'}"
     )
     err.print(
-        f"{plan.done:,} are in the store; {plan.left:,} are left to this process: "
+        f"{plan.done:,} are in the store; {plan.left:,} are left for this process: "
         f"{plan.tokens_left:,} tokens, {plan.bytes_left / 1e6:,.1f} MB of disk"
     )
 
@@ -146,7 +150,7 @@ def _summary(
 
 
 def _sites(encoder: "Encoder", layers: str | None, poolings: Sequence["Pooling"]) -> list["Site"]:
-    """What is asked for; of an encoder that gives a vector of its own, that."""
+    """The sites to keep: those that are asked for, or all of an encoder with its own vectors."""
     from prefill_router.activations import Site
     from prefill_router.encoders import candidate_layers, gives_own_vectors
 

@@ -32,10 +32,10 @@ def evaluate(
     resamples: opt.Resamples = 1000,
     seed: opt.ResampleSeed = 0,
     step: Annotated[
-        float | None, typer.Option(help="Read the curve on a grid of lam, as 0.01, not exactly.")
+        float | None, typer.Option(help="Compute the curve at steps of lam, not exactly.")
     ] = None,
     linear: Annotated[
-        bool, typer.Option("--linear", help="Normalise linear and not inverse cost.")
+        bool, typer.Option("--linear", help="Normalise costs linearly, not by the inverse.")
     ] = False,
     encoder_folder: opt.EncoderFolders = None,
     overwrite: opt.Overwrite = False,
@@ -43,8 +43,8 @@ def evaluate(
 ) -> None:
     """Judge a router on queries with known outcomes.
 
-    Queries whose states are in no store are encoded on the way and kept in the cache. An answer
-    costs what was recorded, or else its tokens at the router's prices.
+    States that no store has are encoded now and kept in the cache. The cost of an answer is the
+    recorded one, or else that of its tokens at the router's prices.
 
     Example: prefill-router evaluate router --data answers --out report
     """
@@ -96,13 +96,13 @@ def evaluate(
 
 
 def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None":
-    """What the router was trained on, at its prices, for the verdict; None if it isn't there."""
+    """The router's train rows at its prices, for the verdict; None if the dataset has none."""
     held = set(whole.query_ids)
     train = [name for name in router.split["train"] if name in held]
     if not train:
         err.print(
             "note: the dataset has none of the queries that the router was trained on, so there is "
-            "no verdict: the fixed choices that it is held against are chosen on these"
+            "no verdict: the fixed choices that it is compared with are chosen on these"
         )
         return None
     return whole.select(train, targets=router.pool.names).with_pool(router.pool)
@@ -111,7 +111,7 @@ def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None"
 def _facts(
     router: "Router", dataset: "RoutingDataset", folder: Path, data: Path, part: str
 ) -> dict[str, str]:
-    """What the report's page says of the evaluation."""
+    """The facts on the report's page."""
     return {
         "dataset": str(data),
         "part": part,

@@ -1,4 +1,4 @@
-"""`prefill-router fit`: scored answers and states become a router."""
+"""`prefill-router fit`: fits a router on scored answers and states."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +26,12 @@ def fit(
     ] = None,
     recipe: Annotated[
         Path | None,
-        typer.Option(help="What it reads and what predicts, as YAML; instead of the options."),
+        typer.Option(help="A YAML file with features, predictor and more; instead of the options."),
     ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Who answers: lambda, argmax, tolerance, threshold, tiered, cascade or "
+            help="The policy: lambda, argmax, tolerance, threshold, tiered, cascade or "
             "frugal_cascade, or one with options as in a recipe: '{kind: KIND, ...}'; instead of "
             "the recipe's."
         ),
@@ -47,7 +47,7 @@ def fit(
         typer.Option(help="TARGET=SITE, for each target; instead of --select."),
     ] = None,
     scope: Annotated[
-        str, typer.Option(help="A site for each target, or one for the pool.")
+        str, typer.Option(help="target: a site for each target; pool: one for all.")
     ] = "target",
     dim: Annotated[int, typer.Option(help="PCA components of each block.")] = 100,
     pooling: opt.Poolings = "last,mean",
@@ -58,9 +58,9 @@ def fit(
         list[str] | None, typer.Option(help="For per_model: TARGET=ENCODER; may be given again.")
     ] = None,
     split_file: opt.SplitFile = None,
-    seed: Annotated[int, typer.Option(help="Of the split and of the training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the training.")] = 0,
     assume_output_tokens: Annotated[
-        float | None, typer.Option(help="For targets with prices and no output counts.")
+        float | None, typer.Option(help="For targets with prices and without token counts.")
     ] = None,
     encoder_folder: opt.EncoderFolders = None,
     overwrite: opt.Overwrite = False,
@@ -68,8 +68,8 @@ def fit(
 ) -> None:
     """Fit a router on the train part of a dataset and judge it on the test part.
 
-    Without a recipe it is the paper's router, on the states in the stores. States that a recipe
-    needs and no store holds are encoded on the way and kept in the cache.
+    Without a recipe, the paper's router is fitted on the states in the stores. States that a recipe
+    needs and no store has are encoded now and kept in the cache.
 
     Example: prefill-router fit answers --store states --out router
     """
@@ -107,7 +107,7 @@ def fit(
         numbers = {name: value.to_dict() for name, value in judged.headline.items()}
         print_json({"verdict": verdict, **numbers})
         return
-    _tell(fitted)
+    _print_features(fitted)
     show_headline(fitted.evaluation)
     out.say(f"router: {to}")
 
@@ -126,8 +126,8 @@ def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | Non
         return Recipe(features=(prefill,))
     if prefill != PrefillConfig():
         raise UsageError(
-            "--recipe and options of the prefill features are both given; put the "
-            "options into the recipe"
+            "--recipe and options of the prefill features are both given; put the options into "
+            "the recipe"
         )
     return read_recipe(file)
 
@@ -177,7 +177,7 @@ def _prefill(
 
 
 def _selected(select: str, pin: list[str] | None) -> str | dict[str, str]:
-    """How sites are chosen: the method, the site of all targets, or that of each."""
+    """How sites are chosen: a method, one site for all targets, or one for each."""
     if not pin:
         return select
     if select != "fisher":  # the default
@@ -186,31 +186,31 @@ def _selected(select: str, pin: list[str] | None) -> str | dict[str, str]:
 
 
 def _by_target(option: str, pairs: list[str]) -> dict[str, str]:
-    """What is said of each target, as TARGET=VALUE; a target's name may have an = too."""
-    said: dict[str, str] = {}
+    """The value of each target, from TARGET=VALUE; a target's name may contain an = too."""
+    values: dict[str, str] = {}
     for pair in pairs:
         target, _, value = pair.rpartition("=")
         if not target or not value:
             raise UsageError(f"{option} is {pair!r}; write it as TARGET=VALUE")
-        if target in said:
+        if target in values:
             raise UsageError(f"{option} names {target!r} more than once; name each target once")
-        said[target] = value
-    return said
+        values[target] = value
+    return values
 
 
-def _tell(fitted: "RouterFit") -> None:
+def _print_features(fitted: "RouterFit") -> None:
     from prefill_router.features import FeatureExtractor
 
     for family in fitted.router.features.families:
         if isinstance(family, FeatureExtractor):
-            _tell_blocks(family)
+            _print_blocks(family)
         else:
             out.print(f"{family.kind}: {family.width} columns")
     for note in fitted.router.record.notes:
         out.say(f"note: {note}")
 
 
-def _tell_blocks(features: "FeatureExtractor") -> None:
+def _print_blocks(features: "FeatureExtractor") -> None:
     for block in features.blocks:
         readers = [
             n

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 def serve(
     router: opt.RouterFolder,
     pool: Annotated[
-        Path | None, typer.Option(help="The pool file: who serves the targets. Always needed.")
+        Path | None, typer.Option(help="The pool file with the targets' endpoints. Always needed.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
     host: Annotated[
         str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="8080 by default; 0 takes a free one.")] = None,
+    port: Annotated[int | None, typer.Option(help="8080 by default; 0 picks a free one.")] = None,
     lam: Annotated[
         float | None, typer.Option(help="0 is cheapest, 1 most probably correct.")
     ] = None,
@@ -40,17 +40,17 @@ def serve(
         str | None, typer.Option(help="sqlite:///FILE or postgresql://...", metavar="URL")
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="The file of clients' keys; none are asked for without.")
+        Path | None, typer.Option(help="The file of clients' keys; without it no key is needed.")
     ] = None,
     encoder_folder: opt.EncoderFolders = None,
     device: Annotated[
         str | None, typer.Option(help="Where the encoder runs, such as cuda.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Of the encoder; one fewer than cores by default.")
+        int | None, typer.Option(help="Threads of the encoder; by default one fewer than cores.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Check everything that it is made of, and end.")
+        bool, typer.Option("--check", help="Check the settings and every file, and exit.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what --check finds as JSON.")
@@ -58,9 +58,9 @@ def serve(
 ) -> None:
     """Serve the OpenAI protocol, and send each request to the target that the router picks.
 
-    It listens on this machine alone, unless --host says otherwise; then --keys is needed. Every
+    It listens only on this machine, unless --host says otherwise; then --keys is needed. Every
     setting has a name in the file of --config, and PREFILL_ROUTER_PART__NAME in the environment.
-    Ctrl-C ends it, once requests under way are answered; SIGHUP has it read everything again.
+    Ctrl-C ends it once the requests under way are answered; SIGHUP reloads everything.
 
     Example: prefill-router serve router --pool pool.yaml --lam 0.7
     """
@@ -95,7 +95,7 @@ def serve(
 
 
 def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
-    """Say what is wrong, or that nothing is; for programs, what is wrong is the result too."""
+    """Print what is wrong, or that nothing is; in JSON, errors are part of the result."""
     try:
         loaded = load()
     except PrefillRouterError as error:
@@ -109,13 +109,12 @@ def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
         print_json({**found, "router": router, "targets": names})
         return
     _warn(loaded)
-    told = f"all is well: the router {router}, in front of {', '.join(names)}"
-    out.say(told)
+    out.say(f"all is well: the router {router}, in front of {', '.join(names)}")
 
 
 def _warn(loaded: "LoadedGateway") -> None:
-    for told in loaded.warnings:
-        err.say(f"warning: {told}", style="yellow")
+    for warning in loaded.warnings:
+        err.say(f"warning: {warning}", style="yellow")
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -132,10 +131,10 @@ def litellm(
     overwrite: opt.Overwrite = False,
     as_json: opt.AsDocument = False,
 ) -> None:
-    """Make a pool file, and settings of the gateway, of LiteLLM's configuration.
+    """Convert LiteLLM's configuration to a pool file and settings of the gateway.
 
     Each model_name becomes a target. Keys stay where they are: the pool has the names of their
-    variables. What has no counterpart is told.
+    variables. What has no counterpart is listed.
 
     Example: prefill-router litellm config.yaml --out pool.yaml --settings gateway.yaml
     """
@@ -150,9 +149,9 @@ def litellm(
         pool = places.enter_context(opt.replacing(to, overwrite=overwrite))
         write_pool(found.pool, pool)
         if settings is not None:
-            told = yaml.safe_dump({k: dict(v) for k, v in found.settings.items()}, sort_keys=False)
+            text = yaml.safe_dump({k: dict(v) for k, v in found.settings.items()}, sort_keys=False)
             place = places.enter_context(opt.replacing(settings, overwrite=overwrite))
-            place.write_text(told, encoding="utf-8")
+            place.write_text(text, encoding="utf-8")
         opt.check_same(to, pool, overwrite=overwrite)
     if as_json:
         _print_json(found, to, settings)
@@ -211,7 +210,9 @@ def _print_json(found: "ImportedConfig", to: Path, settings: Path | None) -> Non
 _key = typer.Typer()
 
 _File = Annotated[Path, typer.Option("--file", help="The file of keys.")]
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="What receipts and budgets call it.")]
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The key's name in receipts and budgets.")
+]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _DEFAULT = Path("keys.yaml")
 
@@ -220,24 +221,26 @@ _DEFAULT = Path("keys.yaml")
 def new(
     name: _Name,
     file: _File = _DEFAULT,
-    requests_per_minute: Annotated[int | None, typer.Option(help="At most so many.")] = None,
-    concurrent: Annotated[int | None, typer.Option(help="At most so many at once.")] = None,
-    dollars_per_day: Annotated[float | None, typer.Option(help="What it may spend.")] = None,
-    dollars_per_hour: Annotated[float | None, typer.Option(help="What it may spend.")] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(help="Most requests in a minute.")
+    ] = None,
+    concurrent: Annotated[int | None, typer.Option(help="Most requests at once.")] = None,
+    dollars_per_day: Annotated[float | None, typer.Option(help="US dollars a day.")] = None,
+    dollars_per_hour: Annotated[float | None, typer.Option(help="US dollars an hour.")] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="One that it may use; all, where none is named.")
+        list[str] | None, typer.Option(help="A target that it may use, repeatable; by default all.")
     ] = None,
     admin: Annotated[
         bool, typer.Option("--admin", help="It may read metrics and use the page.")
     ] = False,
     expires: Annotated[
-        str | None, typer.Option(help="The last day that it is good, such as 2027-01-31.")
+        str | None, typer.Option(help="The last day that it is valid, such as 2027-01-31.")
     ] = None,
     as_json: _AsJson = False,
 ) -> None:
     """Make a key, print it once, and keep its hash.
 
-    The key is all that is printed on standard output.
+    Standard output has the key alone.
 
     Example: prefill-router key new alice --file keys.yaml --dollars-per-day 5
     """
@@ -261,9 +264,7 @@ def new(
         print_json({"name": name, "key": made, "file": str(file)})
     else:
         out.say(made)
-    err.print(
-        f"{file} keeps its hash alone: this is the only time that it is shown", soft_wrap=True
-    )
+    err.print(f"{file} has only the key's hash; the key itself isn't shown again", soft_wrap=True)
 
 
 @_key.command(name="list")
@@ -289,7 +290,7 @@ def list_keys(
 
 @_key.command()
 def revoke(name: _Name, file: _File = _DEFAULT, as_json: _AsJson = False) -> None:
-    """Take a key out of a file; a gateway that runs refuses it from its next reload on.
+    """Remove a key from a file; a running gateway refuses it after its next reload.
 
     Example: prefill-router key revoke alice --file keys.yaml
     """

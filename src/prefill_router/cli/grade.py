@@ -1,4 +1,4 @@
-"""`prefill-router grade`: a run's answers become a dataset, and what is printed of it."""
+"""`prefill-router grade`: makes a dataset of a run's answers, and prints the result."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,39 +12,27 @@ from prefill_router.cli.application import (
     app,
     columns,
     counted,
+    decimal_places,
     dollars,
     err,
-    needed,
     out,
     print_json,
     rounded_up,
 )
 from prefill_router.cli.usage import one_of, reading_words
+from prefill_router.harness.grading import GRADERS
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.harness.grading import GradedTarget, GradingReport, JudgeBill
 
-
-GRADERS = {
-    "exact": "the whole answer, but for white space around it",
-    "normalised": "the same without case, punctuation, articles and odd white space",
-    "mmlu_pro": "the letter of a choice, found as MMLU-Pro finds it",
-    "number": "the number that the answer ends on",
-    "math": "equality of LaTeX and of expressions, by math-verify",
-    "python": "a function of your own",
-    "judge": "another language model, by the task's rubric",
-    "hle": "another language model, which compares with the right answer",
-    "code": "programs against tests, in a sandbox, as LiveCodeBench does",
-}
-"""As the registry has them, written out so that the help needn't import it."""
-_LISTING = "  \n".join(f"{name}: {summary}" for name, summary in GRADERS.items())
+_LISTING = "  \n".join(f"{name}: {kind.summary}" for name, kind in GRADERS.items())
 
 
 @app.command(
     help=(
         "Grade a run's answers and write a dataset folder.\n\n"
-        "Nobody is asked again, and answers are never changed.\n\n"
+        "No target is asked again, and answers are never changed.\n\n"
         f"Graders:\n\n{_LISTING}\n\n"
         "It can be interrupted at any moment; the same command goes on from there.\n\n"
         "Example: prefill-router grade runs/first --out answers"
@@ -60,7 +48,7 @@ def grade(
         bool, typer.Option("--soft", help="Take the judge's score from 0 to 1, not its yes or no.")
     ] = False,
     judge_samples: Annotated[
-        int, typer.Option(help="Ask the judge so many times; the score is the mean.")
+        int, typer.Option(help="Times that the judge is asked; the score is the mean.")
     ] = 1,
     judge_max_cost: Annotated[
         float | None, typer.Option(help="Dollars that judging this run may cost in all.")
@@ -68,10 +56,12 @@ def grade(
     judge_again: Annotated[
         bool, typer.Option("--judge-again", help="Ask again where a judge's reply can't be read.")
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Programs and calculations at once.")] = 2,
+    jobs: Annotated[int, typer.Option(help="Programs and calculations that run at once.")] = 2,
     interpreter: Annotated[
         Path | None,
-        typer.Option("--python", help="The interpreter of the programs, with numpy say."),
+        typer.Option(
+            "--python", help="The interpreter that runs the programs, one with numpy say."
+        ),
     ] = None,
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave this grader's answers ungraded; repeatable.")
@@ -135,7 +125,7 @@ _FIXES: Final[Mapping[str, str]] = {
 
 
 def show_grading(report: "GradingReport", folder: Path) -> None:
-    """Print what came of grading: a line for each target, what lacks labels, what judging cost."""
+    """Print a line for each target, the reasons for missing labels, and the cost of judging."""
     out.print(_table(report.targets))
     for name in report.skipped:
         out.print(f"left ungraded, as asked: answers for the grader {name}")
@@ -146,10 +136,10 @@ def show_grading(report: "GradingReport", folder: Path) -> None:
     _show_examples(report, folder)
     if report.reused:
         verdicts = counted(report.reused, "verdict was", "verdicts were")
-        out.print(f"{verdicts} kept from before")
+        out.print(f"{verdicts} kept from an earlier grading")
     if report.left_out:
         answers = counted(report.left_out, "answer", "answers")
-        out.print(f"{answers} of targets that the pool no longer has")
+        out.print(f"left out: {answers} of targets that the pool no longer has")
     if report.judging is not None:
         _show_bill(report.judging)
 
@@ -159,10 +149,10 @@ def _show_examples(report: "GradingReport", folder: Path) -> None:
 
     shown = {reason: one for reason, one in report.examples.items() if reason != "skipped"}
     for reason, one in shown.items():
-        told = f": {one.detail}" if one.detail else ""
-        out.say(f"{reason}: for one, {one.query_id} of {one.target}{told}")
+        detail = f": {one.detail}" if one.detail else ""
+        out.say(f"{reason}: for example {one.query_id} of {one.target}{detail}")
     if shown:
-        out.say(f"the rest: {folder / GRADES}, column detail")
+        out.say(f"all of them: {folder / GRADES}, column detail")
 
 
 def judge_warning(report: "GradingReport") -> str:
@@ -186,13 +176,15 @@ def _show_bill(bill: "JudgeBill") -> None:
         out.print(f"{replies} without a known cost: the judge's pool file has no prices")
     if bill.limit_that_would_do is not None:
         enough = rounded_up(bill.limit_that_would_do)
-        out.say(f"about --judge-max-cost {enough} would do for all of them")
+        out.say(f"about --judge-max-cost {enough} would be enough for all of them")
 
 
 def _table(targets: tuple["GradedTarget", ...]) -> Table:
     heads = ("graded", "accuracy", "95 % interval", "missing", "cut off", "mean cost", "median")
     table = columns("target", *heads, fold=True, no_wrap=True)
-    digits = max((needed(t.mean_cost) for t in targets if t.mean_cost is not None), default=0)
+    digits = max(
+        (decimal_places(t.mean_cost) for t in targets if t.mean_cost is not None), default=0
+    )
     for target in targets:
         table.add_row(*_cells(target, digits))
     return table

@@ -1,6 +1,6 @@
-"""The headline numbers of an evaluation, for the terminal: a table and a picture.
+"""The headline numbers of an evaluation, for the terminal: a table and a scatter plot.
 
-The picture is a scatter of points, for those who have no picture viewer at hand.
+The plot is made of characters, so that no image viewer is needed.
 """
 
 import math
@@ -34,8 +34,8 @@ _ROWS = {
     "cost_savings": ("paper's*: saved against the dearest", 100, "%"),
 }
 _PAPER = (
-    "The router's lam, that at which it saves, and the target that it is held against there were "
-    "chosen on train rows.\n* The paper's pick lam on the queries that are judged: optimistic."
+    "The router's lam, the lam of its savings, and the target that it is compared with were chosen "
+    "on train rows.\n* The paper's metrics choose lam on the judged queries, which is optimistic."
 )
 
 
@@ -94,12 +94,12 @@ def picture(result: "Evaluation") -> str:
 @final
 @dataclass(frozen=True)
 class PlotMark:
-    """A labelled point.
+    """A point of the plot.
 
     Attributes:
         x: Position from left to right.
         y: Position from bottom to top.
-        sign: One character that is drawn.
+        sign: The character that is drawn.
     """
 
     x: float
@@ -119,9 +119,9 @@ def draw(
     """Draw marks on a grid of characters; later marks cover earlier ones.
 
     Args:
-        marks: What is drawn; those that aren't finite are left out.
-        x_label: Says what goes to the right, with its unit.
-        y_label: Says what goes up, with its unit.
+        marks: The points; those that aren't finite are left out.
+        x_label: The label of the x axis, with its unit.
+        y_label: The label of the y axis, with its unit.
         width: Columns of the grid.
         height: Rows of the grid.
         log_x: Whether x, all positive, is drawn on a logarithmic scale.

@@ -1,4 +1,4 @@
-"""`prefill-router import`: scored answers of another format into a dataset folder."""
+"""`prefill-router import`: makes a dataset folder of scored answers in another format."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -24,11 +24,10 @@ _LISTING = "  \n".join(f"{name}: {one.summary}" for name, one in FORMATS.items()
     help=(
         "Read scored answers of another format and write a dataset folder.\n\n"
         f"Formats:\n\n{_LISTING}\n\n"
-        "Malformed rows are left out and reported with file and line; where they are more than one "
-        "in a hundred, nothing is written. --scale, --threshold and the --...-column options are "
-        "for long and wide tables; in a wide table --correct-column and the last three hold "
-        "{target}, as in '{target}|total_cost'. So is --repeats mean: rows of the same query and "
-        "target are runs, and their mean counts.\n\n"
+        "Malformed rows are left out and reported with file and line; if they are more than one in "
+        "a hundred, nothing is written. --scale, --threshold, --repeats and the --...-column "
+        "options are for long and wide tables; in a wide table --correct-column and the last three "
+        "contain {target}, as in '{target}|total_cost'.\n\n"
         "Example: prefill-router import long answers.csv --out answers --prices prices.csv"
     ),
 )
@@ -48,42 +47,53 @@ def import_command(
     ] = False,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    prompt: Annotated[str | None, typer.Option("--prompt-column", help="Usually prompt.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt-column", help="By default prompt.")
+    ] = None,
     query: Annotated[
-        str | None, typer.Option("--query-column", help="Ids. Usually query_id.")
+        str | None, typer.Option("--query-column", help="Ids. By default query_id.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target-column", help="Usually target, else model.")
+        str | None, typer.Option("--target-column", help="By default target, or else model.")
     ] = None,
     targets: Annotated[
         str | None,
-        typer.Option("--target-columns", help="Of a wide table, by commas; else guessed."),
+        typer.Option(
+            "--target-columns", help="Of a wide table, separated by commas; by default guessed."
+        ),
     ] = None,
     correct: Annotated[
-        str | None, typer.Option("--correct-column", help="Labels from 0 to 1. Usually correct.")
+        str | None, typer.Option("--correct-column", help="Labels from 0 to 1. By default correct.")
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(metavar="WORST-BEST", help="Of scores that aren't from 0 to 1, such as 1-5."),
+        typer.Option(
+            metavar="WORST-BEST", help="The range of scores that aren't from 0 to 1, such as 1-5."
+        ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="An answer is right from this score on, else wrong.")
+        float | None, typer.Option(help="An answer is right at this score or above, else wrong.")
     ] = None,
     repeats: Annotated[
-        str | None, typer.Option(help="Rows of the same query and target are runs: mean.")
+        str | None,
+        typer.Option(
+            help="mean: average rows of the same query and target, which are repeated runs."
+        ),
     ] = None,
     benchmark: Annotated[
-        str | None, typer.Option("--benchmark-column", help="Usually benchmark.")
+        str | None, typer.Option("--benchmark-column", help="By default benchmark.")
     ] = None,
-    domain: Annotated[str | None, typer.Option("--domain-column", help="Usually domain.")] = None,
+    domain: Annotated[
+        str | None, typer.Option("--domain-column", help="By default domain.")
+    ] = None,
     inputs: Annotated[
-        str | None, typer.Option("--input-tokens-column", help="Usually input_tokens.")
+        str | None, typer.Option("--input-tokens-column", help="By default input_tokens.")
     ] = None,
     outputs: Annotated[
-        str | None, typer.Option("--output-tokens-column", help="Usually output_tokens.")
+        str | None, typer.Option("--output-tokens-column", help="By default output_tokens.")
     ] = None,
     cost: Annotated[
-        str | None, typer.Option("--cost-column", help="US dollars. Usually cost.")
+        str | None, typer.Option("--cost-column", help="US dollars. By default cost.")
     ] = None,
 ) -> None:
     """Read scored answers of another format and write a dataset folder."""

@@ -21,9 +21,9 @@ def keep(
     folder: opt.RouterFolder,
     data: opt.Data,
     share: Annotated[
-        float, typer.Option("--keep", help="Of the best single target's accuracy, as 0.98.")
+        float, typer.Option("--keep", help="Share of the best single target's accuracy to keep.")
     ] = 0.98,
-    confidence: Annotated[float, typer.Option(help="Of the guarantee.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the guarantee.")] = 0.95,
     part: opt.UnseenPart = "test",
     best: Annotated[
         str | None,
@@ -33,20 +33,22 @@ def keep(
         str,
         typer.Option(
             help="nothing: a missing label counts as the worst that it could be. "
-            "missing-at-random: queries that lack one are left out where nothing speaks against it."
+            "missing-at-random: queries that lack one are left out, unless the data contradict it."
         ),
     ] = "nothing",
     store: opt.Stores = None,
-    resamples: Annotated[int, typer.Option(help="For the intervals; 0 for none.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
+    resamples: Annotated[
+        int, typer.Option(help="Bootstrap resamples for the intervals; 0 for none.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
     encoder_folder: opt.EncoderFolders = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Find the cheapest lam that keeps a share of the best single target's accuracy, guaranteed.
 
     The guarantee holds on all queries like those of the part, labelled or not; these must not have
-    been used for the router or for choosing it. Where no lam can be guaranteed, the exit code is 3,
-    and the reason and what would do are told.
+    been used to fit the router or to choose it. If no lam can be guaranteed, the exit code is 3,
+    and the reason and a remedy are printed.
 
     Example: prefill-router keep router --data answers --keep 0.95
     """
@@ -108,12 +110,12 @@ def _show(found: "Guarantee") -> None:
         kept, saved = _worded(found.kept), _savings(found.savings)
         first = f"lam = {found.lam:g} keeps at least {promise}"
         last = f"expected{_where(found)}: {kept} of that accuracy, {saved}"
-    for line in (first, f"tested on {found.queries:,} queries", *_lacking(found), last):
+    for line in (first, f"tested on {found.queries:,} queries", *_missing_labels(found), last):
         out.say(line)
 
 
-def _lacking(found: "Guarantee") -> list[str]:
-    """How many labels are missing, where, whether by chance, and what became of them."""
+def _missing_labels(found: "Guarantee") -> list[str]:
+    """Lines on missing labels: how many, where, whether at random, and how they count."""
     from prefill_router.studies.guarantee import places
 
     missing = found.missing

@@ -1,6 +1,6 @@
 """`prefill-router layers` and `sweep`: which layer to read, and which encoder.
 
-`layers` shows the geometry of a store by depth; `sweep` which encoder says most about which target.
+`layers` shows the geometry of a store by depth; `sweep` compares encoders by their probes.
 """
 
 from pathlib import Path
@@ -23,10 +23,10 @@ def layers(
     data: opt.DataFolder,
     store: Annotated[Path, typer.Option(help="A finished store.")],
     split_file: opt.SplitFile = None,
-    seed: Annotated[int, typer.Option(help="Of the split and of the folds.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,
     pooling: opt.Poolings = "last,mean",
     all_layers: Annotated[
-        bool, typer.Option("--all-layers", help="Layers below the middle too, if held.")
+        bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")
     ] = False,
     dim: Annotated[int, typer.Option(help="PCA components for J and the probes.")] = 100,
     to: Annotated[
@@ -34,7 +34,7 @@ def layers(
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show Fisher J, effective dimensionality and anisotropy by depth, and what selects best.
+    """Show Fisher J, effective dimensionality and anisotropy by depth, and the best criterion.
 
     Only the train part is used. The second table is the mean five-fold probe AUC over targets of
     the layer that each criterion selects.
@@ -56,7 +56,7 @@ def layers(
     found = survey(activations, train, sites=sites, dim=dim, progress=bar)
     grid = search(activations, train, sites=sites, dims=(dim,), seed=seed, progress=bar)
     held = [p for p in poolings if any(site.pooling == p for site in sites)]
-    kinds = list(dict.fromkeys([tuple(held), *((p,) for p in held)]))  # first what `fit` picks from
+    kinds = list(dict.fromkeys([tuple(held), *((p,) for p in held)]))  # first the choice of `fit`
     ablations = [ablation(found, grid, dim=dim, poolings=kind) for kind in kinds]
     _draw(found, to, activations.provenance.encoder, ablations)
     if as_json:
@@ -69,7 +69,7 @@ def layers(
 
 
 def drawn(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
-    """The split of a file, or one that is drawn now."""
+    """The split in a file, or one that is drawn now."""
     from prefill_router.data import load_split, split
 
     return split(dataset, seed=seed) if file is None else load_split(file)
@@ -142,7 +142,7 @@ def sweep(
     store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
     to: Annotated[Path, typer.Option("--out", help="A folder for the heat map and its CSV.")],
     split_file: opt.SplitFile = None,
-    seed: Annotated[int, typer.Option(help="Of the split and of the folds.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,
     pooling: opt.Poolings = "last",
     dim: Annotated[int, typer.Option(help="PCA components.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,

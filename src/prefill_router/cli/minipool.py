@@ -23,28 +23,28 @@ _minipool = typer.Typer()
 
 @_minipool.command()
 def serve(
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8123,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 picks a free one.")] = 8123,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = _LOOPBACK,
-    only: Annotated[str | None, typer.Option(help="Targets, between commas.")] = None,
+    only: Annotated[str | None, typer.Option(help="Targets, separated by commas.")] = None,
     write_pool: Annotated[
-        Path | None, typer.Option(help="Write the pool file for collect here, once it serves.")
+        Path | None, typer.Option(help="Once it serves, write the pool file for collect here.")
     ] = None,
     faults: Annotated[
-        Path | None, typer.Option(help="A YAML file that says what is to go wrong.")
+        Path | None, typer.Option(help="A YAML file with the faults to inject.")
     ] = None,
     fault: Annotated[
         list[str] | None,
-        typer.Option(help="One thing that is to go wrong, such as status,share=0.1,status=503."),
+        typer.Option(help="A fault to inject, such as status,share=0.1,status=503; repeatable."),
     ] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(help="The environment variable of a key that is asked for.")
+        str | None, typer.Option(help="The environment variable of the key that clients need.")
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="Answers generated at once.")] = 64,
+    max_batch: Annotated[int, typer.Option(help="Most answers generated at once.")] = 64,
     threads: Annotated[int, typer.Option(help="Processor threads to generate with.")] = 1,
 ) -> None:
     """Serve the tiny pool over the OpenAI protocol until it is interrupted.
 
-    It listens on this machine alone, unless --host says otherwise.
+    It listens only on this machine, unless --host says otherwise.
 
     Example: prefill-router minipool serve --write-pool pool.yaml
     """
@@ -65,13 +65,13 @@ def serve(
     names = None if only is None else [name.strip() for name in only.split(",")]
     read = Faults() if faults is None else read_faults(faults)
     rules = (*read.rules, *(parse_rule(text) for text in fault or ()))
-    wrong = Faults(rules=rules, seed=read.seed, personas=read.personas)
+    injected = Faults(rules=rules, seed=read.seed, personas=read.personas)
     key = None if api_key_env is None else _key(api_key_env)
     if not is_loopback(host):
         err.say(f"warning: whoever reaches {host} can use it", style="yellow")
     torch.set_num_threads(threads)
     serving = serve_pool(
-        names, faults=wrong, port=port, host=host, api_key=key, max_batch=max_batch
+        names, faults=injected, port=port, host=host, api_key=key, max_batch=max_batch
     )
     with _ended_by_signal() as ended, serving as server:
         pool = served_pool(server, names=names, api_key_env=api_key_env)
@@ -89,9 +89,11 @@ def serve(
 @_minipool.command()
 def tasks(
     to: Annotated[Path, typer.Option("--out", help="The file to write, JSON Lines.")],
-    count: Annotated[int, typer.Option(help="How many.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Another seed, other questions.")] = 0,
-    domains: Annotated[str | None, typer.Option(help="Families of tasks, between commas.")] = None,
+    count: Annotated[int, typer.Option(help="The number of tasks.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
+    domains: Annotated[
+        str | None, typer.Option(help="Families of tasks, separated by commas.")
+    ] = None,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
@@ -134,7 +136,7 @@ def _key(name: str) -> str:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[threading.Event]:
-    """Set when the process is asked to end."""
+    """Yield an event that is set when the process is asked to end."""
     ended = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands have, spelt and told alike in all of them."""
+"""Options that several commands share, with the same names and the same help."""
 
 import filecmp
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 EncoderFolders = Annotated[
     list[Path] | None,
-    typer.Option("--encoder-folder", help="The folder of a local encoder; may be given again."),
+    typer.Option("--encoder-folder", help="The folder of a local encoder; repeatable."),
 ]
 RouterFolder = Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")]
 Stores = Annotated[
-    list[Path] | None, typer.Option("--store", help="A store of states; may be given again.")
+    list[Path] | None, typer.Option("--store", help="A store of states; repeatable.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Poolings = Annotated[str, typer.Option("--pooling", help="last, mean, or both.")]
@@ -34,15 +34,17 @@ Data = Annotated[Path, typer.Option("--data", help="The dataset's folder.")]
 AsDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")]
 Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")]
-ResampleSeed = Annotated[int, typer.Option("--seed", help="Another seed, other resamples.")]
+ResampleSeed = Annotated[int, typer.Option("--seed", help="Seed of the resampling.")]
 StudySeed = Annotated[
-    int, typer.Option("--seed", help="Of the split, the training and the resamples.")
+    int, typer.Option("--seed", help="Seed of the split, the training and the resampling.")
 ]
 DatasetOut = Annotated[Path, typer.Option("--out", help="The dataset folder to write.")]
 ReportOut = Annotated[Path, typer.Option("--out", help="The report's folder.")]
 SplitFile = Annotated[
     Path | None,
-    typer.Option("--split", metavar="FILE", help="A split drawn before; else one is drawn."),
+    typer.Option(
+        "--split", metavar="FILE", help="A split that was drawn before; by default one is drawn."
+    ),
 ]
 Lam = Annotated[float, typer.Option("--lam", help="From 0, cheapest, to 1, most probably correct.")]
 UnseenPart = Annotated[
@@ -57,7 +59,8 @@ UnseenPart = Annotated[
 
 
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what --out holds, even of another origin.")
+    bool,
+    typer.Option("--overwrite", help="Replace what --out holds, even a result of another origin."),
 ]
 """The option that lets a result of another origin be replaced."""
 
@@ -82,7 +85,7 @@ def check_origin(folder: Path, origin: "Origin", *, overwrite: bool) -> None:
 
 
 def check_same(place: Path, written: Path, *, overwrite: bool) -> None:
-    """Check that a place is free, or holds what would take its place.
+    """Check that a file is absent, or equal to the one that would replace it.
 
     Raises:
         ConfigError: It holds something else.
@@ -96,17 +99,17 @@ def check_same(place: Path, written: Path, *, overwrite: bool) -> None:
 
 @contextmanager
 def replacing(place: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Yield a place to write a file at; it becomes `place` unless something else stands there.
+    """Yield a temporary path; the file written there becomes `place` if that is free or equal.
 
     Raises:
-        ConfigError: Something does, and `overwrite` isn't said.
+        ConfigError: It holds something else, and `overwrite` isn't set.
     """
     if place.is_dir():
         raise ConfigError(f"{place} is a folder; name a file in it, such as {place / 'new'}")
     with files.replacing_file(place) as temporary:
         yield temporary
         check_same(place, temporary, overwrite=overwrite)
-    files.refresh_checksum(place)  # a dataset whose pool it is stays intact
+    files.refresh_checksum(place)  # it may be the pool of a dataset
 
 
 def parse_poolings(text: str) -> list["Pooling"]:
@@ -124,7 +127,7 @@ def parse_poolings(text: str) -> list["Pooling"]:
 
 
 def sources(folders: Sequence[Path] | None) -> "EncoderSources":
-    """Where encoders are found: these folders, each under its own name."""
+    """The local encoders in these folders, each under its folder's name."""
     from prefill_router.router import EncoderSources
 
     return EncoderSources(folders={path.resolve().name: path for path in folders or ()})
@@ -138,7 +141,7 @@ def open_stores(folders: Sequence[Path] | None) -> "list[ActivationStore]":
 
 
 def load_router(folder: Path, encoder_folders: Sequence[Path] | None) -> "Router":
-    """The router in a folder, which may read the encoders in these."""
+    """The router in a folder, with the local encoders in these folders."""
     from prefill_router.router import Router
 
     return Router.load(folder, sources=sources(encoder_folders))

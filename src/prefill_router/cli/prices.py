@@ -28,7 +28,7 @@ def prices(
         Path | None, typer.Option("--out", help="Write here and leave the pool file as it is.")
     ] = None,
     source: Annotated[
-        str, typer.Option("--from", help="OpenRouter's list, at an address or in a file.")
+        str, typer.Option("--from", help="OpenRouter's list of models, a URL or a file.")
     ] = "https://openrouter.ai/api/v1/models",
     provider: Annotated[
         list[str] | None,
@@ -36,7 +36,7 @@ def prices(
     ] = None,
     map_: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="TARGET=MODEL", help="The list's name of a target."),
+        typer.Option("--map", metavar="TARGET=MODEL", help="The target's name in the list."),
     ] = None,
     overwrite: opt.Overwrite = False,
     json: opt.AsDocument = False,

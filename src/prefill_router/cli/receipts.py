@@ -1,7 +1,7 @@
-"""`prefill-router explain`, `canary` and `export`: what receipts of the gateway say.
+"""`prefill-router explain`, `canary` and `export`: commands that read the gateway's receipts.
 
-`explain` says why the gateway sent a request where it went; `canary` what is routed against the
-rest, where a share of traffic is; `export` makes a dataset of receipts and feedback.
+`explain` says why the gateway sent a request where it went; `canary` compares routed traffic with
+the rest; `export` makes a dataset of receipts and feedback.
 """
 
 import math
@@ -18,7 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, columns, counted, dollars, needed, out, print_json
+from prefill_router.cli.application import (
+    app,
+    columns,
+    counted,
+    decimal_places,
+    dollars,
+    out,
+    print_json,
+)
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import DataError
 
@@ -29,14 +37,14 @@ if TYPE_CHECKING:
 
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400}
 _AGO = re.compile(r"(\d{1,9})([mhd])")
-HELP = "Only requests since then: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
+HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
 
 
 def moment(text: str | None) -> float | None:
-    """Seconds since 1970 of a moment; None for none.
+    """The Unix time of an option's text; None where it isn't given.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is no time.
     """
     if text is None:
         return None
@@ -47,16 +55,16 @@ def moment(text: str | None) -> float | None:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"{text!r} is no moment; give 90m, 24h, 7d, or a date or time as 2026-11-22T08:30"
+            f"{text!r} is no time; give 90m, 24h, 7d, or a date or time as 2026-11-22T08:30"
         ) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 RECEIPTS = "sqlite:///receipts.sqlite"
-"""Where a gateway keeps its receipts, unless it is told otherwise."""
-URL = "A file of SQLite, sqlite:///FILE, or postgresql://..., whose password comes from PGPASSWORD."
+"""Where a gateway keeps its receipts by default."""
+URL = "An SQLite file, sqlite:///FILE, or postgresql://... with its password in PGPASSWORD."
 VARIABLE = "PREFILL_ROUTER_RECEIPTS__URL"
-"""The environment variable that the gateway's setting has."""
+"""The environment variable of the gateway's setting."""
 
 
 @app.command()
@@ -172,11 +180,11 @@ def canary(
     since: Annotated[str | None, typer.Option(help=HELP)] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Compare what was routed with the rest, where a share of traffic is (`traffic.share`).
+    """Compare routed traffic with the rest, where only a share is routed (`traffic.share`).
 
-    The cost of 1,000 conversations; of every conversation the share of its requests that failed,
-    the seconds of its answers, and the score that feedback gave them. These are means over
-    conversations, with 95 % intervals. A difference whose interval holds 0 may be chance.
+    The table has the cost of 1,000 conversations, and per conversation the share of failed
+    requests, the seconds per answer, and the feedback score. These are means over conversations,
+    with 95 % intervals. A difference whose interval contains 0 may be chance.
 
     Example: prefill-router canary receipts.sqlite --since 7d
     """
@@ -204,10 +212,10 @@ def canary(
 
 
 def _costs(means: "Sequence[Mean]") -> list[str]:
-    """Of 1,000 conversations: one alone may cost a millionth of a dollar."""
+    """Costs of 1,000 conversations, since one may cost a millionth of a dollar."""
     many = [replace(m, value=_MANY * m.value, half=_MANY * m.half) for m in means]
     least = min((abs(m.value) for m in many if m.value), default=1.0)
-    digits = 2 if math.isnan(least) or least >= 1 else needed(least)
+    digits = 2 if math.isnan(least) or least >= 1 else decimal_places(least)
     signs = ("-" if m.value < 0 else "" for m in many)
     return [
         _told(m, sign + dollars(abs(m.value), digits=digits), digits)

@@ -13,9 +13,9 @@ from prefill_router.cli.application import (
     app,
     columns,
     counted,
+    decimal_places,
     dollars,
     err,
-    needed,
     out,
     print_json,
 )
@@ -38,7 +38,7 @@ def replay(
     receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
     lam: Annotated[
         list[float] | None,
-        typer.Option(help="A trade-off to try; may be given again. By default 0 to 1 in quarters."),
+        typer.Option(help="A trade-off to try; repeatable. By default 0 to 1 in quarters."),
     ] = None,
     router: Annotated[
         Path | None,
@@ -47,7 +47,7 @@ def replay(
     pool: Annotated[Path | None, typer.Option(help="A pool file with other prices.")] = None,
     sessions: Annotated[
         bool,
-        typer.Option("--sessions", help="Let conversations keep their target, as they do there."),
+        typer.Option("--sessions", help="Let conversations keep their target, as in the gateway."),
     ] = False,
     since: Annotated[str | None, typer.Option(help=HELP)] = None,
     to: Annotated[
@@ -77,8 +77,8 @@ def replay(
         found = replay_sessions(read(), lam or _LAMS)
     else:
         raise UsageError(
-            "--sessions goes with the receipts' own forecasts and prices; leave --router and "
-            "--pool away, or --sessions"
+            "--sessions uses the receipts' own forecasts and prices; leave out --router and "
+            "--pool, or --sessions"
         )
     written = [] if to is None else _drawn(found, to)
     if as_json:
@@ -132,7 +132,7 @@ def _show(found: "Replay") -> None:
     heads = ("changed", "expected\naccuracy", "estimated\ncost", "observed cost\nof the same")
     table = columns("setting", *heads)
     costs = [one.estimated_cost for one in found.settings if one.estimated_cost > 0]
-    digits = needed(min(costs, default=1.0))
+    digits = decimal_places(min(costs, default=1.0))
     for one in found.settings:
         estimated, observed = (
             "?" if math.isnan(cost) else dollars(cost, digits=digits)

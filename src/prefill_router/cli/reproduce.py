@@ -39,14 +39,14 @@ def reproduce(
     to: opt.ReportOut,
     encoder: Annotated[
         list[str] | None,
-        typer.Option(help="Whose hidden states are read; may be given again. Usually minilm."),
+        typer.Option(help="The encoder of the hidden states, by default minilm; repeatable."),
     ] = None,
     embedding: Annotated[
-        str, typer.Option(help="What makes the semantic routers' embeddings.")
+        str, typer.Option(help="The encoder of the semantic routers' embeddings.")
     ] = "minilm",
     store: opt.Stores = None,
     encoder_folder: opt.EncoderFolders = None,
-    prices: Annotated[Path | None, typer.Option(help="Prices, for data without any.")] = None,
+    prices: Annotated[Path | None, typer.Option(help="Prices, for data without prices.")] = None,
     encoder_price: Annotated[
         float, typer.Option(help="US dollars per million tokens that the encoder reads.")
     ] = 0.1625,
@@ -55,24 +55,26 @@ def reproduce(
     ] = None,
     text_network: Annotated[
         str | None,
-        typer.Option(help="What is tuned on the text, as microsoft/deberta-v3-base or its folder."),
+        typer.Option(help="A network to fine-tune, microsoft/deberta-v3-base or its folder."),
     ] = None,
     soft_labels: Annotated[
         Path | None, typer.Option(help="A judge's scores, for a router that learns from them.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Training seeds of the seed study; 5, the paper's 10.")
+        int | None, typer.Option(help="Seeds of the seed study; by default 5 (the paper has 10).")
     ] = None,
     resamples: Annotated[int | None, typer.Option(help="Bootstrap resamples.")] = None,
     seed: opt.StudySeed = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A rehearsal: hardly trained, its numbers mean little.")
+        bool,
+        typer.Option("--quick", help="A rehearsal with little training; its numbers mean little."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
 ) -> None:
     """Rebuild the paper's tables and figures, our numbers beside the paper's.
 
-    What is fitted is kept in the report's folder; interrupted, the same command goes on from there.
+    What is fitted is kept in the report's folder; after an interruption the same command
+    goes on from there.
 
     Example: prefill-router reproduce answers --bench mmlu-pro --store states --out paper
     """
@@ -151,7 +153,7 @@ def _read(bench: BenchName, data: Path, prices: Path | None) -> "RoutingDataset"
 def _said(options: "ReproduceOptions") -> list[str]:
     said = [
         "Every table and figure of the paper, rebuilt on these data: our number with its interval, "
-        "and the paper's beside it. What can't be rebuilt on them says why.",
+        "and the paper's beside it. Where one can't be rebuilt, the reason is given.",
         "The encoder is not the paper's: the paper reads language models of 20 to 122 billion "
         "parameters, ours is named below. Differences of level are to be expected from that "
         "alone.",
@@ -181,11 +183,11 @@ def _known(
         "split": f"85/15, seed {options.seed}; calibrated routers 75/10/15 with the same test part",
         "calibration": "Platt scaling for the semantic baselines of the tables; none in the shifts",
         "intervals": f"95 %, {options.resamples:,} bootstrap resamples of the test queries",
-        "fine-tuned on the text": means.text_network or "nothing; name weights by --text-network",
-        "soft labels": str(means.soft_labels or "none; give a judge's scores by --soft-labels"),
-        "not as their papers have them": "GraphRouter predicts each label, with a message for "
-        "labels and for costs; matrix factorisation learns from cells, on pairs a router of its "
-        "own; the cascade's scorer reads an answer's length, not its text",
+        "fine-tuned on the text": means.text_network or "nothing; give weights with --text-network",
+        "soft labels": str(means.soft_labels or "none; give a judge's scores with --soft-labels"),
+        "not as in their papers": "GraphRouter predicts each label, with separate messages for "
+        "labels and costs; matrix factorisation learns from single labels, and a second router "
+        "from pairs; the cascade's scorer reads an answer's length, not its text",
         "training seeds": f"{options.seeds} in the seed study",
     }
 

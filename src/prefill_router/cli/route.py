@@ -1,4 +1,4 @@
-"""`prefill-router route`: decide for one request, by one choice or by a cascade."""
+"""`prefill-router route`: chooses the target of one request, or runs a cascade of targets."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def route(
         bool, typer.Option("--chat", help="The request is a JSON list of {role, content} messages.")
     ] = False,
     only: Annotated[
-        str | None, typer.Option(help="Choose among these targets alone, separated by commas.")
+        str | None, typer.Option(help="Choose only among these targets, separated by commas.")
     ] = None,
     encoder_folder: opt.EncoderFolders = None,
     answer: Annotated[
@@ -42,7 +42,7 @@ def route(
     ] = False,
     pool: Annotated[
         Path | None,
-        typer.Option(help="For --answer: who serves the targets, and their keys' variables."),
+        typer.Option(help="For --answer: the pool file with the targets' endpoints."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON.")] = False,
 ) -> None:
@@ -53,26 +53,26 @@ def route(
     from prefill_router.policy import Cascade
     from prefill_router.router import plan_cascade
 
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one prompt: threads that wait only burn
-    places = _places(pool) if answer else None
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one prompt: don't spin
+    endpoints = _endpoints(pool) if answer else None
     text = _standard_input() if prompt == "-" else prompt
     asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
     router = opt.load_router(folder, encoder_folder)
     if isinstance(router.policy, Cascade):
         if names is not None:
-            raise ConfigError("a cascade names whom it asks; leave out --only")
+            raise ConfigError("a cascade has targets of its own; leave out --only")
         plan = plan_cascade(router, asked, lam=lam)
-        _cascade(plan, asked, places, as_json=as_json)
+        _cascade(plan, asked, endpoints, as_json=as_json)
         return
     decision = router.route(asked, lam=lam, only=names)
     if not as_json:
         _show(decision)
-    if places is not None:
+    if endpoints is not None:
         from prefill_router.client import ask_once
 
         try:
-            reply = ask_once(places, decision.target, asked)
+            reply = ask_once(endpoints, decision.target, asked)
         except UpstreamError:
             if as_json:
                 print_json(decision.to_dict() | {"reply": None})
@@ -85,8 +85,8 @@ def route(
         print_json(decision.to_dict())
 
 
-def _places(pool: Path | None) -> "Pool":
-    """Who is asked; never as a router's folder says, which may be somebody else's."""
+def _endpoints(pool: Path | None) -> "Pool":
+    """The pool with the endpoints to ask; those of a router's folder may be somebody else's."""
     from prefill_router.targets import read_pool
 
     if pool is None:
@@ -98,20 +98,20 @@ def _places(pool: Path | None) -> "Pool":
 
 
 def _cascade(
-    plan: "CascadePlan", prompt: "Prompt", places: "Pool | None", *, as_json: bool
+    plan: "CascadePlan", prompt: "Prompt", endpoints: "Pool | None", *, as_json: bool
 ) -> None:
-    """Show whom a cascade asks; ask them where places are given."""
+    """Print the targets that a cascade asks; ask them where their endpoints are given."""
     from prefill_router.client import ask_once
 
     if not as_json:
         show_plan(plan)
-    if places is None:
+    if endpoints is None:
         if as_json:
             print_json(plan.to_dict())
         return
     try:
         run = plan.run(
-            lambda name: ask_once(places, name, prompt), lambda reply: reply.usage.output_tokens
+            lambda name: ask_once(endpoints, name, prompt), lambda reply: reply.usage.output_tokens
         )
     except UpstreamError:
         if as_json:
@@ -135,7 +135,9 @@ def _plain(reply: "Reply") -> dict[str, Any]:
 def _show_reply(reply: "Reply") -> None:
     out.print(f"\n{reply.text.strip()}\n", style="bold")
     tokens = "" if reply.usage.output_tokens is None else f"{reply.usage.output_tokens:,} tokens, "
-    out.print(f"answered by {reply.served_by or 'it'}: {tokens}{reply.seconds:.2f} s", style="dim")
+    out.print(
+        f"answered by {reply.served_by or 'the target'}: {tokens}{reply.seconds:.2f} s", style="dim"
+    )
 
 
 def _standard_input() -> str:
@@ -175,7 +177,7 @@ def _show(decision: "Decision") -> None:
 
 
 def show_plan(plan: "CascadePlan") -> None:
-    """Whom it asks, and what score is enough."""
+    """Print the targets that a cascade asks, and the score that is enough."""
     out.print(f"a cascade at lam = {plan.lam:g}: the first answer that scores enough is taken")
     table = columns("ask", "enough", "P(correct)", "estimated cost")
     for stage in plan.stages:
@@ -188,7 +190,7 @@ def show_plan(plan: "CascadePlan") -> None:
 
 
 def show_trail(run: "CascadeRun[Reply]") -> None:
-    """Who was asked, and what their answers scored."""
+    """Print the targets that were asked, and the scores of their answers."""
     for asked in run.trail:
         said = asked.failure if asked.score is None else f"scored {asked.score:.3f}"
         out.say(f"asked {asked.target}: {said}")

@@ -25,7 +25,9 @@ def show(
     curves: Annotated[
         Path | None, typer.Option(help="A folder to draw the training curves into.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what it knows as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the router's record as JSON.")
+    ] = False,
 ) -> None:
     """Check a router's folder and show its card.
 
@@ -54,7 +56,7 @@ def show(
 
 
 def _show_endpoints(router: "Router") -> None:
-    """Whom the folder names; the card, which anybody can edit, isn't asked."""
+    """Print the endpoints in the folder; they aren't read from the card, which anyone can edit."""
     from prefill_router.encoders import KEY, Address, EncoderName
 
     pool = router.pool.public()
@@ -66,7 +68,7 @@ def _show_endpoints(router: "Router") -> None:
             rows.append(("the encoder", Address.parse(name.place).base_url, KEY))
     if not rows:
         return
-    out.print("Endpoints that it names. None is asked unless you name it yourself:")
+    out.print("Endpoints that the router names. None is called unless you name it yourself:")
     table = Table(box=None, pad_edge=False)
     for title in ("target", "address", "variable of its key"):
         table.add_column(title, overflow="fold")
@@ -83,7 +85,7 @@ def reprice(
         str | None, typer.Option(help="The day of the prices, such as 2026-11-20.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--out", help="Write here and leave ROUTER as it is.")
+        Path | None, typer.Option("--out", help="Write here, and leave ROUTER as it is.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the new prices as JSON.")] = False,
     overwrite: opt.Overwrite = False,
@@ -134,18 +136,18 @@ def reprice(
     out.say(_summary(router.pool, pool))
     if unmoved:
         err.say(
-            "without effect, since no output token counts are known and the median recorded cost "
-            f"stands: {', '.join(unmoved)}"
+            "without effect, since output token counts are unknown and the median recorded cost is "
+            f"used: {', '.join(unmoved)}"
         )
     if kept:
-        err.say(f"prices kept, the file doesn't name them: {', '.join(kept)}")
+        err.say(f"prices kept, since the file doesn't name them: {', '.join(kept)}")
 
 
 def _check_same(to: Path, folder: Path) -> None:
-    """Check that nothing else stands where the repriced router goes.
+    """Check that the folder to write is free or holds this very router.
 
     Raises:
-        ConfigError: Something does.
+        ConfigError: It holds something else.
     """
     from prefill_router.router import check_replaceable, is_router
 

@@ -28,36 +28,37 @@ def search(
     store: opt.Stores = None,
     trials: Annotated[int, typer.Option(help="Fits to try, those of earlier runs included.")] = 200,
     minutes: Annotated[
-        float | None, typer.Option(help="Begin nothing new after these; no limit by default.")
+        float | None,
+        typer.Option(help="Start no fit after this many minutes; no limit by default."),
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
-    folds: Annotated[int, typer.Option(help="Of the cross-validation.")] = 5,
+    folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
     objective: Annotated[str, typer.Option(help="choice, auc, brier or headroom.")] = "choice",
     margin: Annotated[
         float | None,
-        typer.Option(help="Stop what is further behind the best on the same folds."),
+        typer.Option(help="Stop a fit that is this far behind the best on the same folds."),
     ] = None,
     split_file: opt.SplitFile = None,
-    seed: Annotated[int, typer.Option(help="Of the split and everything that is drawn.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the split and of all else that is random.")
+    ] = 0,
     resamples: Annotated[int, typer.Option(help="For the intervals on test; 0 for none.")] = 1000,
     sealed: Annotated[
-        bool, typer.Option("--sealed", help="Leave the test part sealed; choose only.")
+        bool, typer.Option("--sealed", help="Only choose, and leave the test part unopened.")
     ] = False,
     open_again: Annotated[
         bool,
         typer.Option("--open-again", help="Open the test part for another configuration, too."),
     ] = False,
     encoder_folder: opt.EncoderFolders = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Say what there is to try, and try nothing.")
-    ] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Only list what can be tried.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print search.json.")] = False,
 ) -> None:
     """Search features, predictors and calibrations; then look at the test part, once.
 
     Everything is chosen by cross-validation on the train part. The test part stays sealed until
-    there is a winner, and opened.json says when it was opened. Interrupted, the same command goes
-    on where it was; with more --trials it goes further.
+    there is a winner, and opened.json says when it was opened. After an interruption the same
+    command goes on from there; with more --trials it adds to them.
 
     Example: prefill-router search default --data answers --store states --out found
     """
@@ -69,7 +70,7 @@ def search(
         _list(what, as_json=as_json)
         return
     if data is None or to is None:
-        raise UsageError("a search needs --data and --out; with --list it only says what there is")
+        raise UsageError("a search needs --data and --out; only --list works without them")
     config = SearchConfig(
         trials=trials,
         folds=folds,
@@ -143,7 +144,7 @@ class _SearchJob:
             progress=bar,
         )
         train, test = seal(dataset, drawn, self._to)
-        del dataset  # nothing from here on has test rows, until the seal is broken
+        del dataset  # from here on nothing has test rows until `conclude` opens them
         done = search(
             train, self._space, states, config=self._config, folder=self._to, progress=bar
         )

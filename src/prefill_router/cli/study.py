@@ -1,4 +1,4 @@
-"""`prefill-router study`: what the studies have in common, their options and how they begin."""
+"""`prefill-router study`: the options of all studies, and how they begin and end."""
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -35,23 +35,23 @@ Stores = opt.Stores
 Folders = opt.EncoderFolders
 Resamples = opt.Resamples
 Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class OpenedStudy:
-    """What a study works on.
+    """The inputs of a study.
 
     Attributes:
         dataset: Scored answers.
-        recipes: By name.
+        recipes: The recipes, by name.
         drawn: The split.
         states: What the recipes' features read.
-        folder: The study's.
-        bar: Shows how far it is.
-        known: What the reader of the page must know.
+        folder: The study's folder.
+        bar: Shows the progress.
+        known: Facts for the reader of the page.
         router: The router, where a folder of one was given.
     """
 
@@ -75,8 +75,8 @@ class StudyRequest:
         data: The dataset's folder.
         to: The study's folder.
         store: Stores of states; what they lack is encoded now.
-        split_file: The split; a router's own, or drawn with the seed, if not given.
-        seed: Of the split.
+        split_file: The split; by default a router's own, or one drawn with the seed.
+        seed: The seed of the split.
         encoder_folder: Folders of local encoders.
     """
 
@@ -95,13 +95,13 @@ def begin(
     asked: Mapping[str, Any],
     check: Callable[["RoutingDataset", "Split"], object] | None = None,
 ) -> OpenedStudy:
-    """Check the folder, read what is asked for, and gather the states.
+    """Check the folder, read the inputs, and gather the states.
 
     Args:
-        name: The study's.
+        name: The study's name.
         given: The options that the studies share.
         asked: The study's own options, for the mark in its folder.
-        check: Raises where the study can't be made of these data, before any long work.
+        check: Raises an error, before any long work, if the data don't suit the study.
 
     Raises:
         PrefillRouterError: Something can't be read, or the folder holds something else.
@@ -127,7 +127,7 @@ def begin(
 
 
 def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
-    """Check that there is anything to study.
+    """Check that at least one router could be fitted.
 
     Raises:
         FitError: No router could be fitted.
@@ -137,7 +137,7 @@ def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
 
 
 def facts(data: Path, drawn: "Split", seed: int) -> dict[str, str]:
-    """What the reader of any study must know."""
+    """The facts that every study's page states."""
     sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
     return {
         "dataset": str(data),
@@ -149,7 +149,7 @@ def facts(data: Path, drawn: "Split", seed: int) -> dict[str, str]:
 
 
 def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
-    """Write a study and print what came of it.
+    """Write a study's report and print its summary.
 
     Args:
         report: What the study says.
@@ -181,7 +181,7 @@ def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
     router = Router.load(Path(config))
     made = router.record.options.get("recipe")
     if not isinstance(made, dict):
-        raise ConfigError(f"{config} doesn't say how it was made; fit it again, or give a recipe")
+        raise ConfigError(f"{config} has no record of its recipe; fit it again, or give a recipe")
     return {
         Path(config).resolve().name: recipe_from_dict(
             {"shrinkage": False, "cost": "median", **made}

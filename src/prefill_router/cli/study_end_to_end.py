@@ -1,4 +1,4 @@
-"""`prefill-router study end-to-end`: what routing costs and how long it takes, all counted."""
+"""`prefill-router study end-to-end`: cost and latency of routing, the encoder included."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def end_to_end(
     to: Out,
     store: Stores = None,
     reference: Annotated[
-        Path | None, typer.Option(help="A second router, held against, such as a semantic one.")
+        Path | None, typer.Option(help="A second router to compare with, such as a semantic one.")
     ] = None,
     encoder_price: Annotated[
         float | None, typer.Option(help="US dollars per million tokens that the encoder reads.")
@@ -48,7 +48,7 @@ def end_to_end(
         float | None, typer.Option(help="Or US dollars per hour of the machine that routes.")
     ] = None,
     reference_price: Annotated[
-        float, typer.Option(help="The reference's, per million tokens; the paper gives it for 0.")
+        float, typer.Option(help="The same for the reference's encoder; in the paper 0.")
     ] = 0.0,
     speeds: Annotated[
         Path | None,
@@ -58,19 +58,17 @@ def end_to_end(
         Path | None, typer.Option(help="The run that the answers come from, with their times.")
     ] = None,
     routing_ms: Annotated[
-        float | None, typer.Option(help="The routing latency; else it is measured here.")
+        float | None, typer.Option(help="The routing latency; by default it is measured here.")
     ] = None,
-    reference_ms: Annotated[
-        float | None, typer.Option(help="The reference's; else it is measured here.")
-    ] = None,
+    reference_ms: Annotated[float | None, typer.Option(help="The same for the reference.")] = None,
     sample: Annotated[int, typer.Option(help="How many prompts are timed.")] = 100,
-    rounds: Annotated[int, typer.Option(help="How often each of them, in turns.")] = 5,
+    rounds: Annotated[int, typer.Option(help="How often each of them is timed.")] = 5,
     lam: Annotated[
-        list[float] | None, typer.Option(help="A setting; may be given again. Else 1 and 0.5.")
+        list[float] | None, typer.Option(help="A setting; repeatable. By default 1 and 0.5.")
     ] = None,
     best: Annotated[
         str | None,
-        typer.Option(help="The best single target; else the most accurate on the train part."),
+        typer.Option(help="The best single target; by default the best on the train part."),
     ] = None,
     part: UnseenPart = "test",
     resamples: Resamples = 1000,
@@ -78,10 +76,10 @@ def end_to_end(
     encoder_folder: Folders = None,
     as_json: AsJson = False,
 ) -> None:
-    """Charge the encoder, time the decision, and see what is left of the savings.
+    """Count the encoder's cost and the decision's latency, and see what is left of the savings.
 
-    The router, a second one if given, and the best single target, at argmax accuracy and lam = 0.5:
-    total cost, accuracy, time until the answer, and P-AUCCC with the encoder charged.
+    For the router, a second one if given, and the best single target, at lam = 1 and 0.5: total
+    cost, accuracy, time until the answer, and P-AUCCC, with the encoder's cost included.
 
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
@@ -99,10 +97,8 @@ def end_to_end(
 
     one_of("--part", part, PARTS)
     check_place(to, NAME)
-    if rounds < 1:
-        raise ConfigError(f"--rounds is {rounds}; 5 is usual, 1 is the least")
     charge = Charge(per_million_tokens=encoder_price, per_hour=per_hour)
-    stage = _Stage.of(
+    inputs = _ContenderInputs.of(
         folder,
         data,
         part=part,
@@ -111,36 +107,36 @@ def end_to_end(
         sample=sample,
         seed=seed,
     )
-    seconds, timing = answers_seconds(stage.judged, speeds, run)
+    seconds, timing = answers_seconds(inputs.judged, speeds, run)
     mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": part})
-    routers, asked = {ROUTER: stage.router}, {ROUTER: charge}
+    routers, asked = {ROUTER: inputs.router}, {ROUTER: charge}
     if reference is not None:
-        routers["reference"] = stage.other(reference, encoder_folder)
+        routers["reference"] = inputs.other(reference, encoder_folder)
         asked["reference"] = Charge(per_million_tokens=reference_price)
-    taken = stage.latencies(routers, {ROUTER: routing_ms, "reference": reference_ms}, rounds)
+    taken = inputs.latencies(routers, {ROUTER: routing_ms, "reference": reference_ms}, rounds)
     contenders = [
-        stage.contender(name, router, asked[name], taken[name], seconds)
+        inputs.contender(name, router, asked[name], taken[name], seconds)
         for name, router in routers.items()
     ]
     found = study_end_to_end(
         contenders,
-        best or stage.best,
+        best or inputs.best,
         charges={name: one.said for name, one in asked.items()},
         timing=timing,
         lams=lam or LAMS,
         resamples=resamples,
         seed=seed,
-        progress=stage.bar,
+        progress=inputs.bar,
     )
-    known = facts(data, stage.router.split, seed) | stage.known(folder, reference, part)
+    known = facts(data, inputs.router.split, seed) | inputs.known(folder, reference, part)
     made = report_of(found, title=f"End-to-end cost and latency on {data.name}", known=known)
     finish(made, to, as_json=as_json)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Stage:
-    """Where the contenders meet: the same queries, at the router's prices."""
+class _ContenderInputs:
+    """What all contenders share: the queries at the router's prices, and how they are timed."""
 
     router: "Router"
     judged: "RoutingDataset"
@@ -161,7 +157,7 @@ class _Stage:
         encoder_folder: Sequence[Path] | None,
         sample: int,
         seed: int,
-    ) -> "_Stage":
+    ) -> "_ContenderInputs":
         from prefill_router.cli.options import sources
         from prefill_router.cli.unseen_queries import UnseenQueries
         from prefill_router.data import read_dataset
@@ -182,7 +178,7 @@ class _Stage:
         )
 
     def known(self, folder: Path, reference: Path | None, part: str) -> dict[str, str]:
-        """What the reader must know of it."""
+        """Facts for the reader of the page."""
         return {
             "router": str(folder),
             **({} if reference is None else {"reference": str(reference)}),
@@ -191,15 +187,15 @@ class _Stage:
         }
 
     def other(self, folder: Path, encoder_folder: Sequence[Path] | None) -> "Router":
-        """The reference, if it can be held against the router."""
+        """The reference, checked to be comparable with the router."""
         from prefill_router.cli.options import sources
         from prefill_router.router import Router
 
         found = Router.load(folder, sources=sources(encoder_folder))
         if found.pool.names != self.router.pool.names:
             raise ConfigError(
-                f"the reference knows {found.pool.names}, the router {self.router.pool.names}; "
-                "both must have the same targets"
+                f"the reference has the targets {found.pool.names}, the router "
+                f"{self.router.pool.names}; both must have the same"
             )
         seen = {i for p in ("train", "calibration") for i in found.split.parts.get(p, ())}
         both = len(seen & set(self.judged.query_ids))
@@ -236,7 +232,7 @@ class _Stage:
     def latencies(
         self, routers: "Mapping[str, Router]", given: Mapping[str, float | None], rounds: int
     ) -> "dict[str, Latency]":
-        """As given, in milliseconds, or else timed here, taking turns."""
+        """The latencies given in milliseconds; the other routers are timed here, in turns."""
         import numpy as np
 
         from prefill_router.studies.end_to_end import Latency, time_routing

@@ -27,7 +27,7 @@ def layers(
     dim: Annotated[int, typer.Option(help="PCA components of the probes.")] = 100,
     pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last",
     all_layers: Annotated[
-        bool, typer.Option("--all-layers", help="Layers below the middle too, if held.")
+        bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")
     ] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -78,11 +78,11 @@ def dimensions(
     to: Out,
     store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
     dims: Annotated[
-        str, typer.Option(help="PCA components, between commas.")
+        str, typer.Option(help="PCA components, separated by commas.")
     ] = "50,100,150,200,300",
     pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
     all_layers: Annotated[
-        bool, typer.Option("--all-layers", help="Layers below the middle too, if held.")
+        bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")
     ] = False,
     split_file: SplitFile = None,
     seed: Seed = 0,
@@ -91,7 +91,7 @@ def dimensions(
     """Probe the targets' correctness by encoder, pooling and number of PCA components.
 
     Mean five-fold AUC on the train part, at the layer that Fisher J chooses and at the best one;
-    and, per encoder and pooling, what each way to choose the layer comes to.
+    and, per encoder and pooling, the AUC of each way to choose the layer.
 
     Example: prefill-router study dimensions answers --store states --out dimensions
     """

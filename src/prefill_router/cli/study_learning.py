@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prefill_router.studies.learning import Size
 
 FITS = "fits"
-"""The folder, in the study's, that keeps what each fit predicts."""
+"""The subfolder of a study that keeps the predictions of each fit."""
 
 
 @study.command()
@@ -36,10 +36,10 @@ def learning(
     to: Out,
     store: Stores = None,
     shares: Annotated[
-        str | None, typer.Option(help="Shares of the labelled queries, as 0.1,0.3,1.")
+        str | None, typer.Option(help="Shares of the labelled queries, such as 0.1,0.3,1.")
     ] = None,
     measured: Annotated[
-        str | None, typer.Option(help="Measured targets of each query, as 1,2,4.")
+        str | None, typer.Option(help="Labelled targets per query, such as 1,2,4.")
     ] = None,
     draws: Annotated[int, typer.Option(help="How often each size is drawn and fitted.")] = 3,
     split_file: SplitFile = None,
@@ -50,8 +50,8 @@ def learning(
 ) -> None:
     """Fit each router on fewer labels and say whether more of them would help, and which.
 
-    Fewer labels are fewer queries, or all queries with fewer targets measured of each. Sizes are
-    chosen so that both ways have the same numbers of labels, unless they are given.
+    Fewer labels are fewer queries, or all queries with fewer labelled targets each. By default,
+    sizes are chosen so that both ways have the same numbers of labels.
 
     Example: prefill-router study learning routers.yaml --data answers --out learning
     """
@@ -99,4 +99,4 @@ def _numbers(option: str, text: str | None) -> list[float]:
     try:
         return [float(part) for part in (text or "").split(",") if part.strip()]
     except ValueError:
-        raise UsageError(f"{option} is {text!r}; it must be numbers between commas") from None
+        raise UsageError(f"{option} is {text!r}; it must be numbers separated by commas") from None

@@ -1,8 +1,8 @@
 """`prefill-router study seeds`, `ratio` and `shift`: the paper's studies of routers.
 
-`seeds` says how far the numbers move with the seed of the training alone; `ratio` how accurate
-routing is when a share of the queries is forced on one target; `shift` what a router loses on
-queries of a kind that it wasn't trained on.
+`seeds` measures how much the metrics vary with the training seed; `ratio` how accurate routing is
+when a given share of the queries goes to one target; `shift` what a router loses on queries of a
+kind that it wasn't trained on.
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ def seeds(
 ) -> None:
     """Fit each router with several seeds on one split: mean, standard deviation, extremes.
 
-    A router whose predictions are the same whatever the seed is said to be deterministic.
+    A router with the same predictions for every seed is reported as deterministic.
 
     Example: prefill-router study seeds routers.yaml --data answers --store states --out seeds
     """
@@ -87,7 +87,7 @@ def ratio(
         str | None, typer.Option(help="The strong target; the most accurate one if not given.")
     ] = None,
     strong_by: Annotated[
-        str, typer.Option(help="Where the most accurate is sought: train, or test as the paper.")
+        str, typer.Option(help="The part that decides on it: train, or test as in the paper.")
     ] = "train",
     split_file: SplitFile = None,
     resamples: Resamples = 1000,
@@ -95,7 +95,7 @@ def ratio(
     encoder_folder: Folders = None,
     as_json: AsJson = False,
 ) -> None:
-    """Force each share of the queries on the strong target, by the router's own order.
+    """Send each share of the queries to the strong target, in the router's own order.
 
     The others go where the router's probability is highest. Prices play no part.
 
@@ -161,10 +161,10 @@ def shift(
     to: Out,
     store: Stores = None,
     train_on: Annotated[
-        str | None, typer.Option(help="Benchmarks or domains to train on, between commas.")
+        str | None, typer.Option(help="Benchmarks or domains to train on, separated by commas.")
     ] = None,
     test_on: Annotated[
-        str | None, typer.Option(help="Benchmarks or domains to test on, between commas.")
+        str | None, typer.Option(help="Benchmarks or domains to test on, separated by commas.")
     ] = None,
     hold_out: Annotated[
         str | None, typer.Option(help="Test on these and train on all the others.")
@@ -181,7 +181,7 @@ def shift(
     """Train on some benchmarks or domains and test on others, beside routers trained on all.
 
     All are tested on the same queries of the test part. One reference is trained on the whole train
-    part, one on as many queries of it as the shifted router had.
+    part, the other on a sample of it with as many queries as the shifted router had.
 
     Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
     """

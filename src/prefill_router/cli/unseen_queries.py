@@ -22,9 +22,8 @@ class UnseenQueries:
     """A dataset at the router's prices and with its targets, in two parts.
 
     Attributes:
-        judged: What is judged.
-        train: The queries that the router was trained on, as far as the dataset has them; None
-            where it has none.
+        judged: The queries that the router is judged on.
+        train: The queries of the dataset that the router was trained on; None without any.
     """
 
     judged: "RoutingDataset"
@@ -32,10 +31,10 @@ class UnseenQueries:
 
     @classmethod
     def of(cls, router: "Router", whole: "RoutingDataset", part: str) -> "UnseenQueries":
-        """Take a dataset apart.
+        """Select both parts from a dataset.
 
         Args:
-            router: With the split that it was fitted on.
+            router: The router, with the split that it was fitted on.
             whole: Scored answers.
             part: `test` or `calibration` of the router's split, or `unseen`: every query that it
                 was neither trained nor calibrated on.

@@ -1,7 +1,7 @@
-"""Command lines that ask for what can't be, whatever the files hold that they name.
+"""Errors in the command line itself, found before the files that it names are read.
 
-What numbers the options of all commands take stands in one table, so that there is one error
-whatever the command. Spellings of earlier versions are refused with the one that took their place.
+One table has the range of every option's number, so that all commands refuse a number with the same
+error. Options of earlier versions are refused with the one that replaced them.
 """
 
 import math
@@ -23,7 +23,7 @@ class UsageError(ConfigError):
 
 @contextmanager
 def reading_words() -> Iterator[None]:
-    """What doesn't fit in here is the command line's: nothing else has been looked at yet."""
+    """Turn errors into usage errors: within it nothing but the command line has been read."""
     try:
         yield
     except ConfigError as error:
@@ -31,10 +31,10 @@ def reading_words() -> Iterator[None]:
 
 
 def check_suffix(option: str, place: Path, known: Sequence[str]) -> None:
-    """Check that a file's name says what will be in it.
+    """Check that a file's suffix fits its format.
 
     Raises:
-        UsageError: It says something else.
+        UsageError: It doesn't.
     """
     if place.suffix.lower() not in known:
         raise UsageError(f"{option} is {place}; name a file such as {place.stem}{known[0]}")
@@ -58,10 +58,10 @@ class NumberRange:
     """The numbers that an option takes.
 
     Attributes:
-        least: From here on.
-        most: As far as this; None for no end.
-        above: Whether `least` itself is left out.
-        below: Whether `most` itself is left out.
+        least: The lower bound.
+        most: The upper bound; None for none.
+        above: Whether `least` itself is excluded.
+        below: Whether `most` itself is excluded.
     """
 
     least: float = 0
@@ -105,7 +105,7 @@ NUMBER_RANGES: dict[str, NumberRange] = {
     "--confidence": NumberRange(0, 1, above=True, below=True),
     "--port": NumberRange(0, 65535),
 }
-"""By option, for all commands that have it."""
+"""The range of each option, in all commands that have it."""
 _OF_COMMANDS: dict[tuple[str, str], NumberRange] = {
     ("import", "--threshold"): NumberRange(-100_000),
     ("study seeds", "--count"): NumberRange(2),
@@ -113,7 +113,7 @@ _OF_COMMANDS: dict[tuple[str, str], NumberRange] = {
     ("study learning", "--resamples"): _COUNT,
     ("minipool tasks", "--count"): _COUNT,
 }
-"""By command and option, where it takes others than elsewhere."""
+"""The range of an option in one command, where it differs from the others."""
 
 
 def range_of(command: str, option: str) -> NumberRange | None:
@@ -125,7 +125,7 @@ def check_numbers(command: str, params: list[Any], ctx: Any) -> None:
     """Check the numbers of a command line.
 
     Raises:
-        UsageError: One isn't among those that its option takes.
+        UsageError: A number is out of its option's range.
     """
     for param in params:
         found = ctx.params.get(param.name)
@@ -133,21 +133,23 @@ def check_numbers(command: str, params: list[Any], ctx: Any) -> None:
         for number in found if isinstance(found, list | tuple) else [found]:
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
             if is_number and span is not None and number not in span:
-                told = number if isinstance(number, int) else f"{number:g}"
-                raise UsageError(f"{param.opts[0]} is {told}; it must be {span}")
+                shown = number if isinstance(number, int) else f"{number:g}"
+                raise UsageError(f"{param.opts[0]} is {shown}; it must be {span}")
 
 
-_DRAWING = ("calibration", "compare", "demo", "doctor", "layers", "replay", "reproduce", "search")
-"""Commands that draw into the folder of their --out; so do `sweep` and every study."""
+_DRAWING = frozenset(
+    {"calibration", "compare", "demo", "doctor", "layers", "replay", "reproduce", "search", "sweep"}
+)
+"""Commands that draw figures into the folder of their --out; every study does so, too."""
 
 
 def check_drawing(command: str, options: Mapping[str, Any]) -> None:
-    """Check that what a command draws with is there, before it has worked for hours.
+    """Check that the plotting library is installed, before a command works for hours.
 
     Raises:
         MissingExtraError: It isn't installed.
     """
-    draws = command in (*_DRAWING, "sweep") or command.startswith("study ")
+    draws = command in _DRAWING or command.startswith("study ")
     if draws and options.get("to") is not None:
         installed("matplotlib", needed_for="drawing figures")
 
@@ -155,12 +157,12 @@ def check_drawing(command: str, options: Mapping[str, Any]) -> None:
 @final
 @dataclass(frozen=True)
 class RetiredOption:
-    """An option that is spelt otherwise now.
+    """An option of an earlier version.
 
     Attributes:
-        command: Whose it was.
-        option: Its old spelling.
-        now: What to say instead.
+        command: The command that had it.
+        option: Its name.
+        now: What to give instead.
     """
 
     command: str
@@ -184,14 +186,14 @@ RETIRED = (
 
 
 def check_spelling(command: str, args: list[str]) -> None:
-    """Check that nothing on a command line is spelt as it once was.
+    """Refuse a command line that has an option of an earlier version.
 
     Args:
-        command: Its name, as `study seeds`.
-        args: What stands behind it.
+        command: The command, `study seeds`.
+        args: The arguments after it.
 
     Raises:
-        UsageError: Something is; the message names the present spelling.
+        UsageError: It has one; the message says what replaced it.
     """
     given = {arg.partition("=")[0] for arg in args}
     for old in RETIRED:

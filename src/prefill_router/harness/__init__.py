@@ -1,4 +1,4 @@
-"""The harness: asks the targets, grades the answers, makes the dataset that `fit` reads."""
+"""The harness: asks the targets, grades their answers, and makes the dataset that `fit` reads."""
 
 from prefill_router.lazy_imports import face
 

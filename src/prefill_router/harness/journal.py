@@ -1,7 +1,7 @@
-"""Adds to a run: tasks at the start, then answers by one thread, in groups.
+"""Adds to a run: tasks at the start, then answers from one thread, in batches.
 
-Whatever waits goes into one transaction at once, and an answer is told to be recorded when its
-transaction is on the disk. So a flush of the disk serves many answers, and none waits for others.
+All waiting answers are written in one transaction, and their callbacks are called when it is on the
+disk. So one flush of the disk serves many answers, and no answer waits for a batch to fill.
 """
 
 import sqlite3
@@ -22,16 +22,18 @@ from prefill_router.harness.run import LOCK, Run, checksum, refuse_second
 from prefill_router.harness.sqlite_file import storable
 
 Recorded = Callable[[StoreError | None], object]
-"""Told, in the journal's thread, that something is on the disk, or why it isn't."""
+"""Called in the journal's thread once something is on the disk, or with the error if it isn't."""
 _TASKS_AT_ONCE = 500
 _BYTES_AT_ONCE = 16_000_000
 _LARGEST = 2**63 - 1
 _COLUMNS = 17
 
 
-class _WaitingAnswer(NamedTuple):
+class _JournalEntry(NamedTuple):
+    """An answer, or dollars exposed, that isn't on the disk yet."""
+
     what: Answer | float
-    told: Recorded
+    recorded: Recorded
 
 
 @final
@@ -41,14 +43,14 @@ class Journal:
     Example:
         with Journal(run) as journal:
             journal.add_tasks(tasks)
-            journal.record(answer, told)
+            journal.record(answer, recorded)
 
     Leaving the block waits until everything is on the disk.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._queue: SimpleQueue[_WaitingAnswer | None] = SimpleQueue()
+        self._queue: SimpleQueue[_JournalEntry | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._session = uuid4().hex
         self._error: StoreError | None = None
@@ -74,15 +76,15 @@ class Journal:
     def _close(self) -> None:
         self._queue.put(None)
         self._thread.join()
-        with suppress(StoreError):  # all is on the disk; this puts it into one file
+        with suppress(StoreError):  # everything is on the disk; this merges it into one file
             self._database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
         self._database.close()
 
     def add_tasks(self, tasks: Iterable[Task]) -> list[str]:
-        """Add those that the run lacks; to be done before the first answer is recorded.
+        """Add the tasks that the run lacks; call it before the first answer is recorded.
 
         Returns:
-            The ids of all of them, in order.
+            The ids of all the tasks, in order.
 
         Raises:
             ConfigError: The run has a task of the same id and other content, or there are none.
@@ -107,21 +109,21 @@ class Journal:
             raise ConfigError("there are no tasks to ask; name tasks, or a larger sample")
         return list(ids)
 
-    def record(self, answer: Answer, told: Recorded) -> None:
-        """Add an answer; `told` is called once it is on the disk, or can't be."""
-        self._queue.put(_WaitingAnswer(answer, told))
+    def record(self, answer: Answer, recorded: Recorded) -> None:
+        """Add an answer; `recorded` is called once it is on the disk, or can't be written."""
+        self._queue.put(_JournalEntry(answer, recorded))
 
-    def expose(self, dollars: float, told: Recorded) -> None:
-        """Note how much may be billed for calls that aren't recorded, from now on."""
-        self._queue.put(_WaitingAnswer(dollars, told))
+    def expose(self, dollars: float, recorded: Recorded) -> None:
+        """Add the most that calls in flight may be billed from now on."""
+        self._queue.put(_JournalEntry(dollars, recorded))
 
     @property
     def waiting(self) -> int:
-        """About how much isn't on the disk yet."""
+        """About how many entries aren't on the disk yet."""
         return self._queue.qsize()
 
     def settle(self, dollars: float) -> None:
-        """Count so much less as at risk, since the bill is known.
+        """Count this many US dollars less as at risk, since the bill is known.
 
         Raises:
             StoreError: It can't be written.
@@ -138,10 +140,13 @@ class Journal:
             raise DataError(f"two tasks have the id {name!r}; give each an id of its own")
         if not _is_writable(name):
             raise DataError(
-                f"the id {name!r} has characters without an encoding; name it otherwise"
+                f"the id {name!r} has characters without an encoding (lone surrogates); change it"
             )
         if not _is_writable(prompt_text(task.query.prompt)):
-            raise PromptError("it has characters without an encoding; mend it", query_id=name)
+            raise PromptError(
+                "it has characters without an encoding (lone surrogates); remove them",
+                query_id=name,
+            )
         ids[name] = None
         texts = records.task_texts(task)
         digest, before = records.task_digest(texts), known.get(name)
@@ -175,7 +180,7 @@ class Journal:
             open_ = group[-1] is not None
             self._commit([waiting for waiting in group if waiting is not None])
 
-    def _commit(self, group: list[_WaitingAnswer]) -> None:
+    def _commit(self, group: list[_JournalEntry]) -> None:
         if group and self._error is None:
             try:
                 with self._database.transaction() as database:
@@ -186,8 +191,8 @@ class Journal:
             except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
                 self._error = StoreError(f"{self._run.folder}: an answer can't be written: {error}")
         for waiting in group:
-            with suppress(RuntimeError):  # of an event loop that has ended
-                waiting.told(self._error)
+            with suppress(RuntimeError):  # the event loop has ended
+                waiting.recorded(self._error)
 
     def _insert(self, database: sqlite3.Connection, what: Answer | float) -> None:
         if isinstance(what, Answer):
@@ -204,7 +209,7 @@ class Journal:
 
 def _columns(answer: Answer) -> tuple[object, ...]:
     reply, usage = answer.reply, answer.reply and answer.reply.usage
-    told = (reply.finish_reason, reply.served_by) if reply else (None, None)
+    texts = (reply.finish_reason, reply.served_by) if reply else (None, None)
     return (
         answer.target,
         answer.query_id,
@@ -213,7 +218,7 @@ def _columns(answer: Answer) -> tuple[object, ...]:
         answer.charged,
         len(answer.attempts),
         answer.cost_source,
-        *(None if t is None else storable(t) for t in told),  # the record has it word for word
+        *(None if t is None else storable(t) for t in texts),  # the record has them unchanged
         _count(usage and usage.input_tokens),
         _count(usage and usage.cached_tokens),
         _count(usage and usage.output_tokens),

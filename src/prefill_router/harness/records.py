@@ -1,6 +1,6 @@
-"""Tasks and answers: what a run asks, what it knows of each answer, both as JSON, word for word.
+"""Tasks and answers, and their form as JSON, which loses nothing.
 
-A task is a query, and how its answers are graded.
+A task is a query together with how its answers are graded.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ class Task:
     """One question of a benchmark.
 
     Attributes:
-        query: What is asked, as the targets get it.
+        query: The query, as the targets get it.
         grader: The name of the grader of its answers, such as `exact`, `mmlu_pro` or `judge`.
-        answer: The right answers, of which one will do; empty where the grader needs none.
+        answer: The right answers, of which any one counts; empty where the grader needs none.
         options: What else the grader needs, such as tests or a rubric; JSON values.
     """
 
@@ -38,15 +38,15 @@ class Task:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One call.
+    """One call to a target.
 
     Attributes:
-        began: When, as ISO 8601 in UTC.
+        began: The time when it began, as ISO 8601 in UTC.
         seconds: How long it took.
-        failure: Why there is no answer of it, such as `rate_limited`; None where there is one.
+        failure: Why it gave no answer, such as `rate_limited`; None where it gave one.
         detail: The error, without prompt and key.
-        cost: US dollars that it cost, as far as known.
-        at_risk: US dollars that it may have cost beyond that, at most.
+        cost: Its cost in US dollars, as far as known.
+        at_risk: Most US dollars that it may have cost beyond that.
     """
 
     began: str
@@ -64,17 +64,17 @@ class Answer:
     """One target's answer to one task, or the reason why there is none.
 
     Attributes:
-        target: Who was asked.
-        query_id: What.
-        reply: What it answered; None where it is missing.
+        target: The name of the target.
+        query_id: The id of the task's query.
+        reply: The target's reply; None where it is missing.
         missing: Why it is missing; None where it isn't.
         request: The request's parameters, without the prompt.
         attempts: Every call that was made for it.
         prices: US dollars per million tokens at the time, as in the pool file.
         cost: US dollars of all attempts together.
-        cost_source: What the cost goes by: reported by the provider, its usage counts, an estimate
-            where those are lacking or can't be true, or none where prices are unknown.
-        note: What was odd, such as usage that can't be true.
+        cost_source: Where the cost comes from: the provider's report, its usage counts, an estimate
+            where those are missing or impossible, or none where prices are unknown.
+        note: A remark on the cost, such as impossible usage.
     """
 
     target: str
@@ -90,27 +90,27 @@ class Answer:
 
     @property
     def charged(self) -> float:
-        """US dollars that it counts against a spending limit: its cost, and what is at risk."""
+        """US dollars that count against a spending limit: the cost, and what is at risk."""
         return (self.cost or 0.0) + sum(attempt.at_risk for attempt in self.attempts)
 
 
 _SMALL = 4096
 """Longer texts are compressed."""
 MOST_BYTES = 2**30
-"""Of a text that was compressed; a small record of a stranger's could else fill the memory."""
+"""Limit of an unpacked text, so that a small hostile record can't fill the memory."""
 _ENCODER = json.JSONEncoder(allow_nan=False, default=dict)
 
 
 def pack_text(text: str) -> str | bytes:
-    """A text as it is stored: compressed where it is long."""
+    """A text in its stored form: compressed where it is long."""
     return text if len(text) < _SMALL else zlib.compress(text.encode(), 1)
 
 
 def unpack_text(stored: object) -> str:
-    """The text that was packed.
+    """The text in a stored form.
 
     Raises:
-        ValueError: It isn't what was packed.
+        ValueError: It isn't what `pack_text` made.
     """
     if isinstance(stored, str):
         return stored
@@ -127,7 +127,7 @@ def unpack_text(stored: object) -> str:
 
 
 def dumps(value: Any) -> str:
-    """JSON in ASCII; numbers that JSON lacks, such as an endpoint's NaN, become their names."""
+    """JSON in ASCII; numbers that JSON lacks, such as NaN from an endpoint, become strings."""
     try:
         return _ENCODER.encode(value)
     except ValueError:
@@ -181,7 +181,7 @@ def answer_from_text(text: str) -> Answer:
     """The answer that `answer_text` wrote.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text isn't one.
     """
     try:
         value = json.loads(text)

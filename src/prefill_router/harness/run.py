@@ -1,8 +1,7 @@
-"""A run on disk: what was asked, and every answer, as it came; it only grows.
+"""A run on disk: the tasks and every answer; rows are only ever added.
 
-A folder `RUN/` of `run.json` (what the run is: format, pool, options) and `run.sqlite` (see
-`harness.run_database`). The whole records of answers are read in the order asked for, a few at a
-time.
+A folder `RUN/` with `run.json` (format, pool and options) and `run.sqlite` (see
+`harness.run_database`). Whole records of answers are read in batches, in the order asked for.
 """
 
 import json
@@ -49,8 +48,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What `write_manifest` wrote.
 
     Raises:
-        FormatError: The folder is no run, or one of a newer version.
-        CorruptError: It isn't what was written.
+        FormatError: The folder isn't a run, or has one of a newer version.
+        CorruptError: The file isn't what was written.
     """
     path = folder / MANIFEST
     try:
@@ -74,10 +73,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_place(folder: Path) -> None:
-    """Check that a run can be made here.
+    """Check that a run can be created here.
 
     Raises:
-        ConfigError: The folder holds something else, or can't be made.
+        ConfigError: The folder holds something else, or can't be created.
     """
     files.check_place(folder, replaced=False)
     if folder.exists() and not folder.is_dir():
@@ -86,7 +85,7 @@ def check_place(folder: Path) -> None:
         run_database.DATABASE,
         f".{LOCK}.",
         MANIFEST,
-    )  # of a process that was killed at the start
+    )  # left by a process that was killed at the start
     others = (
         [p.name for p in folder.iterdir() if not p.name.startswith(ours)] if folder.exists() else []
     )
@@ -98,7 +97,7 @@ def check_place(folder: Path) -> None:
 
 
 def utc_now() -> str:
-    """The time, as ISO 8601 in UTC."""
+    """The present time, as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -138,23 +137,23 @@ def _answer(row: tuple[object, object] | None, seq: int, folder: Path) -> Answer
 
 
 Retry = Literal["failed", "all", "none"]
-"""Which missing answers are asked for again: those that may come, all, or none."""
+"""Which missing answers are asked for again: those that a retry may get, all, or none."""
 PERMANENT = frozenset({"context_too_long", "content_filter", "refused"})
-"""Reasons that the same request will meet again."""
+"""Reasons for which the same request would fail again."""
 _AT_ONCE = 256
-_DECIMALS = 12  # of US dollars; what is smaller is the rounding of sums
+_DECIMALS = 12  # of US dollars; smaller parts are rounding errors of sums
 _LATEST = "SELECT query_id, target, MAX(seq), missing FROM answers GROUP BY query_id, target"
 
 
 @final
 class Run:
-    """What a run holds, to read; others may be adding to it meanwhile.
+    """A run, opened to read; another process may add to it meanwhile.
 
     Attributes:
-        folder: Where it is.
+        folder: The run's folder.
         pool: The targets, as they were asked last.
-        options: What it was collected with last.
-        created: When, as ISO 8601 in UTC.
+        options: The options of the last call of `collect`.
+        created: The time of its creation, as ISO 8601 in UTC.
     """
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -169,7 +168,7 @@ class Run:
     def create(
         cls, folder: Path | str, pool: Pool, *, options: Mapping[str, Any] | None = None
     ) -> "Run":
-        """Make a run without tasks and answers, in an empty or a new folder.
+        """Create a run without tasks and answers, in an empty or a new folder.
 
         Raises:
             ConfigError: The folder holds something else, or another process works on it.
@@ -189,14 +188,14 @@ class Run:
         """Open a run to read it.
 
         Raises:
-            FormatError: It is no run, or one of a newer version.
-            CorruptError: It isn't what was written.
+            FormatError: The folder isn't a run, or has one of a newer version.
+            CorruptError: A file isn't what was written.
         """
         folder = Path(folder)
         return cls(folder, read_manifest(folder))
 
     def __len__(self) -> int:
-        """How many tasks it has."""
+        """The number of tasks."""
         return int(self._one("SELECT COUNT(*) FROM tasks"))
 
     def tasks(self) -> Iterator[Task]:
@@ -206,7 +205,7 @@ class Run:
             yield self._task(*next(found))
 
     def digested_tasks(self) -> Iterator[tuple[str, Task]]:
-        """Each task without its options, in order, after the digest of its whole content."""
+        """Pairs of the digest of a task's whole content and the task without options, in order."""
         for digest, body in self._each("SELECT digest, body FROM tasks ORDER BY position"):
             yield str(digest), self._task(body, "{}")
 
@@ -221,7 +220,7 @@ class Run:
         raise self._no_task(query_id)
 
     def queries(self, query_ids: Sequence[str]) -> Iterator[Query]:
-        """What these tasks ask, without what grading them needs, in this order.
+        """The queries of these tasks, in this order.
 
         Raises:
             DataError: The run has no such task.
@@ -241,7 +240,7 @@ class Run:
         They come task by task, in the order of the tasks and then of the pool.
 
         Args:
-            targets: Of these alone; by default of all.
+            targets: Only answers of these; by default of all.
 
         Raises:
             ConfigError: The pool has no such target.
@@ -259,15 +258,15 @@ class Run:
         yield from read_records(self._database, self.folder, [seq for *_, seq in sorted(found)])
 
     def outcomes(self) -> Iterator[tuple[str, str, str | None]]:
-        """(target, id, why it is missing or None) of each latest answer, without reading them."""
+        """Triples of target, id and reason why it is missing (or None), of each latest answer."""
         for query_id, target, _, missing in self._each(_LATEST):
             yield target, query_id, missing
 
     def finished(self, *, retry: Retry = "failed") -> set[tuple[str, str]]:
-        """The (target, id) that need no asking.
+        """Pairs of target and id that aren't asked any more.
 
         Args:
-            retry: Which of the missing ones do.
+            retry: Which missing answers are asked for again.
         """
         return {
             (target, query_id)
@@ -276,13 +275,13 @@ class Run:
         }
 
     def adopt(self, pool: Pool, options: Mapping[str, Any]) -> None:
-        """Go on with this pool and these options; for the process that holds its journal."""
+        """Record this pool and these options; only for the process that has the journal."""
         write_manifest(self.folder, pool, options, created=self.created)
         self.pool, self.options = pool, dict(options)
 
     @property
     def attempts_total(self) -> int:
-        """How many calls were made."""
+        """The number of calls that were made."""
         return int(self._one("SELECT COALESCE(SUM(attempts), 0) FROM answers"))
 
     @property
@@ -292,10 +291,10 @@ class Run:
 
     @property
     def at_risk(self) -> float:
-        """US dollars that may have been billed beyond that, at most.
+        """Most US dollars that may have been billed beyond `spent`.
 
-        They are of calls whose bill is unknown: broken off, timed out, with usage that can't be
-        true, or under way when a process was stopped. What was settled since isn't in it.
+        They belong to calls whose bill is unknown: aborted, timed out, with impossible usage, or
+        under way when a process was killed. What was settled since isn't included.
         """
         beyond = "SELECT COALESCE(SUM(charged), 0) - COALESCE(SUM(cost), 0) FROM answers"
         last = "SELECT dollars, MAX(seq) FROM exposure GROUP BY session"
@@ -303,10 +302,9 @@ class Run:
         return max(round(float(self._one(beyond)) + float(self._one(exposed)), _DECIMALS), 0.0)
 
     def charged(self, target: str) -> list[float]:
-        """US dollars that each question to a target has been charged, what is at risk included.
+        """US dollars charged for each question to a target, dollars at risk included.
 
-        Questions that nothing came of and that cost nothing, such as where a key was refused,
-        aren't in it.
+        Questions without an answer that cost nothing, as when a key is refused, aren't included.
         """
         query = (
             "SELECT SUM(charged) FROM answers "
@@ -315,7 +313,7 @@ class Run:
         return [dollars for (dollars,) in self._each(query, target)]
 
     def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
-        """This figure of all recorded answers of a target that have it."""
+        """This value of all recorded answers of a target that have it."""
         rows = self._each(f"SELECT {what} FROM answers WHERE target = ?", target)
         return [value for (value,) in rows if value is not None]
 
@@ -329,7 +327,7 @@ class Run:
         return dict(self._each("SELECT id, digest FROM tasks"))
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the run's files."""
         self._database.close()
 
     def __enter__(self) -> "Run":
@@ -360,15 +358,15 @@ class Run:
 
 
 def is_finished(missing: str | None, retry: Retry) -> bool:
-    """Whether a recorded answer needs no asking, by the reason why it is missing."""
+    """Whether an answer isn't asked for any more, given the reason why it is missing."""
     return missing is None or retry == "none" or (retry == "failed" and missing in PERMANENT)
 
 
 def refuse_second(folder: Path, *, alone: bool) -> None:
-    """Check that this process alone works on a run.
+    """Check that no other process works on a run.
 
     Raises:
-        ConfigError: Another does.
+        ConfigError: Another process does.
     """
     if not alone:
         raise ConfigError(

@@ -1,16 +1,16 @@
 """The database of a run: its tables, its version, and how it is opened.
 
 `tasks`
-    What was asked: position, id, digest of the content, the task as JSON, its options.
+    The tasks: position, id, digest of the content, the task as JSON, its options.
 `answers`
-    One narrow row per recorded answer, in the order of their coming: what tables and resuming need.
+    A narrow row per recorded answer, in order of arrival, with what tables and resuming need.
 `latest`
-    A view: of `answers`, the last row of each target and question.
+    A view of `answers`: the last row of each target and question.
 `records`
-    The whole record of each of them, as JSON, with a checksum.
+    The whole record of each answer, as JSON, with a checksum.
 `exposure`
-    The most that calls in flight may cost, as a session goes on (`client.paid_calls`); less what
-    was at risk and is settled.
+    The most that calls in flight may cost, noted as a session goes on (`client.paid_calls`), and,
+    negative, what was at risk and is settled.
 
 Rows are added and never changed: triggers refuse everything else.
 """
@@ -23,7 +23,7 @@ from prefill_router.harness.sqlite_file import SqliteFile, refusals
 
 DATABASE = "run.sqlite"
 VERSION = 1
-"""Of the format of a run; a view more is no other format, since nothing here reads it."""
+"""The version of a run's format; the view `latest` came later, but nothing here reads it."""
 _APPLICATION = 0x70667275
 _TABLES = ("tasks", "answers", "records", "exposure")
 _SCHEMA = """
@@ -70,7 +70,7 @@ SELECT * FROM answers WHERE seq IN (SELECT MAX(seq) FROM answers GROUP BY query_
 
 
 def create(folder: Path) -> None:
-    """Make the empty database, whole or not at all, unless it is there."""
+    """Create the empty database, whole or not at all, unless it exists."""
     with closing(_opened(folder, "rwc", "PRAGMA journal_mode = WAL")) as database:
         if database.rows("PRAGMA user_version")[0][0] == 0:
             marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
@@ -89,7 +89,7 @@ def open_to_read(folder: Path) -> SqliteFile:
         return _checked(folder, "ro")
     except CorruptError:
         raise
-    except StoreError:  # of a folder that may not be written to
+    except StoreError:  # the folder is read-only
         return _checked(folder, "ro&immutable=1")
 
 
@@ -103,7 +103,7 @@ def open_to_write(folder: Path) -> SqliteFile:
     """
     database = _checked(folder, "rw", "PRAGMA synchronous = FULL")
     try:
-        database.script(_LATEST)  # runs made before there was the view get it
+        database.script(_LATEST)  # for runs that are older than the view
     except StoreError:
         database.close()
         raise
@@ -114,7 +114,7 @@ def _opened(folder: Path, mode: str, setup: str = "") -> SqliteFile:
     return SqliteFile(
         folder / DATABASE,
         repair="copy the run again, or begin a new one",
-        comfort="; what was recorded before is kept: make room or mend the place, and the same "
+        advice="; what was recorded before is kept: free space or repair the disk, and the same "
         "command goes on",
         mode=mode,
         setup=setup,

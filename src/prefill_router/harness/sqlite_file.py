@@ -1,4 +1,4 @@
-"""A database of SQLite beside a run: opened, read, written to, its errors in plain words."""
+"""An SQLite database in a run's folder, with errors of this package."""
 
 import sqlite3
 import threading
@@ -18,11 +18,11 @@ class SqliteFile:
     """One connection, in autocommit; threads take turns.
 
     Args:
-        path: The database's.
-        repair: What to do where it isn't what was written.
-        comfort: Said where it can't be used.
-        mode: As SQLite has it: `ro`, `rw`, or `rwc`, which makes it where there is none.
-        setup: Statements to begin with.
+        path: The file.
+        repair: What to do where it is damaged; part of the error.
+        advice: What to do where it can't be used; the end of the error.
+        mode: SQLite's mode: `ro`, `rw`, or `rwc`, which creates the file where there is none.
+        setup: Statements to run first.
 
     Raises:
         CorruptError: It isn't what was written.
@@ -30,12 +30,12 @@ class SqliteFile:
     """
 
     def __init__(
-        self, path: Path, *, repair: str, comfort: str = "", mode: str = "rwc", setup: str = ""
+        self, path: Path, *, repair: str, advice: str = "", mode: str = "rwc", setup: str = ""
     ) -> None:
-        self.path, self._repair, self._comfort = path, repair, comfort
+        self.path, self._repair, self._advice = path, repair, advice
         self._lock = threading.Lock()
         address = f"file:{quote(str(path.absolute()))}?mode={mode}"
-        with self._told():
+        with self._translated_errors():
             self._connection = sqlite3.connect(
                 address, uri=True, isolation_level=None, check_same_thread=False, timeout=60
             )
@@ -47,25 +47,29 @@ class SqliteFile:
 
     def script(self, statements: str) -> None:
         """Run statements, one after the other."""
-        with self._told():
+        with self._translated_errors():
             self._connection.executescript(statements)
 
     def rows(self, query: str, *values: object) -> list[Any]:
-        """All rows of a query, or none of a statement, which is carried out."""
-        with self._told(), self._lock, closing(self._connection.execute(query, values)) as cursor:
+        """All rows of a query; a statement is executed and returns none."""
+        with (
+            self._translated_errors(),
+            self._lock,
+            closing(self._connection.execute(query, values)) as cursor,
+        ):
             return cursor.fetchall()
 
     def each(self, query: str, *values: object) -> Iterator[Any]:
         """The rows of a query, one by one, for one thread."""
-        with self._told():
-            # not `yield from`, whose end closes the cursor, also of a file that was closed before
+        with self._translated_errors():
+            # not `yield from`, which would close the cursor even after the file was closed
             for row in self._connection.execute(query, values):  # noqa: UP028
                 yield row
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing; on the disk when it is left, as far as the setup has it so."""
-        with self._told():
+        """Commit all or nothing at the end; `setup` says whether that waits for the disk."""
+        with self._translated_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -75,12 +79,13 @@ class SqliteFile:
                     self._connection.rollback()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         with self._lock:
             self._connection.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
+        """Turn errors of SQLite into those of this package."""
         try:
             yield
         except sqlite3.Error as error:
@@ -88,11 +93,11 @@ class SqliteFile:
                 raise CorruptError(
                     f"{self.path} isn't what was written ({error}); {self._repair}"
                 ) from None
-            raise StoreError(f"{self.path} can't be used: {error}{self._comfort}") from None
+            raise StoreError(f"{self.path} can't be used: {error}{self._advice}") from None
 
 
 def refusals(tables: tuple[str, ...], why: str) -> str:
-    """Triggers that let rows of these tables be added and nothing else."""
+    """SQL of triggers that refuse to change or delete rows of these tables."""
     return "".join(
         f"CREATE TRIGGER IF NOT EXISTS {table}_{what} BEFORE {what} ON {table} "
         f"BEGIN SELECT RAISE(ABORT, '{why}'); END;\n"
@@ -102,5 +107,5 @@ def refusals(tables: tuple[str, ...], why: str) -> str:
 
 
 def storable(text: str) -> str:
-    """The text without lone surrogates, which SQLite has no form for."""
+    """The text without lone surrogates, which SQLite can't store."""
     return text.encode("utf-8", "replace").decode()

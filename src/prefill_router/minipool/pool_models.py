@@ -1,4 +1,4 @@
-"""The models of the tiny pool, where their weights lie, and what they are said to cost."""
+"""The models of the tiny pool, the folders of their weights, and their prices."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +13,13 @@ PRICES: Mapping[str, tuple[float, float]] = {
     "almanac": (0.12, 0.48),
     "atlas": (0.40, 1.60),
 }
-"""US dollars per million tokens, in and out: made up, and growing with the size."""
+"""US dollars per million input and output tokens: made up, and higher for larger models."""
 
 NAMES = tuple(PRICES)
-"""The targets, from the cheapest to the dearest."""
+"""The targets, from the cheapest to the most expensive."""
 
 ENCODER = "reader"
-"""The model that serves as encoder, and as nothing else."""
+"""The model that is the encoder and not a target."""
 
 _PRICES_DATE = "2026-11-21"
 

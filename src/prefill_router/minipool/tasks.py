@@ -1,11 +1,10 @@
-"""Tasks for tiny language models: questions with one right answer, made by a seeded generator.
+"""Tasks for tiny language models: questions with one right answer, from a seeded generator.
 
-They are drawn for training or for evaluation, never the same prompt for both. There are ten
-families: sums of two numbers of growing length; remainders of longer and longer numbers; the
-largest or smallest of some numbers; Roman numerals, written and read; dates some days later or
-earlier, in a year of 365 days; letters into alphabetical order; words written backwards; how often
-a letter occurs in a word; the brackets that close what is still open; words whose letters are moved
-along the alphabet.
+A prompt is used either for training or for evaluation. There are ten families: sums of two numbers;
+remainders; the largest or smallest of several numbers; Roman numerals, written and read; dates some
+days later or earlier, in a year of 365 days; sorting the letters of a word; reversing a word;
+counting a letter in a word; closing open brackets; and shifting the letters of a word along the
+alphabet.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ LEVELS = (1, 2, 3, 4, 5)
 """The difficulties of every family, from the easiest."""
 
 Draw = Callable[[Random, int], tuple[str, str]]
-"""A prompt and its answer, drawn at a level."""
+"""Draws a prompt and its answer at a level of difficulty."""
 
 
 @final
@@ -31,11 +30,11 @@ class MiniTask:
     """A question that a tiny language model can be asked.
 
     Attributes:
-        id: Follows from the prompt alone.
+        id: The id, which depends on the prompt alone.
         prompt: The question, in plain English.
         answer: The one right answer, without surrounding space; graded by exact match.
-        domain: The family that it belongs to.
-        difficulty: From 1 to 5.
+        domain: The family of the task.
+        difficulty: The level, from 1 to 5.
     """
 
     id: str
@@ -54,7 +53,7 @@ class TaskFamily:
         name: Its name.
         wordings: The templates of its prompts.
         draw: Draws one task.
-        words: Words of its data that the tokenizer should know whole, such as months.
+        words: Words of its data that should be single tokens, such as months.
     """
 
     name: str
@@ -115,7 +114,7 @@ _SMALLEST = (
     "Give the minimum of {numbers}.",
 )
 _COMPARISON_SHAPES = {1: (2, 2), 2: (3, 2), 3: (3, 3), 4: (4, 3), 5: (4, 4)}
-"""How many numbers, of how many digits."""
+"""The count of numbers, and their digits."""
 
 
 def _draw_comparison(random: Random, level: int) -> tuple[str, str]:
@@ -178,7 +177,7 @@ _EARLIER_DATES = (
 )
 _DATE_DAYS = {1: (1, 5), 2: (6, 20), 3: (1, 5), 4: (6, 20), 5: (21, 60)}
 _SAME_MONTH_LEVELS = (1, 2)
-"""Levels whose answer is in the same month; in the others it is in another."""
+"""Levels whose answer is in the same month; in the other levels it is in another month."""
 _YEAR = 2027  # any year of 365 days
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -199,7 +198,7 @@ def _draw_dates(random: Random, level: int) -> tuple[str, str]:
 
 
 def _date_after(start: date, days: int) -> date:
-    """So many days on, round and round a year of 365 days."""
+    """The date some days later, modulo a year of 365 days."""
     ordinal = (start - date(_YEAR, 1, 1)).days + days
     return date(_YEAR, 1, 1) + timedelta(ordinal % 365)
 
@@ -240,7 +239,7 @@ _COUNTING_WORDINGS = (
     "How often is {letter} in {word}?",
 )
 _COUNTING_LENGTHS = {1: (2, 3), 2: (4, 5), 3: (6, 7), 4: (8, 10), 5: (11, 14)}
-_COUNTING_KINDS = 3  # different letters in one word: fewer would make the length tell the answer
+_COUNTING_KINDS = 3  # distinct letters of a word; with fewer, the length would predict the answer
 
 
 def _draw_counting(random: Random, level: int) -> tuple[str, str]:
@@ -264,7 +263,7 @@ _BRACKETS_SHAPES = {
     4: (5, 6, 3, 4),
     5: (7, 8, 4, 6),
 }
-"""From and to how many brackets stay open, and from and to how many pairs are closed already."""
+"""Fewest and most open brackets, and fewest and most pairs that are closed already."""
 
 
 def _draw_brackets(random: Random, level: int) -> tuple[str, str]:
@@ -330,16 +329,16 @@ def draw_task(family: TaskFamily, random: Random, level: int, *, held_out: bool)
 def make_tasks(count: int, *, seed: int, domains: Sequence[str] | None = None) -> list[MiniTask]:
     """Make tasks for evaluation: no model of the pool was trained on any of their prompts.
 
-    The families take turns and the difficulty is drawn evenly, as long as a level has prompts left
-    that weren't drawn yet. Fewer tasks of the same seed are the beginning of more.
+    The families take turns, and the difficulty is drawn uniformly among the levels that have new
+    prompts left. With the same seed, fewer tasks are the beginning of more tasks.
 
     Args:
-        count: How many; all prompts are distinct.
-        seed: Another seed, other tasks.
+        count: The number of tasks; all prompts are distinct.
+        seed: The seed of the tasks.
         domains: The families, all by default.
 
     Raises:
-        ConfigError: There is no such family, or there are fewer such prompts than that.
+        ConfigError: There is no such family, or the families have fewer prompts.
     """
     names = tuple(FAMILIES) if domains is None else tuple(domains)
     unknown = sorted(set(names) - set(FAMILIES))
@@ -370,7 +369,7 @@ def make_tasks(count: int, *, seed: int, domains: Sequence[str] | None = None) -
 def _unseen(
     family: TaskFamily, random: Random, levels: list[int], seen: set[str]
 ) -> MiniTask | None:
-    """A new task held out from training; levels that have none left are taken from `levels`."""
+    """A new task held out from training; levels without new prompts are removed from `levels`."""
     while levels:
         level = random.choice(levels)
         for _ in range(_TRIES):

@@ -1,11 +1,11 @@
-"""What a program may use, what came of it, and the command line of one run.
+"""The limits of a program, the outcome of a run, and the command line of a run.
 
-The command line is built from bubblewrap, two tools of util-linux, and a Python interpreter. It has
-two forms, for root and for everybody else, since each was found to need its own. As root,
-bubblewrap changes the namespaces with root's own rights, and the program gets a user id that nobody
-else has and no capability; user namespaces are left out, because a root that is mapped to another
-id is root still where the kernel looks at ids (`/proc/sys` could be written to, and the limit on
-processes didn't hold). An ordinary user has user namespaces and nothing else.
+The command line combines bubblewrap, two tools of util-linux, and a Python interpreter. It has two
+forms, for root and for ordinary users. As root, bubblewrap creates the namespaces with root's own
+privileges, and the program gets no capability and a user id that no other process has; user
+namespaces aren't used, because a root that is mapped to another id still counts as root where the
+kernel checks ids (`/proc/sys` was writable, and the limit on processes had no effect). For an
+ordinary user there are only user namespaces.
 """
 
 import os
@@ -27,8 +27,8 @@ Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 - `ok`: by itself, with exit code 0.
 - `error`: by itself, with another exit code.
 - `timeout`: it used up its CPU time or its wall time.
-- `memory`: by itself, saying that no memory was left.
-- `output`: it wrote more than it may, or made more files.
+- `memory`: by itself, with Python's error that no memory was left.
+- `output`: it exceeded the limit on output, or on the number of files.
 - `killed`: by a signal.
 """
 
@@ -38,16 +38,16 @@ MIB = 1 << 20
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one run may use.
+    """The limits of one run.
 
     Attributes:
-        cpu_seconds: CPU time, of all threads together.
-        wall_seconds: Time from the program's start to its end.
-        memory_bytes: Address space. A program has one process, so this bounds its memory too.
-        output_bytes: What may be written to standard output, and to standard error.
-        file_bytes: One file, and all files in each of the two folders that can be written to.
-        threads: Threads at once, the first one included.
-        stack_bytes: The stack of the first thread; the stacks of others are as large by default.
+        cpu_seconds: CPU time of all threads together.
+        wall_seconds: Wall-clock time from the program's start to its end.
+        memory_bytes: Address space. A program has one process, so this bounds its memory, too.
+        output_bytes: Size of standard output, and of standard error.
+        file_bytes: Size of one file, and of all files in each of `/box` and `/tmp`.
+        threads: Concurrent threads, the first one included.
+        stack_bytes: The stack of the first thread; by default, others have as much.
     """
 
     cpu_seconds: int = 6
@@ -70,19 +70,19 @@ class Limits:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one run.
+    """The outcome of one run.
 
-    All of it is the program's to choose: one that wants to can end with any exit code, any output
-    and, but for being stopped, any status. So a verdict is made outside, from the output, by what
-    the program was never shown.
+    The program controls all of it: it can choose any exit code, any output and, unless it is
+    stopped, any status. So a verdict must be made outside, from the output, with data that the
+    program never sees.
 
     Attributes:
         status: How the program ended.
         exit_code: The exit code, 128 plus the signal where one ended it; None where it was stopped.
-        stdout: What it wrote, up to the limit.
-        stderr: The last part of what it wrote to standard error, up to 64 KiB.
-        seconds: Wall time from the program's start to its end.
-        output_truncated: Whether some of its output is missing here.
+        stdout: The beginning of standard output, up to the limit.
+        stderr: The end of standard error, up to 64 KiB.
+        seconds: Wall-clock time from the program's start to its end.
+        output_truncated: Whether a part of the output is missing.
     """
 
     status: Status
@@ -104,14 +104,14 @@ _ASK_SECONDS = 30
 @final
 @dataclass(frozen=True)
 class SandboxTools:
-    """Absolute paths.
+    """The absolute paths of the tools.
 
     Attributes:
         bwrap: bubblewrap.
-        setpriv: Changes the user and drops capabilities; under /usr, which the sandbox sees.
+        setpriv: Changes the user and drops capabilities; under /usr, which the sandbox can read.
         prlimit: Sets limits; under /usr too.
         python: The interpreter that runs the programs.
-        python_prefix: The folder that the interpreter and its library stand in.
+        python_prefix: The folder of the interpreter and its library.
     """
 
     bwrap: str
@@ -122,10 +122,10 @@ class SandboxTools:
 
 
 def find_tools(*, python: Path | None) -> SandboxTools:
-    """Find everything; the interpreter is the one that runs this unless another is given.
+    """Find the tools; the interpreter is the present one unless another is given.
 
     Raises:
-        SandboxError: Something is missing or too old, with what to install.
+        SandboxError: A tool is missing or too old; the error says what to install.
     """
     bwrap, setpriv, prlimit = (_find(name) for name in ("bwrap", "setpriv", "prlimit"))
     _check_bubblewrap(bwrap)
@@ -145,17 +145,17 @@ def _find(name: str) -> str:
     found = shutil.which(name, path=_SYSTEM_PATH)
     if found is None:
         raise SandboxError(
-            f"programs are run in a sandbox, and {name} is not there to make it; install {NEEDED}"
+            f"programs run in a sandbox, which needs {name}; it isn't there, so install {NEEDED}"
         )
     return found
 
 
 def _check_bubblewrap(bwrap: str) -> None:
-    told = _output(bwrap, "--version")
-    found = re.search(r"(\d+)\.(\d+)", told)
+    version = _output(bwrap, "--version")
+    found = re.search(r"(\d+)\.(\d+)", version)
     if found is None or (int(found[1]), int(found[2])) < OLDEST_BUBBLEWRAP:
         raise SandboxError(
-            f"{bwrap} is {told.strip() or 'of no known version'}; the sandbox needs bubblewrap "
+            f"{bwrap} is {version.strip() or 'of unknown version'}; the sandbox needs bubblewrap "
             f"{_dotted(OLDEST_BUBBLEWRAP)} or newer (apt-get install bubblewrap)"
         )
 
@@ -195,7 +195,7 @@ _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/box",
     "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",  # the same program on the same input does the same, run after run
+    "PYTHONHASHSEED": "0",  # makes runs of the same program on the same input alike
     "OMP_NUM_THREADS": "1",
 }
 _SYSTEM = (
@@ -203,15 +203,15 @@ _SYSTEM = (
     *("--symlink", "usr/lib64", "/lib64", "--symlink", "usr/bin", "/bin"),
     *("--dir", "/etc", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
     *("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"),
-    # Process 1 is bubblewrap's. An ordinary user has the same id as it, so could write to it.
+    # Process 1 is bubblewrap. With an ordinary user's id the program could write to its memory.
     *("--perms", "0000", "--size", "4096", "--tmpfs", "/proc/1", "--remount-ro", "/proc/1"),
     *("--dev", "/dev"),
 )
 _SEAL = ("--chdir", "/box", "--remount-ro", "/dev", "--remount-ro", "/")
-"""/dev too: it is a file system in memory, has no size, and belongs to an ordinary user."""
+"""Read-only mounts; /dev is one, since it is a file system in memory without a size limit."""
 
 FOLDERS = ("/box", "/tmp", "/dev/shm")
-"""What a program may write to."""
+"""The folders that a program may write to."""
 
 _SHM_BYTES = 16 * MIB
 PROGRAM_NAME = "prog.py"
@@ -221,10 +221,10 @@ READY = b"ready\n"
 _START = f"""{{ echo 1000 >/proc/self/oom_score_adj; }} 2>/dev/null
 echo {READY.decode().strip()}
 read -r go && exec "$@" <{_INPUT}"""
-"""Says that all is in place, waits for the word, and becomes the program.
+"""Prints that it is ready, waits for a line, and becomes the program.
 
-Should whoever started it be gone, it ends. The program is the first that the kernel ends when the
-machine has no memory left.
+If its starter is gone, it ends. The program is the first process that the kernel kills when the
+machine runs out of memory.
 """
 
 
@@ -239,21 +239,21 @@ def command(
     files: Mapping[str, int],
     content_bytes: int,
 ) -> tuple[str, ...]:
-    """The command that runs a program once it is told to on its standard input.
+    """The command that runs a program once it reads a line from its standard input.
 
     Args:
-        tools: What it is built from.
-        limits: What the program may use.
-        uid: The user to become, where root starts it; None for an ordinary user.
-        info: The descriptor that bubblewrap tells its child's process id on.
-        seccomp: The descriptor of the filter.
-        stdin: The descriptor of what the program shall read.
-        files: The descriptors of the files in `/box`, the program among them.
-        content_bytes: The size of all these files.
+        tools: The paths of the tools.
+        limits: The limits of the program.
+        uid: The program's user id, where root starts it; None for an ordinary user.
+        info: The file descriptor on which bubblewrap writes its child's process id.
+        seccomp: The file descriptor of the filter.
+        stdin: The file descriptor of the program's standard input.
+        files: The file descriptors of the files in `/box`, the program among them.
+        content_bytes: The total size of these files.
     """
     become: Sequence[str] = (*prlimit(tools, limits), "/bin/sh", "-c", _START, "sh")
     if uid is None:
-        # For process 1, which is started before the limits are set inside.
+        # limits process 1, which starts before the limits are set inside
         before: Sequence[str] = (tools.prlimit, f"--as={limits.memory_bytes}", "--core=0", "--")
         namespaces: Sequence[str] = _NAMESPACES_AS_USER
     else:
@@ -271,7 +271,7 @@ def command(
 
 
 def prlimit(tools: SandboxTools, limits: Limits) -> Sequence[str]:
-    """Sets the limits of a process, soft and hard, and runs what follows."""
+    """The part of a command that sets soft and hard limits and runs what follows."""
     return (
         tools.prlimit,
         f"--as={limits.memory_bytes}",
@@ -302,7 +302,7 @@ def _folders(limits: Limits, *, content_bytes: int) -> Iterator[str]:
 
 
 def _interpreter(tools: SandboxTools) -> Iterator[str]:
-    """The interpreter where it stands outside, since it may name its library by that path."""
+    """Mounts the interpreter at its path outside, since it may find its library by that path."""
     prefix = posixpath.normpath(tools.python_prefix)
     if prefix == "/usr" or prefix.startswith("/usr/"):
         return

@@ -1,6 +1,6 @@
-"""One run's processes: started, let go, watched, ended.
+"""The processes of one run: how they are started, watched and ended.
 
-What a run writes is read as it comes, and the run is stopped when it writes too much or takes too
+The run's output is read while it runs, and the run is stopped when it writes too much or takes too
 long.
 """
 
@@ -23,7 +23,7 @@ Stopped = Literal["timeout", "output"]
 
 STDERR_BYTES = 1 << 16
 MOST_FILES = 10_000
-"""Files in the folders that can be written to: empty ones take a kilobyte each, of no limit."""
+"""Most files in the writable folders: even an empty one takes a kilobyte that no limit counts."""
 _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 _WATCH_CHUNK = 1 << 16
@@ -32,14 +32,14 @@ _WATCH_CHUNK = 1 << 16
 @final
 @dataclass(frozen=True, kw_only=True)
 class ProcessOutput:
-    """What was seen of a run.
+    """The output of a run, and why it ended.
 
     Attributes:
         stopped: Why it was stopped; None where it ended by itself.
-        stdout: The first part of what it wrote, up to the limit.
-        stderr: The last part, up to 64 KiB.
-        truncated: Whether some of it is missing.
-        seconds: How long it took.
+        stdout: The beginning of standard output, up to the limit.
+        stderr: The end of standard error, up to 64 KiB.
+        truncated: Whether a part of either is missing.
+        seconds: The wall-clock time.
     """
 
     stopped: Stopped | None
@@ -50,7 +50,7 @@ class ProcessOutput:
 
 
 class _Sink:
-    """The first or the last part of a stream, and how long the whole was."""
+    """Keeps the beginning or the end of a stream, and its total length."""
 
     def __init__(self, *, most: int, last: bool) -> None:
         self.kept = bytearray()
@@ -80,18 +80,18 @@ def watch_process(
     stop: Callable[[], None],
     limits: Limits,
 ) -> ProcessOutput:
-    """Read until a run is over.
+    """Read a run's output until it is over, and stop it at its limits.
 
     Args:
-        stdout: Its standard output.
-        stderr: Its standard error.
-        end: A descriptor that can be read once every process of it is gone.
-        folders: Descriptors of those that it can write to.
-        stop: Ends every process of it.
-        limits: How much it may write and how long it may take, from now on.
+        stdout: The file descriptor of its standard output.
+        stderr: The file descriptor of its standard error.
+        end: A descriptor that becomes readable once all its processes are gone.
+        folders: Descriptors of its writable folders.
+        stop: Kills all its processes.
+        limits: The limits on its output and on its time from now on.
 
     Raises:
-        SandboxError: It was told to stop and didn't.
+        SandboxError: It didn't end after it was killed.
     """
     sinks = {
         stdout: _Sink(most=limits.output_bytes, last=False),
@@ -108,7 +108,7 @@ def watch_process(
             _read_some(selector, sinks, seconds=min(left, _LOOK_SECONDS))
             late = time.monotonic() >= deadline
             if stopped and late:
-                raise SandboxError("a program of the sandbox can't be stopped; look at the machine")
+                raise SandboxError("a program in the sandbox can't be killed; check the machine")
             much = any(sink.total > limits.output_bytes for sink in sinks.values())
             much |= not stopped and sum(map(_files_in, folders)) > MOST_FILES
             if (late or much) and not stopped:
@@ -127,15 +127,15 @@ def watch_process(
 
 
 def _files_in(folder: int) -> int:
-    """How many files the file system of a folder has."""
-    told = os.statvfs(folder)
-    return told.f_files - told.f_ffree
+    """The number of files in a folder's file system."""
+    found = os.statvfs(folder)
+    return found.f_files - found.f_ffree
 
 
 def _read_some(
     selector: selectors.BaseSelector, sinks: dict[int, _Sink], *, seconds: float
 ) -> None:
-    """Wait for something to happen and take what is there."""
+    """Wait until something can be read, and read it."""
     for key, _ in selector.select(seconds):
         data = os.read(key.fd, _WATCH_CHUNK) if key.fd in sinks else b""
         if data:
@@ -152,24 +152,24 @@ _CHUNK = 1 << 16
 @final
 @dataclass(frozen=True)
 class SandboxProcess:
-    """A run that waits to be let go, or was.
+    """The processes of a run that waits for its start, or has started.
 
     Attributes:
         process: bubblewrap.
-        inside: A handle of the first process inside, which can't come to mean another; it can be
-            read once every process inside is gone.
-        folders: Handles of the folders that can be written to.
+        inside: A pidfd of the first process inside; it becomes readable once every process inside
+            is gone.
+        folders: Descriptors of the writable folders.
     """
 
     process: subprocess.Popen[bytes]
     inside: int
     folders: tuple[int, ...]
 
-    def let_go(self, limits: Limits) -> ProcessOutput:
-        """Let the program start, and watch it to its end.
+    def start(self, limits: Limits) -> ProcessOutput:
+        """Start the program, and watch it to its end.
 
         Raises:
-            SandboxError: It can't be stopped.
+            SandboxError: It can't be killed.
         """
         with stream_of(self.process.stdin) as stdin:
             stdin.write(b"go\n")
@@ -183,7 +183,7 @@ class SandboxProcess:
         )
 
     def stop(self) -> None:
-        """End the first process inside; the kernel then ends every other one there."""
+        """Kill the first process inside; the kernel then kills every other process there."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.inside, signal.SIGKILL)
 
@@ -192,29 +192,29 @@ class SandboxProcess:
 def sandbox_process(
     command: Callable[[int], Sequence[str]], *, passed: Sequence[int]
 ) -> Iterator[SandboxProcess]:
-    """Start a run and yield it when it waits for the word; afterwards no process of it is left.
+    """Yield a run that waits for its start; afterwards none of its processes is left.
 
-    The processes inside end when the thread that called this does, should it be killed; before the
-    word, because nobody can give it any more, and after, because bubblewrap sees to it.
+    If the calling thread is killed, the processes inside end, too: before the start because they
+    wait for input that can't come any more, and after it because bubblewrap kills them.
 
     Args:
-        command: The command line, given the descriptor on which bubblewrap tells its child.
-        passed: The descriptors that it reads.
+        command: Makes the command line, given the descriptor for the child's process id.
+        passed: The descriptors that the command reads.
 
     Raises:
         SandboxError: It couldn't be started.
-        OSError: The system has no room for it.
+        OSError: The system lacks the resources.
     """
     with ExitStack() as stack:
-        told, telling = os.pipe()
-        stack.callback(os.close, told)
+        info, written = os.pipe()
+        stack.callback(os.close, info)
         try:
-            process = _start(command(telling), (*passed, telling))
+            process = _start(command(written), (*passed, written))
         finally:
-            os.close(telling)
+            os.close(written)
         stack.callback(_end, process)
         _await_ready(process)
-        pid = _first_inside(told)
+        pid = _first_inside(info)
         inside = os.pidfd_open(pid)
         stack.callback(os.close, inside)
         folders = tuple(os.open(f"/proc/{pid}/root{name}", os.O_PATH) for name in FOLDERS)
@@ -245,12 +245,12 @@ def _start(command: Sequence[str], passed: Sequence[int]) -> subprocess.Popen[by
         bufsize=0,
         cwd="/",
         env={},
-        start_new_session=True,  # an interrupt from the terminal is for this process alone
+        start_new_session=True,  # keeps the terminal's interrupts away from it
     )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let go of bubblewrap, which has ended or is waiting in vain."""
+    """End bubblewrap, which has ended already or still waits for the start."""
     for stream in (process.stdin, process.stdout, process.stderr):
         stream_of(stream).close()
     process.kill()
@@ -259,33 +259,33 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _await_ready(process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    out, told = stream_of(process.stdout).fileno(), b""
-    while len(told) < len(READY):
+    out, received = stream_of(process.stdout).fileno(), b""
+    while len(received) < len(READY):
         if not _readable(out, seconds=deadline - time.monotonic()):
             raise SandboxError(f"the sandbox didn't start within {_START_SECONDS:.0f} s; try again")
-        data = os.read(out, len(READY) - len(told))
+        data = os.read(out, len(READY) - len(received))
         if not data:
             break
-        told += data
-    if told != READY:
+        received += data
+    if received != READY:
         raise SandboxError(f"the sandbox couldn't be started: {_complaint(process)}")
 
 
 def _complaint(process: subprocess.Popen[bytes]) -> str:
-    """The last line that a tool wrote before it gave up; the program hasn't run yet."""
-    told = _read(stream_of(process.stderr).fileno()).decode(errors="replace")
-    return told.strip().rpartition("\n")[2] or "it ended without a word"
+    """The last line that a tool wrote before it failed; the program hasn't run yet."""
+    text = _read(stream_of(process.stderr).fileno()).decode(errors="replace")
+    return text.strip().rpartition("\n")[2] or "it ended without a word"
 
 
-def _first_inside(told: int) -> int:
-    found = re.search(rb'"child-pid": *(\d+)', _read(told))
+def _first_inside(info: int) -> int:
+    found = re.search(rb'"child-pid": *(\d+)', _read(info))
     if found is None:
         raise SandboxError("the sandbox couldn't be started: bubblewrap didn't name its child")
     return int(found[1])
 
 
 def _read(descriptor: int) -> bytes:
-    """What is there to read, or is very soon."""
+    """The available data, after at most a second."""
     return os.read(descriptor, _CHUNK) if _readable(descriptor, seconds=1) else b""
 
 

@@ -1,8 +1,7 @@
-"""Runs programs that nobody has read, so that they can harm nothing.
+"""Runs untrusted programs without risk to the machine.
 
-The sandbox is tried on this machine before anything is trusted to it. The contents that a run is
-given are files in memory: nothing is left on a disk. Where runs are started by root, each run that
-lives has a user id of its own.
+The sandbox is tested on this machine before it runs any such program. The files of a run are in
+memory: nothing is left on a disk. Where root starts the runs, each has a user id of its own.
 """
 
 import itertools
@@ -43,19 +42,19 @@ _FILTER, _INPUT = "/filter", "/input"  # no file of a program has such a name
 @final
 @dataclass(frozen=True)
 class Sandbox:
-    """Runs Python programs in namespaces of their own, as nobody, under limits and a filter.
+    """Runs Python programs in separate namespaces, unprivileged, under limits and a filter.
 
-    A program sees `/usr` and its interpreter, read-only; may write to `/box` (where it is), `/tmp`
-    and `/dev/shm`, all of which are in memory and gone afterwards; has one process, in which it may
-    start threads; reaches no network and no other process.
+    A program can read `/usr` and its interpreter; can write to `/box` (its own folder), `/tmp` and
+    `/dev/shm`, which are in memory and removed afterwards; has one process, in which it may start
+    threads; and can reach no network and no other process.
 
-    It sees what it is given, and what it writes is its own to choose. So give it a problem's input
-    and never the expected output, and compare outside.
+    A program can read all its files and control all its output. So give it a problem's input and
+    never the expected output, and compare outside.
 
-    Any number of threads and processes may run programs at once. Made by `Sandbox.open`.
+    Any number of threads and processes may run programs concurrently. Open it by `Sandbox.open`.
 
     Attributes:
-        limits: What a run may use.
+        limits: The limits of a run.
     """
 
     limits: Limits
@@ -64,15 +63,15 @@ class Sandbox:
 
     @classmethod
     def open(cls, *, limits: Limits | None = None, python: Path | None = None) -> "Sandbox":
-        """A sandbox that was tried on this machine and held.
+        """A sandbox that has passed its test on this machine.
 
         Args:
-            limits: What a run may use.
-            python: The interpreter that runs the programs, 3.11 or newer; otherwise the one that
-                runs this. Of a virtual environment, the interpreter that it was made from.
+            limits: The limits of a run.
+            python: The interpreter that runs the programs, 3.11 or newer; by default the present
+                one. For a virtual environment, the interpreter that it was made from is used.
 
         Raises:
-            SandboxError: There is none on this machine, or it doesn't hold; with what to install.
+            SandboxError: A tool is missing, or the test failed; the error says what to do.
         """
         sandbox = cls(limits or Limits(), find_tools(python=python), _filter_here())
         check_holds(replace(sandbox, limits=Limits()).run, limits=Limits())
@@ -81,28 +80,28 @@ class Sandbox:
     def run(
         self, program: str, *, stdin: bytes = b"", files: Mapping[str, bytes] | None = None
     ) -> Outcome:
-        """Run a program to its end, or until it has used what it may.
+        """Run a program to its end or to its limits.
 
         Args:
             program: Python source.
-            stdin: What it reads from its standard input, which is a file.
-            files: Contents of files beside it, by name.
+            stdin: The content of its standard input, which is a file.
+            files: The contents of further files in its folder, by name.
 
         Raises:
-            ConfigError: A file's name is more than a name.
+            ConfigError: A file's name isn't a plain name.
             SandboxError: The sandbox failed, so that nothing is known of the program.
         """
         contents = dict(files or {})
         _check_names(contents)
-        # A lone surrogate is an error in the program, which Python will tell of.
+        # a lone surrogate is an error in the program, which Python reports
         contents[PROGRAM_NAME] = program.encode("utf-8", errors="surrogatepass")
         try:
             with self._started(contents, stdin) as child:
-                watched = child.let_go(self.limits)
+                watched = child.start(self.limits)
                 return _outcome(watched, child.process.wait(), self.limits)
         except OSError as error:
             raise SandboxError(
-                f"a program couldn't be run: {error.strerror}; run fewer at once"
+                f"a program couldn't be run: {error.strerror}; run fewer concurrently"
             ) from None
 
     @contextmanager
@@ -111,7 +110,7 @@ class Sandbox:
         everything = {**contents, _FILTER: self._filter, _INPUT: stdin}
         with lease as uid, files_in_memory(everything) as descriptors:
 
-            def command_telling(info: int) -> tuple[str, ...]:
+            def command_with(info: int) -> tuple[str, ...]:
                 return command(
                     self._tools,
                     self.limits,
@@ -123,13 +122,13 @@ class Sandbox:
                     content_bytes=sum(map(len, contents.values())),
                 )
 
-            with sandbox_process(command_telling, passed=tuple(descriptors.values())) as child:
+            with sandbox_process(command_with, passed=tuple(descriptors.values())) as child:
                 yield child
 
 
 def _filter_here() -> bytes:
     if sys.platform != "linux":
-        raise SandboxError(f"programs are run in a sandbox, which needs Linux, not {sys.platform}")
+        raise SandboxError(f"programs run in a sandbox, which needs Linux, not {sys.platform}")
     for machine in MACHINES:
         if machine == platform.machine() and sys.byteorder == "little":
             return filter_program(machine=machine)
@@ -242,18 +241,18 @@ print(json.dumps(out))
 
 @runtime_checkable
 class SandboxRunner(Protocol):
-    """Runs a program in the sandbox that is tried."""
+    """Runs a program in the sandbox that is tested."""
 
     def __call__(self, program: str, *, stdin: bytes) -> Outcome:
-        """What came of it."""
+        """Run it and return the outcome."""
 
 
 def check_holds(run: SandboxRunner, *, limits: Limits) -> None:
-    """Check that a program in a sandbox can do nothing that it shouldn't.
+    """Test that a program in a sandbox can't escape it.
 
     Args:
-        run: Runs one in it.
-        limits: What it is said to be limited to.
+        run: Runs a program in the sandbox.
+        limits: The limits that must be in force.
 
     Raises:
         SandboxError: It can, or it can't be run.
@@ -285,13 +284,13 @@ def _leaks(run: SandboxRunner, given: dict[str, Any]) -> dict[str, bool]:
         outcome = run(_TRIAL_PROGRAM, stdin=json.dumps(given).encode())
     except SandboxError as error:
         raise SandboxError(
-            f"{str(error).rstrip('.')}. The sandbox needs {NEEDED} and leave to make namespaces: "
-            "start a container so that its root has CAP_SYS_ADMIN; where the system refuses user "
-            "namespaces to ordinary users, allow them or grade as root"
+            f"{str(error).rstrip('.')}. The sandbox needs {NEEDED} and permission to create "
+            "namespaces: start a container so that its root has CAP_SYS_ADMIN; where the system "
+            "refuses user namespaces to ordinary users, allow them or grade as root"
         ) from None
     if outcome.status != "ok":
-        told = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise SandboxError(f"a first program in the sandbox ended with {outcome.status}: {told}")
+        last = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SandboxError(f"the test program in the sandbox ended with {outcome.status}: {last}")
     found: dict[str, bool] = json.loads(outcome.stdout)
     return found
 
@@ -305,7 +304,7 @@ def _unix() -> socket.socket:
 
 @contextmanager
 def files_in_memory(contents: Mapping[str, bytes]) -> Iterator[dict[str, int]]:
-    """Yield a descriptor for each content, at its beginning; all are closed afterwards."""
+    """Yield a file descriptor for each content, at its beginning; all are closed afterwards."""
     with ExitStack() as opened:
         descriptors = {}
         for name, content in contents.items():
@@ -318,17 +317,17 @@ def files_in_memory(contents: Mapping[str, bytes]) -> Iterator[dict[str, int]]:
 
 FIRST_UID = 61184
 UIDS = 1024
-"""Beginning where systemd draws its passing users from; no account of Debian has one of these."""
+"""The number of ids; they lie in systemd's range of dynamic users, without accounts on Debian."""
 
 _starts = itertools.count()
 
 
 @contextmanager
 def leased_uid() -> Iterator[int]:
-    """Yield a user id that no other run has, neither of this process nor of another.
+    """Yield a user id that no other run has, in this process or another.
 
-    What holds it is an abstract Unix address: the kernel gives it to one holder and takes it back
-    when that process ends, however it ends.
+    An abstract Unix socket address reserves it: the kernel gives an address to one socket only, and
+    frees it when the process ends, however it ends.
 
     Raises:
         SandboxError: All are taken.
@@ -343,4 +342,6 @@ def leased_uid() -> Iterator[int]:
                 continue
             yield uid
             return
-    raise SandboxError(f"all {UIDS} user ids of the sandbox are taken; run fewer programs at once")
+    raise SandboxError(
+        f"all {UIDS} user ids of the sandbox are taken; run fewer programs concurrently"
+    )

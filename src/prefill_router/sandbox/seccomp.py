@@ -1,11 +1,11 @@
-"""The filter on system calls: a small program of classic BPF, as `seccomp(2)` wants it.
+"""The filter on system calls: a small program of classic BPF, in the form that `seccomp(2)` takes.
 
-It lets pass what a program that computes needs, and refuses what could reach outside or use memory
-that nothing counts. Creating processes is refused and creating threads isn't: the answers to
-programming problems need none (the runner of LiveCodeBench takes `os.fork` and `subprocess` away
-too), and with one process the limit on its address space is a limit on all its memory.
+It allows the calls that a computation needs, and refuses those that could reach outside or use
+memory that no limit counts. Threads are allowed and processes aren't: answers to programming
+problems don't need them (LiveCodeBench's runner disables `os.fork` and `subprocess`, too), and with
+one process the limit on its address space limits all its memory.
 
-Numbers of system calls are from the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and
+The numbers of system calls are from the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and
 `include/uapi/asm-generic/unistd.h`, which aarch64 uses. From 424 on the numbers are the same.
 """
 
@@ -18,14 +18,14 @@ Machine = Literal["x86_64", "aarch64"]
 MACHINES: tuple[Machine, ...] = ("x86_64", "aarch64")
 
 Numbers = tuple[int | None, int | None]
-"""On x86_64 and on aarch64; None where the machine has no such call."""
+"""The number of a call on x86_64 and on aarch64; None where the machine has no such call."""
 
 SOCKET: Numbers = (41, 198)
 CLONE: Numbers = (56, 220)
 FCNTL: Numbers = (72, 25)
 CLONE3 = 435
 FIRST_SHARED = 424
-"""From here on a call is refused as unknown, unless it stands in `HARMLESS_SHARED`."""
+"""Calls from this number on are refused as unknown, except for those in `HARMLESS_SHARED`."""
 
 REFUSED: Mapping[str, Mapping[str, Numbers]] = {
     "other processes": {
@@ -46,7 +46,7 @@ REFUSED: Mapping[str, Mapping[str, Numbers]] = {
         "name_to_handle_at": (303, 264),
         "open_by_handle_at": (304, 265),
     },
-    "parts of the kernel that a sum has no need of, and in which mistakes were found": {
+    "parts of the kernel that a computation doesn't need and that have had vulnerabilities": {
         "bpf": (321, 280),
         "perf_event_open": (298, 241),
         "userfaultfd": (323, 282),
@@ -72,7 +72,7 @@ REFUSED: Mapping[str, Mapping[str, Numbers]] = {
         "msgget": (68, 186),
         "mq_open": (240, 180),
         "setsockopt": (54, 208),  # buffers of megabytes, for each of its sockets
-        "setxattr": (188, 5),  # attributes of a file in memory: 64 KiB each, as many as it likes
+        "setxattr": (188, 5),  # attributes of a file in memory: any number, 64 KiB each
         "lsetxattr": (189, 6),
         "fsetxattr": (190, 7),
         "inotify_init": (253, None),  # a million watches, a kilobyte each
@@ -104,10 +104,10 @@ REFUSED: Mapping[str, Mapping[str, Numbers]] = {
         "ioperm": (173, None),
     },
 }
-"""Calls that end with "operation not permitted", by what they would reach."""
+"""Calls that fail with "operation not permitted", by what they would reach."""
 
 REFUSED_COMMANDS: Mapping[str, int] = {
-    "F_SETLK": 6,  # locks of single bytes: as many as there is time for
+    "F_SETLK": 6,  # locks of single bytes, in any number
     "F_SETLKW": 7,
     "F_OFD_SETLK": 37,
     "F_OFD_SETLKW": 38,
@@ -115,7 +115,7 @@ REFUSED_COMMANDS: Mapping[str, int] = {
     "F_NOTIFY": 1026,
     "F_SETPIPE_SZ": 1031,  # a megabyte, for each of its pipes
 }
-"""Commands of `fcntl` that end likewise, since no limit counts what they have the kernel keep."""
+"""Commands of `fcntl` that fail likewise, since no limit counts the kernel's memory for them."""
 
 HARMLESS_SHARED: Mapping[str, int] = {
     "close_range": 436,
@@ -128,16 +128,16 @@ HARMLESS_SHARED: Mapping[str, int] = {
     "futex_wait": 455,
     "futex_requeue": 456,
 }
-"""Newer calls that pass; io_uring, pidfds, the new mount calls and those yet to come don't."""
+"""Newer calls that are allowed; io_uring, pidfds, new mount calls and future calls aren't."""
 
 
 def call_number(numbers: Numbers, *, machine: Machine) -> int | None:
-    """The number on a machine; None where it has no such call."""
+    """The number of a call on a machine; None where it has no such call."""
     return numbers[0] if machine == "x86_64" else numbers[1]
 
 
 def refused_numbers(*, machine: Machine) -> Iterator[int]:
-    """The numbers of the calls that are refused outright."""
+    """The numbers of the calls that are always refused."""
     for calls in REFUSED.values():
         for numbers in calls.values():
             found = call_number(numbers, machine=machine)
@@ -188,7 +188,7 @@ def _program(machine: Machine) -> Iterator[_Instruction]:
 
 
 def _shared_calls() -> Iterator[_Instruction]:
-    """Of the calls from 424 on, a few; `clone3` as unknown too, since its flags can't be seen."""
+    """Allows a few calls from 424 on; `clone3` isn't one, since its flags can't be inspected."""
     known = sorted(set(HARMLESS_SHARED.values()) - {CLONE3})
     yield _AT_LEAST, 0, 2 * len(known) + 1, FIRST_SHARED
     for harmless in known:
@@ -198,7 +198,7 @@ def _shared_calls() -> Iterator[_Instruction]:
 
 
 def _commands(machine: Machine) -> Iterator[_Instruction]:
-    """`fcntl` for what a program needs of it; the kernel too looks at the command's 32 bits."""
+    """Allows `fcntl` except for some commands; like the kernel it checks 32 bits of a command."""
     refused = sorted(REFUSED_COMMANDS.values())
     yield _EQUAL, 0, 2 * len(refused) + 2, call_number(FCNTL, machine=machine) or 0
     yield _LOAD, 0, 0, _SECOND_ARGUMENT_AT
@@ -209,7 +209,7 @@ def _commands(machine: Machine) -> Iterator[_Instruction]:
 
 
 def _sockets(machine: Machine) -> Iterator[_Instruction]:
-    """Sockets between processes of this machine only, which the network namespace keeps inside."""
+    """Allows Unix sockets alone, which the network namespace keeps inside."""
     yield _EQUAL, 0, 4, call_number(SOCKET, machine=machine) or 0
     yield _LOAD, 0, 0, _FIRST_ARGUMENT_AT
     yield _EQUAL, 1, 0, _AF_UNIX
@@ -218,7 +218,7 @@ def _sockets(machine: Machine) -> Iterator[_Instruction]:
 
 
 def _threads(machine: Machine) -> Iterator[_Instruction]:
-    """`clone` makes threads, and neither processes nor namespaces."""
+    """Allows `clone` for threads, and not for processes or namespaces."""
     yield _EQUAL, 0, 4, call_number(CLONE, machine=machine) or 0
     yield _LOAD, 0, 0, _FIRST_ARGUMENT_AT
     yield _ANY_BIT, 1, 0, _CLONE_NEW

@@ -112,7 +112,8 @@ def test_a_revision_and_what_is_not_there(hub: FakeHub, load: Job) -> None:
     assert told["error"] == "ConfigError"
     assert "no such revision" in told["message"]
     assert (
-        "the revision is 'v9' and 'main' at once" in load("mmlu_pro,revision=v9", "main")["message"]
+        "two revisions are given, 'v9' and 'main'"
+        in load("mmlu_pro,revision=v9", "main")["message"]
     )
     del hub.repositories[MMLU_PRO]
     assert "no such repository" in load("mmlu_pro")["message"]

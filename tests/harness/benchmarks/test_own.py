@@ -103,7 +103,7 @@ def test_every_grader_can_be_named(grader: str, tmp_path: Path) -> None:
         ({"grader": "code", "tests": [{**CODE_TEST, "type": "functional"}]}, "name the function"),
         ({"grader": "mmlu_pro"}, "answer must be a letter from A to J"),
         ({"grader": "number"}, "answer is 'because'; the grader number needs a number"),
-        ({"grader": "python", "function": 7}, "function must be the name of one"),
+        ({"grader": "python", "function": 7}, "function must be the name of a function"),
         ({"grader": "number", "answer": 1, "tolerance": -1}, "tolerance must be a number"),
         ({"grader": "number", "answer": 1, "tolerance": "x"}, "tolerance must be a number"),
         ({"id": ""}, "id is empty"),
@@ -265,7 +265,10 @@ def test_tasks_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     odd = Task(query=Query("b", "\ud800"), grader="exact")
     for broken, reason in (
         (odd, "a lone surrogate"),
-        (Task(query=Query("b", "x"), grader="exact", options={"a": {1}}), "what JSON has not"),
+        (
+            Task(query=Query("b", "x"), grader="exact", options={"a": {1}}),
+            "a value that JSON lacks",
+        ),
         (Task(query=Query("b", "x"), grader="exact", options={"answer": 1}), "which are fields"),
     ):
         with pytest.raises(DataError, match=reason):

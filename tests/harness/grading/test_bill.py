@@ -120,5 +120,5 @@ def test_one_verdict_was_kept(tmp_path: Path) -> None:
     pytest.importorskip("math_verify", reason="the package math-verify isn't installed")
     tasks = {task("a", grader="math", answer="1"): {"small": "1"}}
     command = ("grade", run_of(tmp_path / "run", tasks), "--out", tmp_path / "out")
-    assert "kept from before" not in succeeded(*command)
-    assert "\n1 verdict was kept from before\n" in succeeded(*command)
+    assert "kept from an earlier grading" not in succeeded(*command)
+    assert "\n1 verdict was kept from an earlier grading\n" in succeeded(*command)

@@ -329,9 +329,9 @@ def test_the_command(command: Callable[..., str], tmp_path: Path) -> None:
 
 def test_each_reason_has_an_example(command: Callable[..., str], tmp_path: Path) -> None:
     shown = command("--skip", "number").splitlines()
-    assert "rate_limited: for one, a of large" in shown
-    assert "unfit_task: for one, f of large: the task has no answer to compare with" in shown
-    assert f"the rest: {tmp_path / 'out' / 'grades.parquet'}, column detail" in shown
+    assert "rate_limited: for example a of large" in shown
+    assert "unfit_task: for example f of large: the task has no answer to compare with" in shown
+    assert f"all of them: {tmp_path / 'out' / 'grades.parquet'}, column detail" in shown
     assert not [line for line in shown if line.startswith(("skipped:", "not_asked:"))]
     told = json.loads(command("--json"))["examples"]
     assert told["rate_limited"] == {"query_id": "a", "target": "large", "detail": ""}

@@ -246,7 +246,7 @@ def test_the_limit_is_never_passed(tmp_path: Path, limit: float) -> None:
 
 def test_a_limit_needs_prices(folder: Path) -> None:
     pool = Pool((Target(name="judge", base_url="http://127.0.0.1:9/v1"),))
-    with pytest.raises(ConfigError, match="give its prices"):
+    with pytest.raises(ConfigError, match="give them in the judge"):
         graded(folder, pool, judge_limit=1.0)
     with pytest.raises(ConfigError, match="one target"):
         graded(folder, Pool((*pool.targets, Target(name="two", base_url="http://127.0.0.1:9/v1"))))

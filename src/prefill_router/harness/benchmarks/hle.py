@@ -1,6 +1,6 @@
 """Humanity's Last Exam (cais/hle): hard questions of experts, graded by a judge.
 
-Questions that come with an image are left out and counted: prompts are text here. The repository's
+Questions with an image are left out and counted, since prompts are text here. The repository's
 canary, by which the questions can be recognised in training data, stays with each task.
 """
 
@@ -12,8 +12,6 @@ from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, 
 from prefill_router.harness.records import Task
 from prefill_router.importers import DatasetBuilder, Record, filled_text, identifier, label_text
 
-REPOSITORY: Final = "cais/hle"
-OPTIONS: Final[frozenset[str]] = frozenset()
 IMAGE: Final = "has an image, and prompts are text"
 _NEEDS = ("id", "question", "answer")
 _KEPT = ("answer_type", "raw_subject", "canary")
@@ -54,7 +52,7 @@ def _read(copy: BenchmarkCopy, report: LoadReport) -> Iterator[PlacedTask]:
 
 
 def _has_image(image: object) -> bool:
-    """Whether there is one: its data as text, or bytes or a path in an object."""
+    """Whether there is an image: its data as text, or bytes or a path in an object."""
     return any(image.values()) if isinstance(image, Mapping) else bool(image)
 
 

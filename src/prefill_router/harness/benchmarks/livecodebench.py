@@ -1,13 +1,13 @@
 """LiveCodeBench (livecodebench/code_generation_lite): programming contests, graded by their tests.
 
-The repository has one file for each release, which holds the problems that were new in it. By
-default all are read. As with the benchmark's own tags, `release=release_v5` is everything up to the
-fifth, `release=v5` the fifth alone, `release=v2_v4` these three. `from=2024-08-01` and
-`to=2025-01-01` keep the problems of contests in that time, both days included.
+The repository has a file with the new problems of each release. By default all are read. As with
+the benchmark's own tags, `release=release_v5` is everything up to the fifth, `release=v5` only the
+fifth, `release=v2_v4` these three. `from=2024-08-01` and `to=2025-01-01` keep the problems of
+contests in that time, both days included.
 
-Private tests are JSON, or JSON that was pickled, compressed and written in base64. Loading a pickle
-runs whatever code it holds. So it isn't loaded: its instructions are walked through, and only those
-that push one text are let pass.
+Private tests are JSON, or JSON that was pickled, compressed and encoded in base64. Loading a pickle
+would run any code in it. So it isn't loaded: its instructions are parsed, and only those that push
+a single text are accepted.
 """
 
 import base64
@@ -34,8 +34,6 @@ from prefill_router.importers import (
     label_text,
 )
 
-REPOSITORY: Final = "livecodebench/code_generation_lite"
-OPTIONS: Final = frozenset({"release", "from", "to"})
 OUTSIDE: Final = "of a contest outside the dates asked for"
 FILES: Final = tuple(f"test{'' if n == 1 else n}.jsonl" for n in range(1, 7))
 """The file of each release, in order."""
@@ -111,7 +109,7 @@ def _read(
 
 
 def _paths(copy: BenchmarkCopy, names: tuple[str, ...], *, needs_all: bool) -> Iterator[Path]:
-    """The files, each fetched when the one before has been read."""
+    """The files, each fetched once the one before it has been read."""
     one = copy.one_file()
     if one is not None:
         yield one
@@ -222,12 +220,12 @@ def decode_tests(cell: object, name: str, *, limit: int = MAX_DECODED) -> list[d
     """The tests of a cell: `input`, `output`, and `type`, which is stdin or functional.
 
     Args:
-        cell: A list, the JSON of one, or that encoded as above.
+        cell: A list, the JSON of one, or such JSON pickled and compressed.
         name: The cell's name, for messages.
         limit: The most bytes that it may decompress to.
 
     Raises:
-        DataError: It isn't such a cell.
+        DataError: The cell has none of these forms.
     """
     found = cell
     if isinstance(cell, str) and not cell[:64].lstrip().startswith("["):
@@ -267,13 +265,13 @@ def _decompressed(cell: str, name: str, limit: int) -> bytes:
 
 @final
 class _PickledText:
-    """Takes a pickle's instructions in order, and the one text that they push."""
+    """Checks a pickle's instructions in order, and keeps the one text that they push."""
 
     def __init__(self) -> None:
         self.text: str | None = None
 
     def takes(self, instruction: str, argument: object) -> bool:
-        """Whether the instruction may stand here."""
+        """Whether the instruction is allowed here."""
         if instruction in _TEXT and self.text is None and isinstance(argument, str):
             self.text = argument
             return True
@@ -281,7 +279,7 @@ class _PickledText:
 
 
 def _pickled_text(data: bytes, name: str) -> str:
-    """The text that a pickle holds, found without loading it."""
+    """The text in a pickle, found without loading it."""
     found = _PickledText()
     try:
         for opcode, argument, position in pickletools.genops(data):
@@ -291,8 +289,8 @@ def _pickled_text(data: bytes, name: str) -> str:
                 return found.text
             if not found.takes(opcode.name, argument):
                 raise DataError(
-                    f"{name} is a pickle with the instruction {opcode.name}; one that holds a text "
-                    "alone has none, so it isn't read: it could run code"
+                    f"{name} is a pickle with the instruction {opcode.name}, which a text alone "
+                    "doesn't need; it isn't read, since it could run code"
                 )
     except (ValueError, UnicodeDecodeError, OverflowError):
         raise DataError(f"{name} is a broken pickle") from None

@@ -1,13 +1,12 @@
 """MMLU-Pro (TIGER-Lab/MMLU-Pro): multiple choice with up to ten options, 14 subjects.
 
 The prompt asks for reasoning and for the benchmark's closing phrase, "The answer is (X)". With
-`shots=5` it begins with that many solved questions of the same subject, from the validation part,
-as the published scores were made; without, it is the question alone.
+`shots=5` it begins with five solved questions of the same subject from the validation part, as for
+the published scores; without `shots` it has none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
-from typing import Final
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
@@ -23,8 +22,6 @@ from prefill_router.importers import (
     label_text,
 )
 
-REPOSITORY: Final = "TIGER-Lab/MMLU-Pro"
-OPTIONS: Final = frozenset({"shots"})
 _NEEDS = ("question_id", "question", "options", "answer")
 _WANTS = ("answer_index", "category", "cot_content")
 _TEST = ("test*.parquet", "test*.jsonl", "test*.json")
@@ -115,7 +112,7 @@ def _question(record: Record, choices: Sequence[str]) -> str:
 
 
 def _choices(record: Record) -> list[str]:
-    """The options, without those that only fill the list up."""
+    """The options, without the padding at their end."""
     found = record["options"]
     if not isinstance(found, list) or not 0 < len(found) <= len(ascii_uppercase):
         raise DataError("options must be a list of 1 to 26 texts")
@@ -126,7 +123,7 @@ def _choices(record: Record) -> list[str]:
 
 
 def _letter(record: Record, count: int) -> str:
-    """The letter of the right option; where `answer_index` says so too, both must agree."""
+    """The letter of the right option; where `answer_index` is given, both must agree."""
     letter = cell_text(record["answer"], "answer")
     if len(letter) != 1 or letter not in ascii_uppercase[:count]:
         raise DataError(f"answer must be a letter from A to {ascii_uppercase[count - 1]}")

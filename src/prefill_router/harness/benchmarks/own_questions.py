@@ -1,12 +1,12 @@
 """A user's own questions, read from JSON Lines, a JSON list, CSV or Parquet, and written.
 
-A row has `prompt` (text) or `messages` (a list of {role, content}); `answer`, one that is right or
-a list of such; `grader`, else `exact`; and if it likes `id` (or `query_id`), `domain` and
-`benchmark`. Every other field goes to the grader as it is. In CSV, where all is text, the cells of
-`messages`, `tests`, `choices` and `tolerance` hold JSON. An empty cell of a table is no field.
+A row has `prompt` (text) or `messages` (a list of {role, content}); `answer`, a right answer or a
+list of them; `grader`, `exact` by default; and optionally `id` (or `query_id`), `domain` and
+`benchmark`. Every other field goes to the grader unchanged. In CSV, where everything is text, the
+cells of `messages`, `tests`, `choices` and `tolerance` are JSON. An empty cell means that the row
+lacks the field.
 
-Tasks of any benchmark are written as the JSON Lines that are read here: to look at, to edit, to
-hand on.
+Tasks of any benchmark can be written as such JSON Lines, to be looked at, edited or shared.
 """
 
 import json
@@ -44,7 +44,7 @@ def read(path: Path, report: LoadReport) -> Iterator[PlacedTask]:
     """The tasks of a file.
 
     Raises:
-        FormatError: It isn't such a file, or a row is malformed.
+        FormatError: The file has another format, or a row is malformed.
     """
     suffix = path.suffix.lower()
     is_table = suffix in _TABLES
@@ -73,7 +73,7 @@ def check_file(path: Path) -> None:
 
 
 def _from_table(record: Record, suffix: str) -> Record:
-    """A row without its empty cells, which a table has for what others of its rows have."""
+    """A row without its empty cells, which stand for fields that only other rows have."""
     is_csv = suffix == ".csv"
     filled = {
         name: cell
@@ -115,7 +115,7 @@ def _query(record: Record) -> Query:
 
 
 def _prompt(record: Record) -> Prompt:
-    """The messages, or the prompt; where both are there, it is a chat."""
+    """The messages, or else the prompt."""
     chat = record.get("messages")
     if chat is not None:
         if not isinstance(chat, list):
@@ -142,7 +142,7 @@ def _answer(value: object) -> str:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    """Check that they are JSON, and so can be kept with a run."""
+    """Check that the options are JSON, so that a run can keep them."""
     for name, value in options.items():
         try:
             json.dumps([name, value], allow_nan=False, ensure_ascii=False).encode()
@@ -160,7 +160,7 @@ def _check_needs(grader: str, answer: tuple[str, ...], options: Mapping[str, Any
     if grader == "number":
         _check_numbers(answer, options)
     if not isinstance(options.get("function"), str | None):
-        raise DataError("function must be the name of one, as text")
+        raise DataError("function must be the name of a function, as text")
     if grader == "code":
         kinds = _kinds(options.get("tests"))
         if "functional" in kinds and not isinstance(options.get("function"), str):
@@ -191,14 +191,14 @@ def _kinds(tests: object) -> set[str]:
 
 
 def write_tasks(tasks: Iterable[Task], path: Path | str) -> int:
-    """Write tasks, whole or not at all; what stood there before is replaced.
+    """Write tasks, whole or not at all; an earlier file is replaced.
 
     Returns:
-        How many there were.
+        The number of tasks.
 
     Raises:
-        ConfigError: The file can't be made here.
-        DataError: A task holds what JSON or UTF-8 can't, or an option with the name of a field.
+        ConfigError: The file can't be written here.
+        DataError: A task can't be written as JSON in UTF-8, or has an option named like a field.
     """
     path = Path(path)
     files.check_place(path)
@@ -218,7 +218,7 @@ def _task_line(task: Task) -> bytes:
         text = json.dumps(_task_fields(task), ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()
     except (TypeError, ValueError) as error:
-        why = "a lone surrogate" if isinstance(error, UnicodeError) else "what JSON has not"
+        why = "a lone surrogate" if isinstance(error, UnicodeError) else "a value that JSON lacks"
         raise DataError(f"task {name!r} holds {why}, and can't be written") from None
 
 

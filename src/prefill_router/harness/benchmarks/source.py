@@ -1,11 +1,11 @@
-"""The files of a benchmark, their rows, and the frame of all loaders: rows in, tasks out.
+"""The files of a benchmark and their rows, and what all loaders share.
 
-A copy of a benchmark's files is one that is here, or the one on the Hugging Face hub. Nothing of a
-repository is run: only data files are fetched, of one commit, and kept in the hub's own cache.
+A copy of a benchmark's files is local, or on the Hugging Face hub. No code of a repository is run:
+only data files are fetched, all of one commit, and kept in the hub's own cache.
 
-Rows stand in JSON Lines, a JSON list, CSV or Parquet. Unlike an importer's rows, of which one that
-can't be understood is left out, a malformed row of questions ends the reading: a benchmark without
-some of its questions is another benchmark. A task goes out with the place it stands at.
+Files are JSON Lines, a JSON list, CSV or Parquet. An importer leaves a malformed row out; here it
+is an error, since a benchmark without some of its questions is another benchmark. Each task comes
+with the place of its row.
 """
 
 import json
@@ -23,7 +23,7 @@ from prefill_router.importers import DatasetBuilder, Place, Record, documents, p
 
 
 class PlacedTask(NamedTuple):
-    """A task, and where it was read."""
+    """A task, and the place of its row."""
 
     place: Place
     task: Task
@@ -32,7 +32,7 @@ class PlacedTask(NamedTuple):
 @final
 @dataclass(kw_only=True)
 class LoadReport:
-    """What a loader read and left out; it fills as the tasks are taken.
+    """What a loader has read and left out; filled as the tasks are taken.
 
     Attributes:
         source: The file, folder, or repository with its commit; empty until the first task.
@@ -44,7 +44,7 @@ class LoadReport:
 
 
 def distinct(found: Iterable[PlacedTask], *, source: str, report: LoadReport) -> Iterator[Task]:
-    """The tasks, at least one and each with an id of its own.
+    """The tasks, checked to have distinct ids and to be at least one.
 
     Raises:
         FormatError: An id repeats, or there is no task.
@@ -75,18 +75,18 @@ class BenchmarkCopy(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Where the files are from, with the commit where that is known."""
+        """The source of the files, with the commit where that is known."""
 
     @abstractmethod
     def find(self, names: Sequence[str]) -> list[Path]:
-        """The files, in any folder of it, whose name is like one of these; sorted."""
+        """The files in any folder whose names match one of these patterns; sorted."""
 
     def one_file(self) -> Path | None:
-        """The file, where a single file was named instead of a copy of all."""
+        """The file, where a single file was named instead of a folder."""
         return None
 
     def need(self, names: Sequence[str]) -> list[Path]:
-        """The files whose name is like one of these.
+        """The files whose names match one of these patterns.
 
         Raises:
             FormatError: There is none.
@@ -100,7 +100,7 @@ class BenchmarkCopy(ABC):
 @final
 @dataclass(frozen=True)
 class LocalCopy(BenchmarkCopy):
-    """Files that are here.
+    """A local copy.
 
     Attributes:
         path: A folder, or the one file that holds the questions.
@@ -118,7 +118,7 @@ class LocalCopy(BenchmarkCopy):
         return str(self.path)
 
     def one_file(self) -> Path | None:
-        """The file, unless it is a folder."""
+        """The file, unless the path is a folder."""
         return None if self.path.is_dir() else self.path
 
     def find(self, names: Sequence[str]) -> list[Path]:
@@ -132,7 +132,7 @@ class HubCopy(BenchmarkCopy):
     """Files of a dataset repository, fetched when they are asked for.
 
     Args:
-        repository: Its name.
+        repository: The repository's name.
         revision: A branch, tag or commit; the newest where None.
     """
 
@@ -143,12 +143,12 @@ class HubCopy(BenchmarkCopy):
 
     @property
     def name(self) -> str:
-        """The repository, with the commit once something of it is here."""
+        """The repository, with the commit once a file has been fetched."""
         commit = f"@{self._revision}" if self._is_commit else ""
         return f"{self._repository}{commit}"
 
     def find(self, names: Sequence[str]) -> list[Path]:
-        """The files, all of the commit that was newest when the first was fetched.
+        """The files, all of the commit that the first fetch found.
 
         Raises:
             ConfigError: The hub can't be reached, or refuses.
@@ -177,13 +177,13 @@ def _fetch(repository: str, revision: str | None, patterns: list[str]) -> Path:
         )
     except (HTTPError, OSError, ValueError) as error:
         raise ConfigError(
-            f"{repository} can't be had from the hub: {_reason(error, repository)}. "
-            "A copy of its files that you have will do: NAME=FOLDER"
+            f"{repository} can't be fetched from the hub: {_reason(error, repository)}. "
+            "You can name a local copy of its files instead: NAME=FOLDER"
         ) from None
 
 
 def _reason(error: Exception, repository: str) -> str:
-    """What went wrong and what to do, in own words: the library's quote headers and tokens."""
+    """What went wrong and what to do; the library's own messages quote headers and tokens."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -199,9 +199,9 @@ def _reason(error: Exception, repository: str) -> str:
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     if isinstance(error, GatedRepoError) or status in _REFUSED:
         return (
-            f"it is given only to those who accepted its terms (HTTP {status}); log in at "
-            f"https://huggingface.co/datasets/{repository}, accept them, make a token that may "
-            "read, and set HF_TOKEN to it"
+            f"it is only for users who have accepted its terms (HTTP {status}); log in at "
+            f"https://huggingface.co/datasets/{repository}, accept them, create a token with read "
+            "access, and set HF_TOKEN to it"
         )
     if isinstance(error, RepositoryNotFoundError):
         return "there is no such repository there"
@@ -216,10 +216,10 @@ def _reason(error: Exception, repository: str) -> str:
 
 
 MAX_LINE = 2**30
-"""Longest line of JSON Lines, in characters: a problem's tests can have hundreds of megabytes."""
+"""Longest line of JSON Lines, in characters: one problem's tests can have hundreds of megabytes."""
 JSON_LINES = (".jsonl", ".ndjson")
 Row = tuple[Place, Record]
-"""A row, and where it stands."""
+"""A row and its place."""
 SUFFIXES = (*JSON_LINES, ".json", ".csv", ".parquet")
 
 
@@ -229,10 +229,10 @@ def rows(path: Path, *, needs: Sequence[str], wants: Sequence[str] = ()) -> Iter
     Args:
         path: The file.
         needs: Fields that each row must have.
-        wants: Further fields, read where they are there.
+        wants: Optional fields.
 
     Raises:
-        FormatError: It isn't such a file, or a row is malformed or lacks a field.
+        FormatError: It isn't a file of such rows, or a row is malformed or lacks a field.
     """
     suffix = path.suffix.lower()
     if suffix in JSON_LINES:

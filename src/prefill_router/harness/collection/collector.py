@@ -1,6 +1,6 @@
-"""Asks the questions of a plan: providers beside each other, each as hard as it may be asked.
+"""Asks the questions of a plan: all providers in parallel, each up to its limits.
 
-What comes of asking is counted, and told while it goes on.
+The outcomes are counted and shown as progress.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ _EVERY_SECONDS = 0.2
 
 @final
 class CollectionTally:
-    """Counts what comes of asking.
+    """Counts the outcomes of questions.
 
     Args:
-        advance: Told of every question that is finished.
+        advance: Called with the number of finished questions.
     """
 
     def __init__(self, advance: Advance) -> None:
         self._advance = advance
-        self._unsaid = 0
-        self._said = time.monotonic()
+        self._unshown = 0
+        self._shown_at = time.monotonic()
         self._left: Counter[str] = Counter()
         self.calls = 0
         self.answered: Counter[str] = Counter()
@@ -58,11 +58,11 @@ class CollectionTally:
         self.cost = 0.0
 
     def called(self) -> None:
-        """A call has ended."""
+        """Count a call that has ended."""
         self.calls += 1
 
     def recorded(self, answer: Answer) -> None:
-        """An answer is on the disk."""
+        """Count an answer that is on the disk."""
         self.cost += answer.cost or 0.0
         if answer.missing is None:
             self.answered[answer.target] += 1
@@ -71,29 +71,29 @@ class CollectionTally:
         self._step()
 
     def repeated(self, target: str, reason: str) -> None:
-        """An answer is missing for the reason that the run names already."""
+        """Count an answer that is missing for the reason that the run has recorded already."""
         self.missing[target, reason] += 1
         self._step()
 
     def left(self, why: str) -> None:
-        """A question isn't asked, for this reason."""
+        """Count a question that isn't asked, by the reason."""
         self._left[why] += 1
         self._step()
 
     def not_asked(self) -> dict[str, int]:
-        """How many questions were not asked, by why."""
+        """How many questions were not asked, by reason."""
         return dict(self._left)
 
     def missing_of(self, target: str) -> dict[str, int]:
-        """How many of a target's answers stayed missing, by reason."""
+        """How many of a target's answers are missing, by reason."""
         return {reason: n for (name, reason), n in self.missing.items() if name == target}
 
-    def say(self) -> None:
-        """Say how far it is."""
+    def show(self) -> None:
+        """Show the progress."""
         missing = f", {self.missing.total():,} missing" if self.missing else ""
         left = f", {self._left.total():,} not asked" if self._left else ""
-        self._advance(self._unsaid, note=f"{_dollars(self.cost)}{missing}{left}")
-        self._unsaid, self._said = 0, time.monotonic()
+        self._advance(self._unshown, note=f"{_dollars(self.cost)}{missing}{left}")
+        self._unshown, self._shown_at = 0, time.monotonic()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -109,13 +109,13 @@ class CollectionTally:
         }
 
     def _step(self) -> None:
-        self._unsaid += 1
-        if time.monotonic() - self._said > _EVERY_SECONDS:
-            self.say()
+        self._unshown += 1
+        if time.monotonic() - self._shown_at > _EVERY_SECONDS:
+            self.show()
 
 
 def _dollars(value: float) -> str:
-    """US dollars; under a cent two digits that aren't zero."""
+    """An amount in US dollars as text; below a cent with two significant digits."""
     return f"${Decimal(f'{value:.1e}'):f}" if 0 < value < 0.01 else f"${value:,.4f}"
 
 
@@ -125,17 +125,17 @@ OVER_LIMIT = "the spending limit"
 
 @final
 class Collector:
-    """Asks the questions of a plan; good for one time, in one event loop.
+    """Asks the questions of a plan, once, in one event loop.
 
     Args:
-        plan: What is asked.
+        plan: The questions.
         prompts: The tasks' prompts.
-        asker: Who asks.
-        journal: Where the answers go.
+        asker: Makes the calls.
+        journal: Records the answers.
         charged: US dollars that count against the limit already.
-        typical: What to expect of answers.
-        options: Limits.
-        tally: Counts what comes of it.
+        typical: The expected tokens of answers.
+        options: The limits.
+        tally: Counts the outcomes.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Collector:
         self._work: asyncio.Future[list[None]] | None = None
 
     async def run(self) -> None:
-        """Ask everything; cancelled, it keeps what has arrived.
+        """Ask every question; answers that arrived before a cancellation are kept.
 
         Raises:
             StoreError: Answers can't be written; those that were are kept.
@@ -187,7 +187,7 @@ class Collector:
             raise self._backlog.error
 
     async def _end(self, workers: list[asyncio.Task[None]]) -> None:
-        """Give up what is under way, and wait for what is on its way to the disk."""
+        """Cancel the calls under way, and wait until the answers are on the disk."""
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
@@ -196,7 +196,7 @@ class Collector:
             await self._ledger.close()
 
     def _staff(self, targets: list[str]) -> list[asyncio.Task[None]]:
-        """As many workers as a provider takes calls at once, or has questions."""
+        """Start a worker for each concurrent call, but no more than there are questions."""
         provider = self._plan.pool.provider_of(targets[0])
         width = min(provider.concurrency, self._plan.count(targets))
         lane = ProviderQueue(self._plan.questions(targets), width=width)
@@ -206,11 +206,11 @@ class Collector:
         while (question := await lane.next()) is not None:
             if not self._skip(question, lane):
                 await self._ask(question, lane)
-            await asyncio.sleep(0)  # many that are skipped mustn't hold up other calls
+            await asyncio.sleep(0)  # many skipped questions mustn't block other calls
             await self._backlog.until_at_most(_MOST_UNRECORDED)
 
     def _skip(self, question: Question, lane: ProviderQueue) -> bool:
-        """Finish a question to a target that isn't asked any more."""
+        """Finish a question whose target isn't asked any more; returns whether it was one."""
         reason = self._circuit.refused(question.target)
         later = self._circuit.postponed(question.target)
         if reason is not None:
@@ -249,7 +249,7 @@ class Collector:
         patience = self._options.patience_seconds
         if error.failure in LIMITED and (error.retry_after or 0.0) > patience:
             provider = self._plan.pool.provider_of(question.target).name
-            why = f"{provider} asks to be left alone for {error.retry_after:,.0f} s"
+            why = f"{provider} asks to wait {error.retry_after:,.0f} s"
             self._circuit.postpone(question.target, why)
         wait = self._retrying.wait(error, [made.failure for made in question.attempts])
         if wait is None or wait > patience:
@@ -258,14 +258,14 @@ class Collector:
             lane.again(question, wait)
 
     def _missing(self, question: Question, reason: str, lane: ProviderQueue) -> None:
-        if question.attempts or not self._plan.says(question, reason):
+        if question.attempts or not self._plan.records(question, reason):
             self._record(question, lane, missing=reason)
-        else:  # the run says so already
+        else:  # the run has it already
             self._tally.repeated(question.target, reason)
             lane.finish()
 
     def _leave(self, question: Question, why: str, lane: ProviderQueue) -> None:
-        """Not ask a question; where it was asked before, its last failure is why it is missing."""
+        """Don't ask a question; if it was asked before, its last failure is why it is missing."""
         if question.attempts:
             self._missing(question, str(question.attempts[-1].failure), lane)
         else:
@@ -313,4 +313,4 @@ def _hand_result(noted: asyncio.Future[None], error: StoreError | None) -> None:
         noted.set_result(None)
     else:
         noted.set_exception(error)
-        noted.exception()  # nobody may be waiting; the answers' own records tell of it too
+        noted.exception()  # retrieved, since perhaps nobody awaits it; answers report it, too

@@ -1,4 +1,4 @@
-"""What asking will take: calls, tokens, dollars, time; and the spending limit that lets it end."""
+"""Estimates of collecting: calls, tokens, dollars and time, and a spending limit that is enough."""
 
 import math
 import statistics
@@ -19,11 +19,11 @@ _MINUTE = 60.0
 
 @final
 class TypicalAnswers:
-    """What to expect of a target's answers: the medians of those that a run holds.
+    """The expected tokens and time of a target's answers: medians of those in a run.
 
     Args:
         run: The run; None where there is none yet.
-        assume_output_tokens: Output tokens of targets that it holds no answers of.
+        assume_output_tokens: Output tokens of a target without answers in the run.
     """
 
     def __init__(self, run: Run | None, *, assume_output_tokens: int) -> None:
@@ -32,17 +32,17 @@ class TypicalAnswers:
         self._known: dict[tuple[str, str], float | None] = {}
 
     def usage(self, target: Target, prompt: Prompt) -> Usage:
-        """Tokens of a call: a quarter of the prompt's bytes, and the median of the outputs."""
+        """Tokens of a call: a quarter of the prompt's bytes in, the median of the outputs out."""
         given = estimated_usage(prompt, Reply(text="")).input_tokens
         return Usage(input_tokens=given, output_tokens=self.output_tokens(target))
 
     def output_tokens(self, target: Target) -> int:
-        """Output tokens of an answer."""
+        """Expected output tokens of an answer."""
         median = self._median(target.name, "output_tokens")
         return min(round(self._assumed if median is None else median), target.request.max_tokens)
 
     def seconds(self, target: Target) -> float | None:
-        """Seconds of an answer; None where the run holds none."""
+        """Expected seconds of an answer; None where the run has none."""
         return self._median(target.name, "seconds")
 
     def _median(self, target: str, what: Literal["output_tokens", "seconds"]) -> float | None:
@@ -55,15 +55,15 @@ class TypicalAnswers:
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetEstimate:
-    """What asking one target will take, if every call is answered at once.
+    """What asking one target will take, if no call has to be retried.
 
     Attributes:
         target: Its name.
         calls: Questions to ask.
-        input_tokens: Of all of them.
-        output_tokens: Of all of them, as expected.
-        dollars: US dollars expected; None where its prices are unknown.
-        most_dollars: US dollars at most, each answer as long as its request allows; None likewise.
+        input_tokens: Expected input tokens of all of them.
+        output_tokens: Expected output tokens of all of them.
+        dollars: Expected US dollars; None where the target's prices are unknown.
+        most_dollars: US dollars if each answer is as long as its request allows; None likewise.
     """
 
     target: str
@@ -80,8 +80,8 @@ class CollectionEstimate:
     """What asking will take.
 
     Attributes:
-        targets: Of each target.
-        seconds: The time, by the providers' rates and by what answers took; None where unknown.
+        targets: The estimate of each target.
+        seconds: The time, from rate limits and the time of earlier answers; None where unknown.
     """
 
     targets: tuple[TargetEstimate, ...]
@@ -94,12 +94,12 @@ class CollectionEstimate:
 
     @property
     def dollars(self) -> float:
-        """US dollars expected, of the targets with prices."""
+        """Expected US dollars, over the targets with prices."""
         return sum(target.dollars or 0.0 for target in self.targets)
 
     @property
     def most_dollars(self) -> float:
-        """US dollars at most, of the targets with prices."""
+        """Most US dollars, over the targets with prices."""
         return sum(target.most_dollars or 0.0 for target in self.targets)
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,12 +116,12 @@ class CollectionEstimate:
 def estimate(
     plan: CollectionPlan, queries: Iterable[Query], typical: TypicalAnswers
 ) -> CollectionEstimate:
-    """What a plan will take.
+    """Estimate what a plan will take.
 
     Args:
-        plan: What is asked.
+        plan: The questions.
         queries: Its queries; those with nothing left to ask may be left out.
-        typical: What to expect of answers.
+        typical: The expected tokens and time of answers.
     """
     sums = {target.name: _EstimateSum(target, typical) for target in plan.pool}
     for query in queries:
@@ -166,7 +166,7 @@ class _EstimateSum:
 def _seconds(
     provider: Provider, asked: list[tuple[Target, TargetEstimate]], typical: TypicalAnswers
 ) -> float | None:
-    """By the slowest of what limits a provider; None where nothing is known of it."""
+    """The time by the tightest limit of a provider; None where none is known."""
     calls = sum(made.calls for _, made in asked)
     tokens = sum(made.input_tokens + made.output_tokens for _, made in asked)
     found = [] if calls else [0.0]
@@ -181,21 +181,21 @@ def _seconds(
 
 
 _DEVIATIONS = 2.0
-"""A few calls at risk are most of what is charged, so that means alone fall short half the time."""
+"""Standard deviations above the mean: a limit at the mean alone would fall short half the time."""
 
 
 def limit_for_the_rest(run: Run, plan: CollectionPlan, options: CollectOptions) -> float:
-    """A limit under which all that is left would be asked, as an estimate, in US dollars.
+    """Estimate a limit, in US dollars, that is enough for all open questions.
 
-    It is what counts already; for each question left as much as questions to its target have been
-    charged on average, what is at risk included, and two standard deviations of that sum, or, where
-    none has been charged, what it is expected to cost; and the most that the dearest of them can
-    cost, which must fit before it is asked.
+    It is the sum of what counts already; of the mean charge of a question to its target, dollars at
+    risk included, for each open question (its expected cost where nothing has been charged), plus
+    two standard deviations of that; and of the most that the dearest question can cost, which must
+    fit before it is asked.
 
     Args:
-        run: The run as it stands now.
-        plan: What was to be asked. Missing answers that would be asked again are among the rest.
-        options: What is asked again, and what to expect of targets without answers.
+        run: The run as it is now.
+        plan: The plan that the limit stopped; missing answers that are retried count as open.
+        options: Which answers are retried, and the tokens of targets without answers.
     """
     rest = make_plan(plan.ids, plan.pool, run, retry=options.retry)
     typical = TypicalAnswers(run, assume_output_tokens=options.assume_output_tokens)
@@ -215,7 +215,7 @@ def limit_for_the_rest(run: Run, plan: CollectionPlan, options: CollectOptions) 
 
 
 def _probable_cost(number: int, charged: list[float], expected: float) -> tuple[float, float]:
-    """Of so many questions more: the mean and the variance, that of the known mean included."""
+    """Mean and variance of the charge for more questions; the mean's own variance is included."""
     if not charged:
         return expected, 0.0
     mean = fmean(charged)

@@ -1,6 +1,6 @@
-"""Asks every target every question that a run doesn't hold yet, and sums up how the run stands.
+"""Asks every target every question that a run has no answer to, and summarises the run.
 
-A signal to end, while the event loop runs, gives up what is under way: once, in order.
+The first signal to end, while the event loop runs, cancels the calls under way in good order.
 """
 
 import asyncio
@@ -39,21 +39,20 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool
 
 INTERRUPTED = "interrupted"
-"""Why the questions that it didn't come to were not asked."""
+"""The reason of questions that were not asked before an interruption."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CollectedTarget:
-    """How the tasks of this time stand with one target.
+    """The state of one target, over the tasks of this call of `collect`.
 
     Attributes:
         target: Its name.
         answered: Tasks with an answer.
-        missing: Tasks that it was asked without an answer, by reason.
-        not_asked: The other tasks: never asked, or missing from before and to be asked again, which
-            they weren't this time.
-        missing_before: So many of those not asked are missing from before.
+        missing: Tasks that it was asked and didn't answer, by reason.
+        not_asked: The other tasks: never asked, or missing from an earlier call and not retried.
+        missing_before: The number of `not_asked` that are missing from an earlier call.
     """
 
     target: str
@@ -66,21 +65,21 @@ class CollectedTarget:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CollectionSummary:
-    """What came of asking, and how the run stands.
+    """The result of one call of `collect`, and the state of the run.
 
     Attributes:
-        calls: Calls that were made this time.
+        calls: Calls to targets that were made this time.
         answered: Questions that were answered this time.
-        missing: Questions that stayed missing this time, by reason.
-        not_asked: Questions that were not asked, by why.
+        missing: Questions that were asked this time without an answer, by reason.
+        not_asked: Questions that were not asked, by reason.
         cost: US dollars of this time, as far as known.
         spent: US dollars of the whole run, as far as known.
         at_risk: US dollars that may have been billed for the run beyond that, at most.
         limit: The spending limit, in US dollars; None for none.
-        limit_that_would_do: One that would let the rest be asked, as an estimate; None where
-            nothing was left for the limit's sake.
+        limit_that_would_do: An estimate, in US dollars, of a limit that is enough for the rest;
+            None where the limit stopped nothing.
         seconds: How long it took.
-        targets: How the tasks stand with each target.
+        targets: The state of each target.
     """
 
     calls: int
@@ -108,7 +107,7 @@ def summarise(
     *,
     seconds: float,
 ) -> CollectionSummary:
-    """What came of asking, and how the run stands now."""
+    """The result of asking, and the state of the run now."""
     targets = _targets(run, plan, tally)
     left = tally.not_asked()
     over = OVER_LIMIT in left
@@ -126,7 +125,7 @@ def summarise(
 
 
 def _targets(run: Run, plan: CollectionPlan, tally: CollectionTally) -> tuple[CollectedTarget, ...]:
-    """Each task is counted once, so that what wasn't asked this time is no part of the missing."""
+    """The state of each target; a task that wasn't asked this time doesn't count as missing."""
     wanted = set(plan.ids)
     missing = {name: Counter(tally.missing_of(name)) for name in plan.pool.names}
     answered: Counter[str] = Counter()
@@ -160,23 +159,23 @@ def collect(
     asker: AbstractAsyncContextManager[Asker],
     options: CollectOptions | None = None,
     progress: Progress | None = None,
-    tell: Callable[[CollectionEstimate], None] | None = None,
-    tell_interrupted: Callable[[CollectionSummary], None] | None = None,
+    on_estimate: Callable[[CollectionEstimate], None] | None = None,
+    on_interrupted: Callable[[CollectionSummary], None] | None = None,
 ) -> CollectionSummary:
     """Ask every target every task, and keep each answer as it arrives.
 
-    What the run in the folder holds isn't asked again, so the same call goes on after whatever
-    ended it.
+    Questions that the run in the folder has answers to aren't asked again, so the same call resumes
+    it, whatever ended it.
 
     Args:
-        folder: The run, made where there is none.
+        folder: The run's folder; a run is created where there is none.
         pool: The targets.
         tasks: The tasks; those that the run lacks are added to it.
-        asker: Who asks, such as `Upstream(pool)`; it is entered and left.
+        asker: Makes the calls, such as `Upstream(pool)`; it is entered and left here.
         options: Limits and retries.
-        progress: Where to show how far it is.
-        tell: Told of the estimate before anything is asked.
-        tell_interrupted: Told how the run stands where it is told to end, before the error.
+        progress: Shows the progress.
+        on_estimate: Called with the estimate before anything is asked.
+        on_interrupted: Called with the summary after an interruption, before the error.
 
     Raises:
         ConfigError: There are no tasks, a target can't be asked, a task or a target's request
@@ -184,7 +183,7 @@ def collect(
         DataError: Two tasks have the same id.
         CorruptError: The run isn't what was written.
         StoreError: Answers can't be written; those that were are kept.
-        KeyboardInterrupt: It was told to end; what had arrived is kept.
+        KeyboardInterrupt: It was interrupted; answers that had arrived are kept.
     """
     folder, options = Path(folder), options or CollectOptions()
     check_askable(pool, limit=options.limit, assume_free=options.assume_free)
@@ -197,16 +196,16 @@ def collect(
         ids = journal.add_tasks(tasks)
         plan = make_plan(ids, pool, run, retry=options.retry)
         typical = TypicalAnswers(run, assume_output_tokens=options.assume_output_tokens)
-        if tell is not None:
+        if on_estimate is not None:
             unfinished = run.queries([name for name in plan.ids if plan.targets_of(name)])
-            tell(estimate(plan, unfinished, typical))
+            on_estimate(estimate(plan, unfinished, typical))
         began = time.monotonic()
         shown = progress or SilentProgress()
         tally, whole = _ask(run, journal, plan, typical, asker, options, shown)
         summary = summarise(run, plan, tally, options, seconds=time.monotonic() - began)
     if not whole:
-        if tell_interrupted is not None:
-            tell_interrupted(summary)
+        if on_interrupted is not None:
+            on_interrupted(summary)
         raise KeyboardInterrupt
     return summary
 
@@ -214,7 +213,7 @@ def collect(
 def estimate_collection(
     folder: Path | str, pool: Pool, tasks: Iterable[Task], *, options: CollectOptions | None = None
 ) -> CollectionEstimate:
-    """What `collect` would take; nothing is asked and nothing written.
+    """Estimate what `collect` would take; nothing is asked and nothing is written.
 
     Raises:
         ConfigError: As `collect`.
@@ -244,7 +243,7 @@ def _ask(
     options: CollectOptions,
     progress: Progress,
 ) -> tuple[CollectionTally, bool]:
-    """What came of it, and whether it went on to its end."""
+    """Ask the questions of a plan; returns the counts, and whether it came to its end."""
 
     async def ask(tally: CollectionTally) -> None:
         with ending_on_signals():
@@ -271,12 +270,12 @@ def _ask(
         except (asyncio.CancelledError, KeyboardInterrupt):
             whole = False
         finally:
-            tally.say()
+            tally.show()
     return tally, whole
 
 
 def _refuse_no_tasks(tasks: Iterable[Task]) -> Iterator[Task]:
-    """The same tasks, of which there is one."""
+    """The same tasks, checked to be at least one."""
     rest = iter(tasks)
     first = next(rest, None)
     if first is None:
@@ -289,20 +288,20 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Cancel the current task at the first interruption or termination; more change nothing.
+    """Cancel the current task at the first SIGINT or SIGTERM; later ones are ignored.
 
-    Elsewhere than in the main thread, and where there are no such signals, it does nothing.
+    Outside the main thread, and on systems without these signals, it does nothing.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     if task is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    told: list[int] = []
+    received: list[int] = []
 
     def end(number: int) -> None:
-        if not told:
+        if not received:
             task.cancel()
-        told.append(number)
+        received.append(number)
 
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:

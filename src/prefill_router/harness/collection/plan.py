@@ -1,10 +1,10 @@
-"""The questions of a run: what there is to ask, what is asked next, and what is recorded of it.
+"""The questions of a run: which are open, which is asked next, and what is recorded of each.
 
-What there is to ask are the pool and the tasks now, less what the run holds. The prompts of a run's
-tasks are read some ahead, since they are asked in order. Of a provider's questions, calls to make
-again come first when they are due, then new questions. These are drawn one by one as calls come
-free, and no more than a few times as many as calls at once wait for another attempt, so that a run
-of any length needs little memory. The record of a question that is finished is made of its calls.
+Open are the questions of the present pool and tasks that the run has no answer to. The prompts of a
+run's tasks are read ahead in batches, since they are asked in order. Each provider has a queue, in
+which retries that are due come before new questions. New questions are taken one by one, and only
+while few questions wait for a retry, so that a run of any length needs little memory. The record of
+a finished question is made of its calls.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ _WAITING_FOR_EACH = 4
 @final
 @dataclass
 class Question:
-    """One (target, task) to be asked, and the calls that were made for it.
+    """One task for one target, and the calls that were made for it.
 
     Attributes:
-        target: Who is asked.
-        query_id: What.
+        target: The name of the target.
+        query_id: The id of the task's query.
         attempts: The calls so far.
-        bills: What each of them has cost.
+        bills: The cost of each call.
     """
 
     target: str
@@ -53,12 +53,12 @@ class Question:
 
 @final
 class ProviderQueue:
-    """The questions to one provider; used from one event loop.
+    """The queue of questions to one provider; used from one event loop.
 
     Args:
-        questions: New ones.
-        width: Calls at once.
-        clock: Seconds that never go back.
+        questions: The new questions.
+        width: The number of concurrent calls.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class ProviderQueue:
             await self._change()
 
     def again(self, question: Question, seconds: float) -> None:
-        """Ask it again after so long."""
+        """Queue a question for a retry in so many seconds."""
         due = self._clock() + seconds
         heapq.heappush(self._again, (due, next(self._number), question))
         self._changed.set()
 
     def finish(self) -> None:
-        """A question that was drawn needs no more asking."""
+        """Note that a question from the queue is finished."""
         self._open -= 1
         self._changed.set()
 
@@ -121,12 +121,12 @@ class ProviderQueue:
 @final
 @dataclass
 class Backlog:
-    """Answers on their way to the disk.
+    """Answers that aren't on the disk yet.
 
     Attributes:
-        waiting: How many.
+        waiting: Their number.
         error: Why they can't be written; None where they can.
-        changed: Set when one has arrived.
+        changed: Set when one has been written, or can't be.
     """
 
     waiting: int = 0
@@ -134,7 +134,7 @@ class Backlog:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def until_at_most(self, number: int) -> None:
-        """Wait until no more than so many are on their way."""
+        """Wait until no more than this number are waiting."""
         while self.waiting > number:
             self.changed.clear()
             await self.changed.wait()
@@ -182,7 +182,7 @@ def answer_of(
 
 
 def request_of(target: Target, provider: Provider) -> Mapping[str, Any]:
-    """Whom a target is asked of, and with what beside the prompt; without keys."""
+    """The provider and the request parameters of a target, without prompt and keys."""
     return {
         "provider": provider.name,
         "base_url": public_address(provider.base_url),
@@ -192,7 +192,7 @@ def request_of(target: Target, provider: Provider) -> Mapping[str, Any]:
 
 
 def _source(question: Question) -> CostSource:
-    """An estimate where any part is one."""
+    """The source of a question's cost: an estimate where any part of it is one."""
     sources: list[CostSource] = [b.source for b in question.bills if b.source != "none"]
     if not sources:
         return "none"
@@ -205,16 +205,15 @@ class CollectOptions:
     """How a run is collected.
 
     Attributes:
-        limit: US dollars that the whole run may cost, what was spent before included; None for no
-            limit.
-        attempts: Calls for one question, at most.
-        retry: Which missing answers of earlier times are asked for again.
-        assume_free: Whether targets without prices cost nothing, where there is a limit.
-        settled: Whether what was at risk up to now counts no more, since the bill is known.
+        limit: US dollars that the whole run may cost, earlier calls included; None for no limit.
+        attempts: Most calls for one question.
+        retry: Which missing answers of earlier calls of `collect` are asked for again.
+        assume_free: Whether targets without prices count as free where there is a limit.
+        settled: Whether dollars at risk so far no longer count, since the bill is known.
         assume_output_tokens: Output tokens of an answer, where none is recorded yet; for estimates.
-        backoff_seconds: The longest first wait before a call is made again.
-        patience_seconds: A provider that asks to wait longer isn't asked any more this time.
-        seed: Of the waits.
+        backoff_seconds: The longest wait before the first retry.
+        patience_seconds: A provider that asks for a longer wait isn't asked any more this time.
+        seed: The seed of the waits.
     """
 
     limit: float | None = None
@@ -231,7 +230,7 @@ class CollectOptions:
         if self.limit is not None and not (math.isfinite(self.limit) and self.limit >= 0):
             raise ConfigError(f"the limit is {self.limit} dollars; it must be a number, 0 or above")
         if self.attempts < 1:
-            raise ConfigError(f"{self.attempts} attempts ask nothing; at least 1 is needed")
+            raise ConfigError(f"the attempts are {self.attempts}; at least 1 is needed")
         if self.assume_output_tokens < 0:
             raise ConfigError(
                 f"answers of {self.assume_output_tokens} tokens; the number can't be negative"
@@ -241,7 +240,7 @@ class CollectOptions:
                 raise ConfigError(f"{what} is {getattr(self, what)}; it must be 0 or above")
 
     def chance(self) -> random.Random:
-        """Where waits are drawn from."""
+        """The random generator of the waits."""
         return random.Random(self.seed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -252,13 +251,13 @@ class CollectOptions:
 @final
 @dataclass(frozen=True)
 class CollectionPlan:
-    """The questions of one command.
+    """The open questions of a run.
 
     Attributes:
-        ids: The tasks, in order.
+        ids: The ids of the tasks, in order.
         pool: The targets that are asked.
-        finished: The ids that need no asking, of each target.
-        missing: The other recorded ones, of each target, and why they are missing.
+        finished: The ids that each target isn't asked any more.
+        missing: The other recorded ids of each target, with the reason why they are missing.
     """
 
     ids: Sequence[str]
@@ -266,8 +265,8 @@ class CollectionPlan:
     finished: Mapping[str, Collection[str]] = field(repr=False)
     missing: Mapping[str, Mapping[str, str]] = field(repr=False)
 
-    def says(self, question: Question, reason: str) -> bool:
-        """Whether the run says already that a question is missing for this reason."""
+    def records(self, question: Question, reason: str) -> bool:
+        """Whether the run has recorded this reason for a question already."""
         return self.missing[question.target].get(question.query_id) == reason
 
     def targets_of(self, query_id: str) -> list[str]:
@@ -294,7 +293,7 @@ class CollectionPlan:
 
 
 def make_plan(ids: Sequence[str], pool: Pool, run: Run | None, *, retry: Retry) -> CollectionPlan:
-    """The plan of asking these tasks of these targets; without a run nothing is finished."""
+    """The plan to ask these targets these tasks; without a run nothing is finished."""
     finished: dict[str, set[str]] = {name: set() for name in pool.names}
     missing: dict[str, dict[str, str]] = {name: {} for name in pool.names}
     same = {query_id: query_id for query_id in ids}  # one text for all targets
@@ -310,11 +309,11 @@ def make_plan(ids: Sequence[str], pool: Pool, run: Run | None, *, retry: Retry) 
 
 
 def joined_pool(run: Run, pool: Pool) -> Pool:
-    """The pool of a run that goes on with this pool: its targets first, then those of before.
+    """The pool of a run that is resumed with this pool: its targets first, then earlier ones.
 
     Raises:
-        ConfigError: A target that has answered is asked with other parameters than before. One
-            that only failed may be mended.
+        ConfigError: A target that has answered has other request parameters than before. Those
+            of a target that only failed may change.
     """
     asked = run.asked_targets()
     for name in set(pool.names) & set(run.pool.names) & run.asked_targets(answered=True):
@@ -343,8 +342,8 @@ def check_askable(pool: Pool, *, limit: float | None, assume_free: bool) -> None
         pool.provider_of(target.name)
         if limit is not None and not target.has_price and not assume_free:
             raise ConfigError(
-                f"target {target.name!r} has no prices, so that a limit can't hold; give it "
-                "prices, or say --assume-free where it costs nothing"
+                f"target {target.name!r} has no prices, so no limit can be kept; give it prices, "
+                "or --assume-free if it costs nothing"
             )
 
 
@@ -359,16 +358,16 @@ def _identity(pool: Pool, name: str) -> dict[str, object]:
 
 _READ_AHEAD = 128
 _KEPT = 32
-"""Parts; providers may be at different places."""
+"""Batches that are kept, since providers may be at different places."""
 
 
 @final
 class Prompts:
-    """The prompts of these tasks.
+    """The prompts of a run's tasks, read in batches.
 
     Args:
-        run: Where they are.
-        ids: The tasks, in the order in which they are asked.
+        run: The run.
+        ids: The ids of the tasks, in the order in which they are asked.
     """
 
     def __init__(self, run: Run, ids: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a grader is: it reads one answer to one task and says how right it is."""
+"""The interface of graders: a grader reads one answer to one task and scores it."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,15 +15,15 @@ SHOWN = 500
 @final
 @dataclass(frozen=True, kw_only=True)
 class Grade:
-    """What a grader says of one answer.
+    """A grader's verdict on one answer.
 
     Attributes:
-        score: How right it is, in [0, 1]; None where it couldn't be graded, which is a missing
-            label and never a wrong answer.
-        extracted: What was read out of the answer and compared; empty where nothing was.
-        detail: Why the score is what it is, such as the test that failed.
-        missing: Why there is no score, in a word that can be counted, such as `timeout`; None
-            where there is one.
+        score: How right the answer is, in [0, 1]; None where it couldn't be graded, which is a
+            missing label and never a wrong answer.
+        extracted: The part of the answer that was compared; empty where nothing was.
+        detail: The reason for the score, such as the test that failed.
+        missing: The reason why there is no score, as a word that can be counted, such as
+            `timeout`; None where there is a score.
     """
 
     score: float | None = None
@@ -41,14 +41,14 @@ class Grade:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GraderTraits:
-    """A grader, as the job of grading needs to know it.
+    """The properties of a grader that the grading job needs.
 
     Attributes:
         name: Its name in tasks.
-        version: Raised with every change that may change a verdict.
-        setting: What else its verdicts depend on beside task and answer.
-        kept: Whether its verdicts are dear enough to be kept for the next time.
-        at_once: How many answers it grades at once; 1 where that takes no time worth sharing.
+        version: Increased with every change that may change a verdict.
+        setting: What its verdicts depend on besides task and answer.
+        kept: Whether its verdicts are expensive enough to be cached.
+        at_once: How many answers it grades concurrently; 1 where it is too fast to need threads.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Grader(ABC):
     """Grades answers. Where `at_once` is above 1, `grade` is called from several threads.
 
     Attributes:
-        about: Its name, its version, and how it is to be used.
+        about: Its name, its version and other properties.
     """
 
     about: GraderTraits
@@ -72,26 +72,26 @@ class Grader(ABC):
         """Grade one answer.
 
         Args:
-            task: What was asked.
+            task: The task.
             text: The answer, without reasoning.
         """
 
     def close(self) -> None:  # noqa: B027 - most start nothing
-        """End what it started: processes, connections. What is being graded may fail then."""
+        """End the grader's processes and connections; answers being graded may then fail."""
 
 
 def graded(right: bool, *, extracted: str = "", detail: str = "") -> Grade:
-    """A right or a wrong answer."""
+    """The grade of a right or a wrong answer."""
     return Grade(score=float(right), extracted=shortened(extracted), detail=shortened(detail))
 
 
 def ungraded(missing: str, detail: str = "") -> Grade:
-    """An answer that couldn't be graded, and why."""
+    """The grade of an answer that couldn't be graded, with the reason."""
     return Grade(missing=missing, detail=shortened(detail))
 
 
 def unfit(detail: str) -> Grade:
-    """An answer to a task that lacks what its grader needs."""
+    """The grade of an answer whose task lacks what the grader needs."""
     return ungraded("unfit_task", detail)
 
 

@@ -1,15 +1,15 @@
-"""What is kept beside a run so that no judge is paid twice and no program runs twice.
+"""Caches in a run's folder, so that no judge is paid twice and no program runs twice.
 
-`RUN/judgments.sqlite` holds what judges were asked and what they replied. It only grows. `calls`
-has a row per call, written before it begins, with the most that it can cost. `judgments` has one
-per reply: the judge, the request's parameters, the whole prompt, the whole reply, what it cost.
-`failures` has one per call without a reply, and what that may have cost. A call in neither was
-under way when its process was killed. Replies are found by the SHA-256 of judge, request and
+`RUN/judgments.sqlite` has the calls to judges and their replies; rows are only added. `calls` has a
+row per call, written before it begins, with the most that it can cost. `judgments` has one per
+reply: the judge, the request's parameters, the whole prompt, the whole reply, and its cost.
+`failures` has one per call without a reply, with the most that it may have cost. A call in neither
+was under way when its process was killed. The key of a reply is the SHA-256 of judge, request and
 prompt.
 
-`RUN/grades.sqlite` holds verdicts that were dear, such as those of programs that ran, for the next
-grading. They are found by the SHA-256 of the grader, its version and setting, the task and the
-answer's text. It may be removed at any time: answers are then graded again.
+`RUN/grades.sqlite` has expensive verdicts, such as those of programs that ran, for the next
+grading. Their key is the SHA-256 of the grader, its version and setting, the task and the answer's
+text. The file may be removed at any time: answers are then graded again.
 """
 
 import hashlib
@@ -30,15 +30,15 @@ from prefill_router.targets import Target
 @final
 @dataclass(frozen=True, kw_only=True)
 class JudgeBill:
-    """What judging a run has cost, over all its gradings.
+    """The cost of judging a run, over all its gradings.
 
     Attributes:
         calls: Calls to judges.
         cost: US dollars of the replies whose cost is known.
-        at_risk: US dollars that calls whose bill is unknown can have cost at most, beyond `cost`.
-        unpriced: Replies that cost nobody knows what: without a price, nor a cost that was told.
-        limit_that_would_do: US dollars; a limit under which all that the limit held back fits.
-            None where it held nothing back.
+        at_risk: Most US dollars, beyond `cost`, of calls whose bill is unknown.
+        unpriced: Replies of unknown cost: the judge has no prices, and reported none.
+        limit_that_would_do: US dollars; a limit that is enough for all calls that this one
+            stopped. None where it stopped none.
     """
 
     calls: int
@@ -88,7 +88,7 @@ class Judgments:
     """The judgments of one run; shared by threads.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
 
     Raises:
         CorruptError: The file isn't what was written.
@@ -116,14 +116,14 @@ class Judgments:
 
     @property
     def charged(self) -> float:
-        """US dollars of all calls, those of unknown bill at the most that they can have cost."""
+        """US dollars of all calls, with the most that those of unknown bill can have cost."""
         return float(self._database.rows(_CHARGED)[0][0])
 
     def bill(self, *, held_back: float = 0.0) -> JudgeBill:
-        """What all calls have cost.
+        """The cost of all calls.
 
         Args:
-            held_back: US dollars that calls can cost which a limit held back.
+            held_back: Most US dollars of the calls that a limit stopped.
         """
         calls, cost, at_risk, unpriced = self._database.rows(_BILL)[0]
         enough = cost + at_risk + held_back if held_back else None
@@ -136,15 +136,15 @@ class Judgments:
         )
 
     def texts(self, key: str, sample: int) -> list[str]:
-        """The texts of the replies so far, the newest first."""
+        """The texts of the replies for a key so far, the newest first."""
         query = "SELECT text FROM judgments WHERE key = ? AND sample = ? ORDER BY call DESC"
         return [str(text) for (text,) in self._database.rows(query, key, sample)]
 
     def begin(self, most: float) -> int:
-        """Keep that a call begins; returns its number.
+        """Record that a call begins; returns its number.
 
         Args:
-            most: US dollars that it can cost.
+            most: Most US dollars that it can cost.
         """
         query = "INSERT INTO calls VALUES (NULL, ?, ?) RETURNING call"
         return int(self._database.rows(query, _now(), most)[0][0])
@@ -161,7 +161,7 @@ class Judgments:
         cost: float | None,
         charged: float,
     ) -> None:
-        """Keep a reply; it is on the disk when this returns."""
+        """Record a reply; it is on the disk when this returns."""
         whole = {**vars(reply), "usage": vars(reply.usage)}
         plain = json.dumps(whole, default=dict)
         request = json.dumps(judge.request.to_dict())
@@ -179,7 +179,7 @@ class Judgments:
         detail: str,
         charged: float,
     ) -> None:
-        """Keep that a call gave no reply, and what it may have cost."""
+        """Record a call without a reply, and the most that it may have cost."""
         asked = (call, key, sample, _now(), _name(judge))
         self._add("failures", (*asked, failure, detail, charged))
 
@@ -212,10 +212,10 @@ _GRADES_SCHEMA = (
 
 @final
 class GradeCache:
-    """The kept verdicts of one run, for one thread.
+    """The cached verdicts of one run, for one thread.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
 
     Raises:
         CorruptError: The file isn't what was written.
@@ -243,15 +243,15 @@ class GradeCache:
         return Grade(score=score, extracted=extracted, detail=detail)
 
     def put(self, key: bytes, grade: Grade) -> None:
-        """Keep a verdict; an answer that couldn't be graded has none and is tried again."""
+        """Cache a verdict; an answer that couldn't be graded has none and is graded again."""
         if grade.score is not None:
             insert = "INSERT OR REPLACE INTO grades VALUES (?, ?, ?, ?)"
-            told = (storable(grade.extracted), storable(grade.detail))
-            self._database.rows(insert, key, grade.score, *told)
+            texts = (storable(grade.extracted), storable(grade.detail))
+            self._database.rows(insert, key, grade.score, *texts)
 
 
 def grade_key(about: GraderTraits, task_digest: str, text: str) -> bytes:
-    """SHA-256 of what a verdict depends on."""
+    """SHA-256 of everything that a verdict depends on."""
     digest = hashlib.sha256(f"{about.name}\0{about.version}\0{about.setting}\0".encode())
     digest.update(f"{task_digest}\0".encode())
     digest.update(text.encode("utf-8", "surrogatepass"))

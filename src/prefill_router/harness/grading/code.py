@@ -1,9 +1,9 @@
 """The grader `code`: programs against tests, in the sandbox; pass@1 of LiveCodeBench.
 
-What runs in the sandbox is an answer's code, and what surrounds it. An answer's code can read and
-change everything in its process, these programs included. So they decide nothing: they hand over a
-test's input and hand back what came out; whether that is what the test expects is decided outside,
-where the expected outputs are.
+In the sandbox an answer's code runs within a small program of ours. The code can read and change
+everything in its process, that program included. So the program decides nothing: it passes a test's
+input in and the output out. Whether the output is right is decided outside, where the expected
+outputs are.
 """
 
 import json
@@ -21,6 +21,7 @@ from prefill_router.harness.grading.base import (
     unfit,
     ungraded,
 )
+from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.records import Task
 from prefill_router.sandbox import Sandbox
 
@@ -33,9 +34,9 @@ class ProgramTest:
     """One test of a problem.
 
     Attributes:
-        input: What the program reads, or its function's arguments as JSON, one a line.
-        output: What it is expected to print, or the function's result as JSON.
-        functional: Whether a function is called.
+        input: The standard input, or the function's arguments as JSON, one per line.
+        output: The expected standard output, or the function's expected result as JSON.
+        functional: Whether the test calls a function.
     """
 
     input: str
@@ -47,13 +48,13 @@ class ProgramTest:
 class CodeGrader(Grader):
     """Right where the program in the answer passes all of the task's tests.
 
-    Each test has a process of its own. The first test that fails ends the grading. Expected outputs
-    never enter the sandbox.
+    Each test runs in a process of its own. The first test that fails ends the grading. Expected
+    outputs never enter the sandbox.
 
     Args:
-        sandbox: Where programs run.
-        jobs: How many answers at once.
-        interpreter: The interpreter, where it was chosen; verdicts of another aren't taken over.
+        sandbox: Runs the programs.
+        jobs: How many answers are graded concurrently.
+        interpreter: The interpreter, if one was chosen; cached verdicts of others aren't used.
     """
 
     def __init__(self, sandbox: Sandbox, *, jobs: int = 1, interpreter: str = "") -> None:
@@ -80,26 +81,26 @@ class CodeGrader(Grader):
                 return ungraded("interrupted")
             failed = self._failed(test, programs[test.functional], code)
             if failed:
-                told = f"test {number} of {len(tests)}: {failed}"
-                return graded(False, extracted=code, detail=told)
+                detail = f"test {number} of {len(tests)}: {failed}"
+                return graded(False, extracted=code, detail=detail)
         return graded(True, extracted=code, detail=f"{len(tests)} tests passed")
 
     def close(self) -> None:
-        """Run no further tests; the one that runs ends by itself or by its limits."""
+        """Start no more tests; the present one ends by itself or at its limits."""
         self._stopping.set()
 
     def _tests(self, task: Task, *, named: bool) -> list[ProgramTest]:
-        """The task's tests; answers come task by task, so the last ones are kept at hand."""
+        """The task's tests; answers come task by task, so the last task's tests are cached."""
         known = self._read
         if known is None or known[0] is not task:
             known = self._read = (task, read_tests(task.options.get("tests"), named=named))
         return known[1]
 
     def _failed(self, test: ProgramTest, program: str, code: str) -> str:
-        """How an answer fails a test; empty where it passes."""
+        """The reason why an answer fails a test; empty where it passes."""
         source = code.encode("utf-8", "replace")
         stdin = test.input.encode("utf-8", "replace")
-        outcome = self._roomy(test).run(program, stdin=stdin, files={ANSWER_FILE: source})
+        outcome = self._sandbox_for(test).run(program, stdin=stdin, files={ANSWER_FILE: source})
         if outcome.status != "ok":
             return f"{outcome.status} {_complaint(outcome.stderr)}".strip()
         found = outcome.stdout.decode("utf-8", "replace")
@@ -110,11 +111,17 @@ class CodeGrader(Grader):
             return "error: no result"
         return "" if equal else "wrong result"
 
-    def _roomy(self, test: ProgramTest) -> Sandbox:
-        """The sandbox; where a test expects much output, with room for twice as much."""
+    def _sandbox_for(self, test: ProgramTest) -> Sandbox:
+        """The sandbox, with an output limit of at least twice the expected output."""
         limits = self._sandbox.limits
         most = max(limits.output_bytes, 2 * len(test.output.encode("utf-8", "replace")))
         return replace(self._sandbox, limits=replace(limits, output_bytes=most))
+
+
+def open_code(settings: Settings) -> Grader:
+    """The grader of programs, in a sandbox with the interpreter of the settings."""
+    sandbox = Sandbox.open(python=settings.interpreter)
+    return CodeGrader(sandbox, jobs=settings.jobs, interpreter=str(settings.interpreter or ""))
 
 
 def read_tests(value: Any, *, named: bool) -> list[ProgramTest]:
@@ -125,7 +132,7 @@ def read_tests(value: Any, *, named: bool) -> list[ProgramTest]:
         named: Whether the task names a function.
 
     Raises:
-        ValueError: They are no such list, a test is malformed, or a function isn't named.
+        ValueError: The value isn't such a list, a test is malformed, or the function has no name.
     """
     if not isinstance(value, list) or not value:
         raise ValueError("the task has no tests; give a list of {input, output, type}")
@@ -150,7 +157,7 @@ def _read_test(number: int, test: Any, named: bool) -> ProgramTest:
 
 
 def _complaint(stderr: bytes) -> str:
-    """The last line of a complaint, which names the exception."""
+    """The last line on standard error, which names the exception."""
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
     return f"({shortened(lines[-1])[:200]})" if lines else ""
 
@@ -177,7 +184,7 @@ names.update((n, __import__(n)) for n in {_MODULES.split()!r})
 with open("{ANSWER_FILE}", encoding="utf-8") as file:
     code = compile(file.read(), "{ANSWER_FILE}", "exec")
 """
-"""The names that the benchmark gives every answer: many of its answers import nothing."""
+"""The names that the benchmark defines for every answer, since many answers import nothing."""
 
 STDIN_PROGRAM = (
     _NAMES.replace("NAME", '"__main__"')
@@ -227,24 +234,24 @@ def call_program(function: str) -> str:
 
 
 def same_output(found: str, expected: str) -> bool:
-    """Whether a program printed what a test expects, as LiveCodeBench compares.
+    """Whether a program's output is the expected one, by LiveCodeBench's comparison.
 
-    White space around the whole and around each line doesn't count, but the number of lines does.
-    A line is the same where it is letter for letter, or where both are decimal numbers throughout
-    and these are equal exactly: 1.0 is 1.00, and 0.1 is not 0.1000001.
+    White space around the whole and around each line is ignored, but the number of lines counts.
+    Two lines are the same if their texts are equal, or if both consist of decimal numbers that are
+    exactly equal: 1.0 is 1.00, and 0.1 is not 0.1000001.
     """
     ours, theirs = _lines(found), _lines(expected)
     return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
 
 
 def same_result(found: str, expected: str) -> bool | None:
-    """Whether a function's result equals what a test expects, both as JSON.
+    """Whether a function's result equals the expected one, both as JSON.
 
     Returns:
-        None where what was found is no JSON document, or more than one.
+        None where the result isn't one JSON document.
 
     Raises:
-        ValueError: What is expected is none.
+        ValueError: The expected result isn't JSON.
     """
     right = read_json(expected)
     try:
@@ -257,7 +264,7 @@ def read_json(text: str) -> Any:
     """The value of a JSON document.
 
     Raises:
-        ValueError: It is none, or can't be read: numbers too long, or nested too deeply.
+        ValueError: It isn't JSON, has too long a number, or is nested too deeply.
     """
     try:
         return json.loads(text)
@@ -274,16 +281,16 @@ def _same_line(found: str, expected: str) -> bool:
         return True
     try:
         return [Decimal(word) for word in found.split()] == [Decimal(w) for w in expected.split()]
-    except (DecimalException, ValueError):  # no number; or one that can't be compared
+    except (DecimalException, ValueError):  # not a number, or one that can't be compared
         return False
 
 
 def last_code_block(text: str) -> str | None:
-    """What stands in an answer's last fenced block; None where there is none.
+    """The content of an answer's last fenced block; None where there is none.
 
-    As LiveCodeBench reads answers: between the last two lines that hold three backticks, whatever
-    else these lines hold. In an answer that was cut off within a block, that is what stands between
-    the blocks before it.
+    As LiveCodeBench reads answers, it is the text between the last two lines that contain three
+    backticks, whatever else they contain. In an answer that was cut off within a block, that is the
+    text between the two fences before it.
     """
     lines = text.split("\n")
     fences = [at for at, line in enumerate(lines) if "```" in line]

@@ -1,8 +1,8 @@
 """A process that decides whether two pieces of mathematics are equal.
 
-It reads requests, one JSON document a line, and writes one a line. It is a process of its own since
-deciding can take for ever, or all memory, and can be stopped only with the process. It knows no
-time limit: whoever started it ends it.
+It reads a JSON document per line and answers each with another. It runs as a process of its own,
+since comparing can take forever, or all memory, and can only be stopped by ending the process. It
+has no time limit: the process that started it ends it.
 """
 
 import importlib
@@ -22,12 +22,12 @@ _TOO_MUCH = (MemoryError, RecursionError)
 
 
 def main() -> None:
-    """Answer requests until there are none."""
+    """Answer requests until the input ends."""
     _limit_memory()
     logging.disable()
     _library()
     sys.set_int_max_str_digits(100_000)
-    _read("$1$")  # what is loaded late is loaded now
+    _read("$1$")  # loads what the library imports lazily
     _say(READY)
     for line in sys.stdin:
         request = json.loads(line)
@@ -42,11 +42,11 @@ def decide(right: Sequence[str], found: str) -> dict[str, Any]:
 
     Returns:
         `unread`: whether a right answer can't be read, so that nothing is compared; `equal`: true
-        or false; `read`: what was read out of the answer.
+        or false; `read`: the result that was found in the answer.
 
     Raises:
-        MemoryError: It takes too much memory.
-        RecursionError: It nests too deeply.
+        MemoryError: Comparing takes too much memory.
+        RecursionError: An expression is nested too deeply.
     """
     golds = [_gold(text) for text in right]
     if not all(golds):
@@ -57,10 +57,10 @@ def decide(right: Sequence[str], found: str) -> dict[str, Any]:
 
 
 def _gold(text: str) -> list[Any]:
-    """What a right answer says; where nothing in it is marked as mathematics, all of it is.
+    """The value of a right answer, read as mathematics throughout if no part of it is marked so.
 
-    Nothing where it is malformed: the library then gives its text alone, which few answers equal,
-    or what stands before the fault.
+    It is empty where the answer is malformed: the library then returns the bare text, which few
+    answers equal, or only the part before the error.
     """
     if not _balanced(text):
         return []
@@ -70,7 +70,7 @@ def _gold(text: str) -> list[Any]:
 
 
 def _balanced(text: str) -> bool:
-    """Whether every brace that groups has its other half."""
+    """Whether all grouping braces are balanced."""
     depth = 0
     for brace in _BRACES.findall(text):
         depth += {"{": 1, "}": -1}.get(brace, 0)
@@ -90,7 +90,7 @@ def _equal(gold: list[Any], said: list[Any]) -> bool:
     verify = _library().verify
     try:
         return bool(verify(gold, said, timeout_seconds=None, raise_on_error=True))
-    except _BAD:  # of one of several readings; the others may do
+    except _BAD:  # from one of several readings; another may succeed
         return bool(verify(gold, said, timeout_seconds=None, raise_on_error=False))
 
 

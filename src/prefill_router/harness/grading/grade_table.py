@@ -1,7 +1,6 @@
-"""The table of grades: a row per answer, beside the dataset that is made of it.
+"""The table of grades, with a row per answer, and the dataset that is made of it.
 
-Its index holds the tasks of a run without what only grading one of them needs: tests can be very
-large.
+The index of tasks leaves out the options of graders, since tests can be very large.
 """
 
 import io
@@ -33,13 +32,13 @@ from prefill_router.targets import Pool
 @final
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task, as far as most of grading needs it.
+    """A task without its options.
 
     Attributes:
-        query: What is asked.
+        query: The query.
         grader: The name of the grader of its answers.
-        digest: SHA-256 of its whole content, in hexadecimal.
-        place: Its place among the tasks.
+        digest: SHA-256 of the task's whole content, in hexadecimal.
+        place: The task's position in the run.
     """
 
     query: Query
@@ -50,7 +49,7 @@ class TaskEntry:
 
 @final
 class TaskIndex:
-    """A run's tasks in their order; the whole of one is taken down when it is needed.
+    """A run's tasks in their order; a whole task is read when it is needed.
 
     Args:
         run: The run.
@@ -80,7 +79,7 @@ class TaskIndex:
         return self._entries[query_id]
 
     def task(self, query_id: str) -> Task:
-        """The whole task; the last one stays at hand, since answers come task by task."""
+        """The whole task; the last one is cached, since answers come task by task."""
         if self._last is None or self._last[0] != query_id:
             self._last = None
             self._last = (query_id, self._run.task(query_id))
@@ -105,18 +104,18 @@ _COLUMNS: Final[dict[str, Any]] = {
 
 @final
 class GradeTable:
-    """Takes grades in any order, and gives the dataset and the table of them.
+    """Collects grades in any order, and makes the dataset and the table of them.
 
     Args:
-        shelf: The tasks.
+        tasks: The tasks.
         pool: The targets.
     """
 
-    def __init__(self, shelf: TaskIndex, pool: Pool) -> None:
-        self._shelf = shelf
+    def __init__(self, tasks: TaskIndex, pool: Pool) -> None:
+        self._tasks = tasks
         self._pool = pool
         self._column = {name: place for place, name in enumerate(pool.names)}
-        shape = (len(shelf), len(pool))
+        shape = (len(tasks), len(pool))
         self._tables = {
             name: np.full(shape, np.nan)
             for name in ("correct", "input_tokens", "output_tokens", "recorded_cost")
@@ -126,7 +125,7 @@ class GradeTable:
         self._tallies = [GradingTally(name) for name in pool.names]
 
     def add(self, entry: TaskEntry, answer: Answer, grade: Grade) -> None:
-        """Note an answer's grade."""
+        """Add an answer's grade."""
         row, column = entry.place, self._column[answer.target]
         self._asked[row, column] = True
         self._tallies[column].add(answer, grade)
@@ -140,25 +139,25 @@ class GradeTable:
                 table[row, column] = value
 
     def dataset(self) -> RoutingDataset:
-        """The dataset, without questions that nobody was asked.
+        """The dataset, without questions that no target was asked.
 
         Raises:
-            DataError: Nobody was asked anything.
+            DataError: No target was asked anything.
         """
         asked: NDArray[np.bool_] = np.any(self._asked, axis=1)
         if not asked.any():
             raise DataError("the run has no answers yet; collect some first")
-        queries = tuple(entry.query for entry in self._shelf if asked[entry.place])
+        queries = tuple(entry.query for entry in self._tasks if asked[entry.place])
         return RoutingDataset(queries, self._pool, **{n: t[asked] for n, t in self._tables.items()})
 
     def summaries(self) -> list[GradedTarget]:
-        """What came of each target, in the pool's order."""
+        """The result of each target, in the pool's order."""
         for column, tally in enumerate(self._tallies):
-            tally.unasked(len(self._shelf) - int(self._asked[:, column].sum()))
+            tally.unasked(len(self._tasks) - int(self._asked[:, column].sum()))
         return [tally.summary() for tally in self._tallies]
 
     def judged(self) -> tuple[int, dict[str, int]]:
-        """Answers that judges gave a score, and how many they failed to give one, by the reason."""
+        """The number of answers that judges scored, and of those that they failed at, by reason."""
         scored, failed = 0, Counter[str]()
         for _, _, (_, _, grader, score, missing, *_) in self._rows:
             if grader in JUDGES and score is not None:
@@ -168,11 +167,11 @@ class GradeTable:
         return scored, dict(sorted(failed.items()))
 
     def examples(self) -> dict[str, UngradedExample]:
-        """Of each reason for a missing label the first answer, in the order of the table."""
+        """The first answer, in the table's order, of each reason for a missing label."""
         found: dict[str, UngradedExample] = {}
         for _, _, (name, target, _, _, missing, _, detail, *_) in self._sorted():
             if missing is not None and missing not in found:
-                found[missing] = example_of(self._shelf[name].query, target, detail)
+                found[missing] = example_of(self._tasks[name].query, target, detail)
         return dict(sorted(found.items()))
 
     def write(self, folder: Path) -> None:
@@ -197,9 +196,9 @@ def _row(entry: TaskEntry, answer: Answer, grade: Grade) -> tuple[Any, ...]:
 
 
 def _tokens(answer: Answer) -> tuple[int | None, int | None]:
-    """Tokens in and out as reported; none where the report is lacking or can't be true.
+    """Input and output tokens as reported; None where the report is missing or impossible.
 
-    Where it can't, the bill of the call that gave the answer is unknown, and dollars are at risk.
+    An impossible report is recognised by the dollars at risk of the call that gave the answer.
     """
     if answer.reply is None or (answer.attempts and answer.attempts[-1].at_risk):
         return None, None
@@ -209,5 +208,5 @@ def _tokens(answer: Answer) -> tuple[int | None, int | None]:
 
 
 def _clean(text: str) -> str:
-    """The text; lone surrogates, which no file can hold, replaced."""
+    """The text with lone surrogates replaced, since no file can contain them."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Grades a run: its answers become the dataset that `fit` reads, again and again."""
+"""Grades a run: makes the dataset that `fit` reads of its answers, as often as needed."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,8 +16,10 @@ from prefill_router.files import writer_lock
 from prefill_router.harness.grading.base import Grade, Grader, ungraded
 from prefill_router.harness.grading.caches import GradeCache, grade_key
 from prefill_router.harness.grading.grade_table import GradeTable, TaskEntry, TaskIndex
-from prefill_router.harness.grading.registry import Graders, Settings, grader_named
+from prefill_router.harness.grading.graders import Graders
+from prefill_router.harness.grading.registry import grader_named
 from prefill_router.harness.grading.report import GradingReport
+from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.records import Answer, Task
 from prefill_router.harness.run import Run
 from prefill_router.progress import Progress, SilentProgress
@@ -25,7 +27,7 @@ from prefill_router.progress import Progress, SilentProgress
 SUMMARY = "grading.json"
 LOCK = "grading"
 _WAITING = 2
-"""Answers handed to a grader for each that it grades at once."""
+"""Answers queued at a grader for each that it grades concurrently."""
 
 
 def grade_run(
@@ -39,19 +41,18 @@ def grade_run(
     """Grade a run's answers and write the dataset, whole or not at all.
 
     Beside the dataset's own files the folder gets `grades.parquet`, a row per answer, and
-    `grading.json`, the counts. It can be interrupted at any moment: dear verdicts and all judgments
-    are kept in the run's folder, so the next grading goes on from there. Answers are never changed.
+    `grading.json`, the counts. It can be interrupted at any moment: expensive verdicts and all
+    judgments are kept in the run's folder, so the next grading resumes. Answers are never changed.
 
     Args:
         run: The run.
-        out: The dataset's folder; what an earlier grading of the run wrote there is replaced.
+        out: The dataset's folder; the result of an earlier grading of the run is replaced.
         settings: How to grade.
         overwrite: Replace a dataset of another origin, too.
-        progress: Shows how far it is.
+        progress: Shows the progress.
 
     Raises:
-        ConfigError: A grader lacks something, such as a judge or a package, or there is none of a
-            name.
+        ConfigError: A grader lacks something, such as a judge or a package, or doesn't exist.
         SandboxError: Programs are to be graded, and there is no sandbox.
         DataError: The run has no answers, or `out` holds something else than its dataset.
         CorruptError: The run isn't what was written.
@@ -62,14 +63,14 @@ def grade_run(
         grader_named(name)
     origin = Origin.of("grade", run.folder)
     check_replaceable(out, origin=origin, overwrite=overwrite)
-    shelf = TaskIndex(run)
-    sheet = GradeTable(shelf, run.pool)
+    tasks = TaskIndex(run)
+    grades = GradeTable(tasks, run.pool)
     graders = Graders(settings, run.folder)
-    with _exclusive_lock(run.folder), _job(shelf, sheet, graders, run.folder) as job:
+    with _exclusive_lock(run.folder), _job(tasks, grades, graders, run.folder) as job:
         left_out = job.grade_all(run, progress or SilentProgress())
-        judged, judge_failed = sheet.judged()
+        judged, judge_failed = grades.judged()
         report = GradingReport(
-            targets=tuple(sheet.summaries()),
+            targets=tuple(grades.summaries()),
             graders={n: _grader_setting(grader) for n, grader in sorted(graders.opened.items())},
             skipped=tuple(sorted(settings.skip)),
             left_out=left_out,
@@ -77,22 +78,22 @@ def grade_run(
             judging=graders.bill,
             judged=judged,
             judge_failed=judge_failed,
-            examples=sheet.examples(),
+            examples=grades.examples(),
         )
 
     def also(folder: Path) -> None:
-        sheet.write(folder)
+        grades.write(folder)
         files.write_json(folder / SUMMARY, report.to_dict())
 
-    write_dataset(sheet.dataset(), out, also=also, origin=origin)
+    write_dataset(grades.dataset(), out, also=also, origin=origin)
     return report
 
 
 @contextmanager
 def _exclusive_lock(folder: Path) -> Iterator[None]:
-    """Refuse to grade a run twice at once: judges would be paid twice.
+    """Refuse to grade a run in two processes at once, since judges would be paid twice.
 
-    A folder that can't be written to can still be graded by what needs to keep nothing there.
+    A run in a read-only folder can still be graded, by graders that keep nothing there.
     """
     if not os.access(folder, os.W_OK):
         yield
@@ -105,15 +106,15 @@ def _exclusive_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _job(
-    shelf: TaskIndex, sheet: GradeTable, graders: Graders, folder: Path
+    tasks: TaskIndex, grades: GradeTable, graders: Graders, folder: Path
 ) -> Iterator["_GradingJob"]:
-    """A job whose threads and graders end with it, whatever happens."""
+    """Yield a job; its threads and graders end with it, even after an error."""
     with ExitStack() as opened:
 
         def keep() -> GradeCache:
             return opened.enter_context(closing(GradeCache(folder)))
 
-        job = _GradingJob(shelf, sheet, graders, keep)
+        job = _GradingJob(tasks, grades, graders, keep)
         try:
             yield job
         finally:
@@ -130,7 +131,7 @@ class _WaitingGrade:
 
 
 class _GraderThreads:
-    """The threads of one grader, and what was handed to them."""
+    """The threads of one grader, and the answers queued for them."""
 
     def __init__(self, grader: Grader) -> None:
         count = grader.about.at_once
@@ -143,35 +144,35 @@ class _GraderThreads:
         self.waiting[self.threads.submit(self.grader.grade, task, text)] = waiting
 
     def finished(self) -> Iterator[tuple[_WaitingGrade, Grade]]:
-        """What is graded by now; waits for one."""
+        """The answers that are graded by now, after waiting for at least one."""
         done, _ = wait(self.waiting, return_when=FIRST_COMPLETED)
         for future in done:
             yield self.waiting.pop(future), future.result()
 
 
 class _GradingJob:
-    """Hands answers to their graders and notes what they say."""
+    """Passes answers to their graders and collects the grades."""
 
     def __init__(
-        self, shelf: TaskIndex, sheet: GradeTable, graders: Graders, keep: Callable[[], GradeCache]
+        self, tasks: TaskIndex, grades: GradeTable, graders: Graders, keep: Callable[[], GradeCache]
     ) -> None:
         self.reused = 0
-        self._shelf = shelf
-        self._sheet = sheet
+        self._tasks = tasks
+        self._grades = grades
         self._graders = graders
         self._keep = keep
         self._lanes: dict[str, _GraderThreads] = {}
         self._made: set[bytes] = set()
 
     def grade_all(self, run: Run, progress: Progress) -> int:
-        """Grade every answer; returns how many were left out."""
+        """Grade every answer; returns the number of those left out."""
         self._open_graders(run)
         total = sum(1 for _ in run.outcomes())
         left_out = 0
         names = set(run.pool.names)
         with progress.task("grading", total=total) as advance:
             for answer in run.answers():
-                if answer.target in names and answer.query_id in self._shelf:
+                if answer.target in names and answer.query_id in self._tasks:
                     self._take(answer, advance)
                 else:
                     left_out += 1
@@ -182,7 +183,7 @@ class _GradingJob:
         return left_out
 
     def abandon(self) -> None:
-        """End threads and graders; what wasn't graded yet isn't."""
+        """End threads and graders; answers that aren't graded yet stay ungraded."""
         for lane in self._lanes.values():
             lane.threads.shutdown(wait=False, cancel_futures=True)
         self._graders.stop()
@@ -191,21 +192,21 @@ class _GradingJob:
         self._graders.close()
 
     def _open_graders(self, run: Run) -> None:
-        """Those that have an answer to grade, at once: what they lack is told before any work."""
-        for name in dict.fromkeys(entry.grader for entry in self._shelf):
+        """Open all graders that have an answer, so that errors come before any work."""
+        for name in dict.fromkeys(entry.grader for entry in self._tasks):
             grader_named(name)
         skipped, names = self._graders.settings.skip, set(run.pool.names)
         self._graders.open(
             {
-                self._shelf[query_id].grader
+                self._tasks[query_id].grader
                 for target, query_id, missing in run.outcomes()
-                if missing is None and target in names and query_id in self._shelf
+                if missing is None and target in names and query_id in self._tasks
             }
             - skipped
         )
 
     def _take(self, answer: Answer, advance: Callable[[], None]) -> None:
-        entry = self._shelf[answer.query_id]
+        entry = self._tasks[answer.query_id]
         if answer.reply is None:
             self._note(entry, answer, ungraded(answer.missing or "unknown"), advance)
         elif entry.grader in self._graders.settings.skip:
@@ -229,7 +230,7 @@ class _GradingJob:
             self._hand_over(grader, _WaitingGrade(entry, answer, key), text, advance)
 
     def _known(self, name: str, key: bytes, advance: Callable[[], None]) -> Grade | None:
-        """A verdict that is kept; targets often give the same answer, so wait if it is made."""
+        """The cached verdict; if another target gave the same answer, wait for its verdict."""
         lane = self._lanes.get(name)
         while lane and any(waiting.key == key for waiting in lane.waiting.values()):
             self._note_finished(lane, advance)
@@ -256,7 +257,7 @@ class _GradingJob:
     def _note(
         self, entry: TaskEntry, answer: Answer, grade: Grade, advance: Callable[[], None]
     ) -> None:
-        self._sheet.add(entry, answer, grade)
+        self._grades.add(entry, answer, grade)
         advance()
 
     @cached_property
@@ -264,7 +265,7 @@ class _GradingJob:
         return self._keep()
 
     def _task(self, entry: TaskEntry) -> Task:
-        return self._shelf.task(entry.query.id)
+        return self._tasks.task(entry.query.id)
 
 
 def _grader_setting(grader: Grader) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The graders `judge` and `hle`: another language model says how right an answer is.
+"""The graders `judge` and `hle`: another language model scores an answer.
 
-The answer that is judged may hold anything, such as orders to the judge or a made-up verdict. It
-stands between two lines that it can't foresee. The judge's reply is read for its verdict.
+The judged answer may contain anything, such as instructions to the judge or a made-up verdict. It
+is delimited by two lines that it can't predict. The verdict is parsed from the judge's reply.
 """
 
 import hashlib
@@ -67,13 +67,13 @@ _CONFIDENCE = (
 
 
 def judge_prompt(kind: Kind, task: Task, answer: str, *, soft: bool) -> str:
-    """What the judge is asked about an answer.
+    """The judge's prompt about an answer.
 
     Args:
-        kind: `hle` compares with the task's answer; `judge` goes by its option `rubric`.
-        task: What was asked.
-        answer: What is graded.
-        soft: Whether a score from 0 to 1 is asked for, rather than yes or no.
+        kind: `hle` compares with the task's answer; `judge` uses the task's option `rubric`.
+        task: The task.
+        answer: The answer to grade.
+        soft: Whether to ask for a score from 0 to 1, rather than for yes or no.
     """
     given = "the right answer " if task.answer else ""
     verdict = _SCORE if soft else _CORRECT
@@ -109,7 +109,7 @@ def _reference(answers: tuple[str, ...], mark: str) -> str:
 
 
 def _mark(*parts: str) -> str:
-    """A line that is in none of the parts, since it is made of all of them."""
+    """A delimiter that none of the parts contains, since it is a hash of them all."""
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
     return f"=== {digest[:16]}"
 
@@ -118,9 +118,9 @@ _DECODER = json.JSONDecoder()
 _FIELDS = frozenset({"correct", "score", "extracted", "confidence"})
 _COLON = re.compile("[:=]")
 _AROUND = " \t*_\"'"
-"""What may stand around a field's name and its value, outside of JSON."""
+"""Characters that may surround a field's name and its value, outside of JSON."""
 _MOST_WORK = 50_000_000
-"""Characters that are looked at for objects which prove to be none, all attempts together."""
+"""Limit of the characters that are scanned in vain for JSON objects, over all attempts."""
 _NUMBER = re.compile(r"[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d{1,3})?")
 _YES = {"yes": 1.0, "true": 1.0, "correct": 1.0, "no": 0.0, "false": 0.0, "incorrect": 0.0}
 
@@ -128,13 +128,13 @@ _YES = {"yes": 1.0, "true": 1.0, "correct": 1.0, "no": 0.0, "false": 0.0, "incor
 @final
 @dataclass(frozen=True, kw_only=True)
 class JudgeVerdict:
-    """What a judge said.
+    """A judge's verdict.
 
     Attributes:
-        score: In [0, 1].
-        extracted: The final answer that it saw; empty where it named none.
-        reasoning: Why.
-        confidence: How sure the graded answer says it is, in [0, 1]; None where unsaid.
+        score: The score, in [0, 1].
+        extracted: The final answer that the judge found; empty where it found none.
+        reasoning: The judge's reasons.
+        confidence: The confidence that the graded answer states, in [0, 1]; None where it doesn't.
     """
 
     score: float
@@ -144,12 +144,12 @@ class JudgeVerdict:
 
 
 def read_verdict(reply: str, *, soft: bool) -> JudgeVerdict | None:
-    """What a judge's reply says; None where that can't be read.
+    """The verdict in a judge's reply; None where it can't be read.
 
-    The JSON object that the reply ends on counts, fenced or not, and with its keys in any case. No
-    other object does, neither within it nor before it: a judge may quote one from the answer that
-    it grades. Where a reply ends on none, lines such as `correct: yes` count, if they agree. What
-    would take too long to tell can't be read.
+    The JSON object at the end of the reply counts, fenced or not, with its keys in upper or lower
+    case. No object before or within it counts, since a judge may quote one from the graded answer.
+    Where a reply doesn't end with an object, lines such as `correct: yes` count, if they agree. A
+    reply that would take too long to parse can't be read.
     """
     wanted = "score" if soft else "correct"
     try:
@@ -160,10 +160,10 @@ def read_verdict(reply: str, *, soft: bool) -> JudgeVerdict | None:
 
 
 def _last_object(reply: str) -> Mapping[str, Any] | None:
-    """The JSON object that a reply ends on; None where it ends otherwise.
+    """The JSON object at the end of a reply; None where there is none.
 
     Raises:
-        ValueError: It has too many braces that begin no object.
+        ValueError: The reply has too many braces that don't begin an object.
     """
     text = reply.rstrip().removesuffix("```").rstrip()
     if not text.endswith("}"):
@@ -183,7 +183,7 @@ def _last_object(reply: str) -> Mapping[str, Any] | None:
 
 
 def _lines(reply: str, wanted: str) -> Mapping[str, str]:
-    """The fields that have a line of their own; none where two of the wanted one disagree."""
+    """The fields that have a line of their own; empty if two lines of the wanted one disagree."""
     found: dict[str, str] = {}
     for line in reply.splitlines():
         name, *rest = _COLON.split(line, maxsplit=1)
@@ -218,7 +218,7 @@ def _yes(value: Any) -> float | None:
 
 
 def _share(value: Any) -> float | None:
-    """A score from 0 to 1; another number is no such score, and isn't guessed at."""
+    """A score from 0 to 1; None for any other number, which isn't rescaled."""
     number = _number(value)
     return number if number is not None and 0 <= number <= 1 else None
 
@@ -236,41 +236,42 @@ def _number(value: Any) -> float | None:
 def _text(value: Any) -> str:
     try:
         return "" if value is None else value if isinstance(value, str) else json.dumps(value)
-    except RecursionError:  # what can just be read can be too deep to be written
+    except RecursionError:  # a value that was read can be nested too deeply to be written
         return ""
 
 
-JUDGES: Final = frozenset(get_args(Kind))
+JUDGES: Final[tuple[Kind, ...]] = get_args(Kind)
 """The graders that ask a judge."""
 FAILED: Final = "judge_"
-"""Begins the reasons of answers that a judge gave no score."""
+"""The prefix of the reasons why an answer has no score from a judge."""
 OVER_LIMIT: Final = f"{FAILED}limit"
-"""The one of them that isn't the judge's failure."""
+"""The only such reason that isn't the judge's failure."""
 UNREADABLE: Final = f"{FAILED}unreadable"
 _VERSION = 2
 _NO_VERDICT = (
-    "the judge's reply ends on no verdict; if it was cut off, raise max_tokens in its pool file"
+    "the judge's reply doesn't end with a verdict; if it was cut off, raise max_tokens in its pool "
+    "file"
 )
 
 
 @final
 class JudgeGrader(Grader):
-    """Asks a judge, once for each answer and for ever: its replies are kept beside the run.
+    """Asks a judge about each answer once only: its replies are kept in the run's folder.
 
     Args:
-        kind: `hle` compares with the task's answer; `judge` goes by its option `rubric`.
-        line: The line to the judge.
+        kind: `hle` compares with the task's answer; `judge` uses the task's option `rubric`.
+        client: The client of the judge's endpoint.
         judgments: The replies so far.
-        soft: Take the judge's score from 0 to 1, rather than its yes or no.
-        samples: Ask so many times; the score is the mean.
+        soft: Use the judge's score from 0 to 1, rather than its yes or no.
+        samples: How often the judge is asked about an answer; the score is the mean.
         again: Ask once more where no reply so far can be read.
-        at_once: How many answers at once.
+        at_once: How many answers are graded concurrently.
     """
 
     def __init__(
         self,
         kind: Kind,
-        line: JudgeClient,
+        client: JudgeClient,
         judgments: Judgments,
         *,
         soft: bool = False,
@@ -278,10 +279,10 @@ class JudgeGrader(Grader):
         again: bool = False,
         at_once: int = 1,
     ) -> None:
-        asked = f"{line.judge.name}, {'soft' if soft else 'yes or no'}, {samples} replies"
+        asked = f"{client.judge.name}, {'soft' if soft else 'yes or no'}, {samples} replies"
         self.about = GraderTraits(name=kind, version=_VERSION, setting=asked, at_once=at_once)
         self._kind: Kind = kind
-        self._line = line
+        self._client = client
         self._judgments = judgments
         self._soft = soft
         self._samples = samples
@@ -291,7 +292,7 @@ class JudgeGrader(Grader):
         self._ended = threading.Condition()
 
     def grade(self, task: Task, text: str) -> Grade:
-        """Read the judge's replies, and ask for those that are lacking."""
+        """Read the judge's replies, and ask for missing ones."""
         lacking = self._lacks(task)
         if lacking:
             return unfit(lacking)
@@ -307,7 +308,7 @@ class JudgeGrader(Grader):
         return _grade(verdicts)
 
     def _key(self, prompt: str) -> str:
-        return judgment_key(self._line.judge, prompt)
+        return judgment_key(self._client.judge, prompt)
 
     def _lacks(self, task: Task) -> str:
         if self._kind == "hle":
@@ -318,7 +319,7 @@ class JudgeGrader(Grader):
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[None]:
-        """Wait while another thread asks the same: targets often give the same answer."""
+        """Wait while another thread asks the same, since targets often give the same answer."""
         with self._ended:
             self._ended.wait_for(lambda: key not in self._under_way)
             self._under_way.add(key)
@@ -330,7 +331,7 @@ class JudgeGrader(Grader):
                 self._ended.notify_all()
 
     def _kept(self, key: str, sample: int) -> JudgeVerdict | Grade | None:
-        """What the replies so far say; None where the judge is to be asked."""
+        """The verdict of the replies so far; None where the judge has to be asked."""
         texts = self._judgments.texts(key, sample)
         found = (read_verdict(text, soft=self._soft) for text in texts)
         verdict = next((verdict for verdict in found if verdict is not None), None)
@@ -342,7 +343,7 @@ class JudgeGrader(Grader):
         return ungraded(UNREADABLE, _NO_VERDICT)
 
     def _asked(self, prompt: str, sample: int) -> JudgeVerdict | Grade:
-        asked = self._line.ask(prompt, sample)
+        asked = self._client.ask(prompt, sample)
         if asked.text is None:
             return ungraded(f"{FAILED}{asked.failure}", asked.detail)
         self._asked_again.add((self._key(prompt), sample))

@@ -1,6 +1,6 @@
-"""Asks a judge from many threads, out of one event loop.
+"""Calls a judge for many threads, from one event loop.
 
-Calls are tried again, stay within a spending limit, and end where every one of them fails.
+Failed calls are retried within a spending limit; after too many failures no more are made.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from prefill_router.harness.grading.caches import Judgments, judgment_key
 from prefill_router.targets import Pool, Target
 
 ATTEMPTS = 4
-_HOPELESS = frozenset({"unauthorised", "unknown_model"})
+_PERMANENT_FAILURES = frozenset({"unauthorised", "unknown_model"})
 _MOST_IN_A_ROW = 20
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class JudgeReply:
-    """What came of asking.
+    """A judge's reply, or the reason why there is none.
 
     Attributes:
-        text: The reply's text; None where none came.
-        failure: Why none came, in a word.
+        text: The reply's text; None where there is none.
+        failure: The reason why there is none, as a word.
         detail: The error.
     """
 
@@ -48,24 +48,24 @@ class JudgeReply:
 
 @final
 class JudgeClient:
-    """The line to a judge. Threads call `ask`; calls go out from one event loop.
+    """A client of a judge. Threads call `ask`; the calls are made in one event loop.
 
     Args:
-        pool: The judge alone.
-        judgments: Where replies and failures are kept.
-        limit: US dollars, with what earlier judgments cost; None for no limit.
+        pool: The pool with the judge as its only target.
+        judgments: Records replies and failures.
+        limit: US dollars, earlier judgments included; None for no limit.
 
     Raises:
-        ConfigError: The pool has not one target, its key isn't set, or there is a limit and no
-            price.
+        ConfigError: The pool has more than one target, the judge's key isn't set, or there is a
+            limit and no price.
     """
 
     def __init__(self, pool: Pool, judgments: Judgments, *, limit: float | None) -> None:
         self.judge = only_target(pool)
         if limit is not None and not self.judge.has_price:
             raise ConfigError(
-                f"--judge-max-cost needs to know what {self.judge.name!r} costs; give its prices "
-                "in the judge's pool file"
+                f"--judge-max-cost needs the prices of {self.judge.name!r}; give them in the "
+                "judge's pool file"
             )
         self._upstream = Upstream(pool)
         self._judgments = judgments
@@ -74,7 +74,7 @@ class JudgeClient:
         self._calls = PaidCalls(pool, self._upstream, self._ledger)
         self._retrying = RetryPolicy(ATTEMPTS, patience=1)
         self._in_a_row = 0
-        self._hopeless = ""
+        self._failed_for_good = ""
         self._held_back: dict[str, float] = {}
         self._stopping = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -84,22 +84,22 @@ class JudgeClient:
 
     @property
     def held_back(self) -> float:
-        """US dollars that one reply to each prompt can cost which the limit held back."""
+        """Most US dollars of one reply to each prompt that the limit stopped."""
         return sum(self._held_back.values())
 
     def ask(self, prompt: str, sample: int) -> JudgeReply:
-        """Ask, and keep what comes of it.
+        """Ask the judge, and record the reply or the failure.
 
         Args:
-            prompt: What the judge is asked.
-            sample: Which of several replies to the same prompt this is, from 0.
+            prompt: The prompt.
+            sample: The number of the reply among several to the same prompt, from 0.
         """
         key, retries = judgment_key(self.judge, prompt), Retries(self._retrying)
         asked = JudgeReply(failure="interrupted")
         while not self._stopping.is_set():
-            if self._hopeless:
-                told = "it has failed before; not asked again"
-                return JudgeReply(failure=self._hopeless, detail=told)
+            if self._failed_for_good:
+                detail = "the judge failed too often and isn't asked any more"
+                return JudgeReply(failure=self._failed_for_good, detail=detail)
             call = self._make(key, prompt, sample)
             if call is None:
                 return asked if self._stopping.is_set() else self._over_limit(key, prompt)
@@ -113,12 +113,12 @@ class JudgeClient:
         return asked
 
     def stop(self) -> None:
-        """Break off what is under way; nothing more is asked."""
+        """Cancel the calls under way; no more are made."""
         self._stopping.set()
         self._wait(self._cancel_all())
 
     def close(self) -> None:
-        """Disconnect; no thread may ask any longer."""
+        """Disconnect; no thread may call `ask` any more."""
         self._wait(self._upstream.__aexit__(None, None, None))
         self._wait(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -126,7 +126,7 @@ class JudgeClient:
         self._loop.close()
 
     def _make(self, key: str, prompt: str, sample: int) -> PaidCall | None:
-        """Make one call and keep what came of it; None where it may not begin."""
+        """Make one call and record its outcome; None where it may not begin."""
         numbers: list[int] = []
 
         async def begin(most: float) -> None:
@@ -144,7 +144,7 @@ class JudgeClient:
         except CancelledError:
             most = bound(self.judge, prompt).dollars or 0.0
             for number in numbers:
-                self._keep_failure(number, key, sample, ("interrupted", "broken off"), most)
+                self._keep_failure(number, key, sample, ("interrupted", "cancelled"), most)
             raise
         if call is not None:
             self._keep(numbers[0], key, prompt, sample, call)
@@ -153,8 +153,8 @@ class JudgeClient:
     def _keep(self, number: int, key: str, prompt: str, sample: int, call: PaidCall) -> None:
         bill, outcome = call.bill, call.outcome
         if isinstance(outcome, UpstreamError):
-            told = (outcome.failure, str(outcome))
-            self._keep_failure(number, key, sample, told, bill.charged)
+            failure = (outcome.failure, str(outcome))
+            self._keep_failure(number, key, sample, failure, bill.charged)
             self._count(outcome)
             return
         self._judgments.add_reply(
@@ -170,9 +170,9 @@ class JudgeClient:
         self._in_a_row = 0
 
     def _keep_failure(
-        self, number: int, key: str, sample: int, told: tuple[str, str], charged: float
+        self, number: int, key: str, sample: int, error: tuple[str, str], charged: float
     ) -> None:
-        failure, detail = told
+        failure, detail = error
         self._judgments.add_failure(
             number, key, sample, self.judge, failure=failure, detail=detail, charged=charged
         )
@@ -188,8 +188,8 @@ class JudgeClient:
 
     def _count(self, error: UpstreamError) -> None:
         self._in_a_row += 1
-        if error.failure in _HOPELESS or self._in_a_row >= _MOST_IN_A_ROW:
-            self._hopeless = error.failure
+        if error.failure in _PERMANENT_FAILURES or self._in_a_row >= _MOST_IN_A_ROW:
+            self._failed_for_good = error.failure
 
     def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
@@ -202,7 +202,7 @@ class JudgeClient:
 
 
 def only_target(pool: Pool) -> Target:
-    """The judge.
+    """The only target of a judge's pool.
 
     Raises:
         ConfigError: The pool has more than one target.

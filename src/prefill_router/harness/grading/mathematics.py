@@ -1,7 +1,7 @@
 """The grader of mathematics: equality of LaTeX and of expressions, by `math-verify`.
 
-It asks processes that answer one line of JSON with another, and are ended where they take too long
-(see `harness.grading.equality_worker`, which runs as a program of its own).
+It runs in worker processes that answer each line of JSON with another, and that are killed when
+they take too long (see `harness.grading.equality_worker`).
 """
 
 import importlib.metadata
@@ -18,6 +18,7 @@ from typing import Any, final
 
 from prefill_router.errors import PrefillRouterError
 from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, graded, unfit, ungraded
+from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.records import Task
 from prefill_router.lazy_imports import installed
 
@@ -29,16 +30,16 @@ _READ = 10_000
 
 @final
 class MathGrader(Grader):
-    """Right where the answer is the task's letter for letter, or its result equals it.
+    """Right where the answer's text is the task's, or its result equals the task's.
 
-    `math-verify` looks for the last result (in a box, in LaTeX, as a plain expression) and compares
-    by algebra. A task with an answer that it can't read is unfit, whatever was answered: labels of
-    the lucky ones alone would mislead. It limits its time by signals, which fail in threads and
-    can't interrupt everything, so it runs in processes that are killed after `SECONDS`: such an
-    answer isn't graded.
+    `math-verify` finds the last result (in a box, in LaTeX, as a plain expression) and compares
+    symbolically. If it can't read the task's own answer, the task is unfit whatever was answered,
+    since labels of textual matches alone would be biased. The library limits its time by signals,
+    which fail in threads and can't interrupt everything. So it runs in processes that are killed
+    after `SECONDS`, and such an answer isn't graded.
 
     Args:
-        jobs: How many processes.
+        jobs: The number of processes.
         seconds: The time limit of one answer.
 
     Raises:
@@ -56,7 +57,7 @@ class MathGrader(Grader):
         if not task.answer:
             return unfit("the task has no answer to compare with")
         bare = text.strip()
-        same = bare in map(str.strip, task.answer)  # the library reads few that aren't marked
+        same = bare in map(str.strip, task.answer)  # the library reads few answers without marks
         request = {"right": list(task.answer), "found": "" if same else text[-_READ:]}
         try:
             said = self._pool.ask(request)
@@ -65,7 +66,7 @@ class MathGrader(Grader):
         if said["unread"]:
             return unfit("math-verify can't read the task's answer, or one of them")
         if said["equal"] is None:
-            return ungraded("undecided", "it took too much")
+            return ungraded("undecided", "comparing took too much memory or was nested too deeply")
         if same:
             return graded(True, extracted=bare)
         return graded(said["equal"], extracted=said["read"])
@@ -75,16 +76,21 @@ class MathGrader(Grader):
         self._pool.close()
 
 
+def open_math(settings: Settings) -> Grader:
+    """The grader of mathematics, with a process for each job."""
+    return MathGrader(jobs=settings.jobs)
+
+
 _START_SECONDS = 120.0
 _SENT = 2**16
 
 
 @final
 class MathWorkerGoneError(PrefillRouterError):
-    """A worker gave no answer.
+    """A worker process gave no answer.
 
     Attributes:
-        overrun: Whether it took too long; else it ended by itself.
+        overrun: Whether it took too long; otherwise it ended by itself.
     """
 
     def __init__(self, message: str, *, overrun: bool) -> None:
@@ -94,12 +100,12 @@ class MathWorkerGoneError(PrefillRouterError):
 
 @final
 class MathWorkerPool:
-    """Some processes that run a module of this package; threads share them.
+    """A pool of processes that run a module of this package; threads share them.
 
     Args:
-        module: The module's name; it reads lines of JSON, and says first that it is ready.
-        count: How many processes there are at most; each is started when it is first needed.
-        seconds: An answer that takes longer ends its process; the next one starts afresh.
+        module: The module's name; it first prints that it is ready, then answers lines of JSON.
+        count: Most processes; each is started when it is first needed.
+        seconds: A process that takes longer is killed; a new one is started for the next request.
     """
 
     def __init__(self, module: str, *, count: int, seconds: float) -> None:
@@ -112,10 +118,10 @@ class MathWorkerPool:
             self._free.put(place)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer of a worker that is free; waits until one is.
+        """The answer of a free worker; waits until there is one.
 
         Raises:
-            MathWorkerGoneError: It took too long, or it died.
+            MathWorkerGoneError: The worker took too long, or it died.
         """
         place = self._free.get()
         try:
@@ -133,7 +139,7 @@ class MathWorkerPool:
             self._free.put(place)
 
     def close(self) -> None:
-        """End every process; what is being asked fails, and its thread lets go of it first."""
+        """End every process; requests under way fail, and their threads release them first."""
         self._closed = True
         for worker in self._all:
             if worker is not None:
@@ -183,11 +189,11 @@ class _MathWorker:
         return answer
 
     def kill(self) -> None:
-        """Kill it, whatever it does; who reads from it is told by the end of its output."""
+        """Kill the process, whatever it does; its reader sees the end of its output."""
         self._process.kill()
 
     def end(self) -> None:
-        """Kill it and close its pipes; nobody may be reading from it."""
+        """Kill the process and close its pipes; no thread may be reading from it."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -196,7 +202,7 @@ class _MathWorker:
                     pipe.close()
 
     def _read(self, seconds: float) -> bytes:
-        """The next line; a thread of its own isn't needed since the pipe says when it has more."""
+        """The next line; `select` keeps the time limit without another thread."""
         stdout, until = self._process.stdout, time.monotonic() + seconds
         while b"\n" not in self._left:
             left = until - time.monotonic()

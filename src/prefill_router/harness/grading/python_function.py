@@ -22,22 +22,24 @@ from prefill_router.harness.grading.base import (
     unfit,
     ungraded,
 )
+from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.records import Task
 
 Function = Callable[[dict[str, Any], str], object]
-"""Takes the task as a dictionary and the answer's text; gives a truth value or a number."""
+"""Takes the task as a dictionary and the answer's text; returns a truth value or a number."""
 _FORM = "path/to/file.py:function, or package.module:function"
 
 
 @final
 class FunctionGrader(Grader):
-    """Grades by a function that the task's option `function` names, or the command line.
+    """Grades with a function that the command line names, or the task's option `function`.
 
-    The function is the user's own code and runs in this process, with all its rights: don't grade a
-    stranger's tasks with it. What it raises leaves the answer ungraded, with the error's name.
+    The function is the user's own code and runs in this process with all its permissions: don't use
+    it on tasks that you don't trust. If it raises an error, the answer is ungraded, with the
+    error's name.
 
     Args:
-        function: What grades the tasks that name none; None where each names its own.
+        function: The function for all tasks; None where each task names its own.
     """
 
     def __init__(self, *, function: str | None = None) -> None:
@@ -56,14 +58,19 @@ class FunctionGrader(Grader):
         said: object = None
         with caught:
             said = function(_plain(task), text)
-        if caught.told:
-            return ungraded("function_failed", caught.told)
+        if caught.message:
+            return ungraded("function_failed", caught.message)
         return _grade(said)
 
     def _load(self, name: str) -> Function:
         if name not in self._loaded:
             self._loaded[name] = load_function(name)
         return self._loaded[name]
+
+
+def open_function(settings: Settings) -> Grader:
+    """The grader that calls the user's function."""
+    return FunctionGrader(function=settings.function)
 
 
 def load_function(name: str) -> Function:
@@ -81,10 +88,10 @@ def load_function(name: str) -> Function:
 
 
 def place_and_name(name: str) -> tuple[str, str]:
-    """The file or module of a function, and its own name there; neither is looked for.
+    """The file or module of a function, and its name in it; neither is checked to exist.
 
     Raises:
-        ConfigError: It isn't written so.
+        ConfigError: The text has another form.
     """
     place, _, function = name.rpartition(":")
     if not place or not function.isidentifier():
@@ -110,25 +117,23 @@ def _of_package(name: str) -> object:
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Whatever the user's code raises when it is loaded becomes one error."""
+    """Turn any error that the user's code raises while it is loaded into a `ConfigError`."""
     caught = _UserErrors()
     with caught:
         yield
-    if caught.told:
-        raise ConfigError(f"{name} can't be loaded: {caught.told}")
+    if caught.message:
+        raise ConfigError(f"{name} can't be loaded: {caught.message}")
 
 
 class _UserErrors(AbstractContextManager["_UserErrors"]):
-    """Catches what a user's own code raises, which can be anything, and nothing of this package.
-
-    An interruption goes through, as it would without.
+    """Catches any exception of the user's own code, but not an interruption.
 
     Attributes:
-        told: What was raised; empty where nothing was.
+        message: The exception's name and text; empty where none was raised.
     """
 
     def __init__(self) -> None:
-        self.told = ""
+        self.message = ""
 
     def __exit__(
         self,
@@ -138,7 +143,7 @@ class _UserErrors(AbstractContextManager["_UserErrors"]):
     ) -> bool:
         if not isinstance(error, Exception | SystemExit):
             return False
-        self.told = f"{type(error).__name__}: {error}"
+        self.message = f"{type(error).__name__}: {error}"
         return True
 
 
@@ -160,7 +165,7 @@ def _plain(task: Task) -> dict[str, Any]:
 def _grade(said: object) -> Grade:
     if inspect.isawaitable(said):
         return ungraded("function_failed", "the function is asynchronous; a plain one is needed")
-    if hasattr(said, "item"):  # a number of numpy's
+    if hasattr(said, "item"):  # a number of NumPy
         said = said.item()
     if isinstance(said, bool):
         return graded(said)
@@ -168,4 +173,4 @@ def _grade(said: object) -> Grade:
     if 0 <= number <= 1:
         return Grade(score=number)
     kind = shortened(type(said).__name__)
-    return ungraded("function_failed", f"it gave {kind}; true, false or 0 to 1 are needed")
+    return ungraded("function_failed", f"it returned {kind}; true, false or 0 to 1 is needed")

@@ -1,6 +1,6 @@
-"""What came of grading a run: for each target counts, costs and times, and examples.
+"""The report of grading a run: counts, costs and times of each target, and examples.
 
-There is an example, fit to be shown, of each reason why answers lack labels.
+Each reason for missing labels has an example that can be printed.
 """
 
 import math
@@ -16,7 +16,7 @@ from prefill_router.harness.records import Answer
 
 _SHOWN = 120
 _QUOTED = 16
-"""So many characters in a row that are the prompt's as well are taken for a quotation."""
+"""An error that shares this many characters in a row with the prompt counts as quoting it."""
 
 
 @final
@@ -25,8 +25,8 @@ class UngradedExample:
     """An answer without a label.
 
     Attributes:
-        query_id: To which question.
-        target: Whose.
+        query_id: The id of the task's query.
+        target: The name of the target.
         detail: The error, shortened; empty where there is none, or where it quotes the prompt.
     """
 
@@ -40,7 +40,7 @@ class UngradedExample:
 
 
 def example_of(query: Query, target: str, detail: str) -> UngradedExample:
-    """The example of an answer and its grade's detail."""
+    """The example made of an answer and its grade's detail."""
     line = " ".join(detail.split())
     if _quotes(line, " ".join(prompt_text(query.prompt).split())):
         line = ""
@@ -63,17 +63,17 @@ TRUNCATED = "length"
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradedTarget:
-    """What came of one target's answers.
+    """The result of one target's answers.
 
     Attributes:
         target: Its name.
         graded: Answers with a score.
         correct: The sum of their scores.
-        missing: How many answers are missing or ungraded, by the reason.
+        missing: How many answers are missing or ungraded, by reason.
         truncated: Graded answers that were cut off at their maximum of tokens.
         cost: US dollars of all answers whose cost is known, missing ones included.
-        mean_cost: US dollars of a graded answer; None where no cost is known.
-        median_seconds: Of graded answers; None without any.
+        mean_cost: Mean US dollars of a graded answer; None where no cost is known.
+        median_seconds: Median seconds of graded answers; None without any.
     """
 
     target: str
@@ -137,7 +137,7 @@ class GradingTally:
             self._missing["not_asked"] += count
 
     def summary(self) -> GradedTarget:
-        """What has come of it; the order in which answers were added makes no difference."""
+        """The result; it doesn't depend on the order in which answers were added."""
         return GradedTarget(
             target=self._target,
             graded=len(self._scores),
@@ -153,14 +153,14 @@ class GradingTally:
 def wilson(correct: float, count: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share.
 
-    For scores between 0 and 1 it is wider than needed, since nothing varies more than yes and no.
+    For scores between 0 and 1 it is conservative, since binary scores have the largest variance.
 
     Args:
         correct: The sum of the scores.
-        count: How many there are; at least one.
+        count: The number of scores; at least one.
 
     Returns:
-        Its ends, both in [0, 1].
+        The lower and the upper bound, both in [0, 1].
     """
     share, z2 = correct / count, _Z * _Z
     middle = share + z2 / (2 * count)
@@ -172,19 +172,19 @@ def wilson(correct: float, count: int) -> tuple[float, float]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradingReport:
-    """What came of grading a run.
+    """The result of grading a run.
 
     Attributes:
-        targets: What came of each target, in the pool's order.
-        graders: The graders that were used: name, version and what else verdicts depend on.
+        targets: The result of each target, in the pool's order.
+        graders: The graders that were used, with version and setting, by name.
         skipped: Graders whose answers were left ungraded.
         left_out: Answers of targets that the run's pool no longer has, or to tasks that were added
             meanwhile.
-        reused: Verdicts that were kept from an earlier grading.
-        judging: What judging the run has cost so far; None where no judge was needed.
-        judged: Answers that a judge gave a score.
-        judge_failed: How many it failed to give one, by the reason; a limit isn't its failure.
-        examples: An answer of each reason for which there is no label.
+        reused: Verdicts that an earlier grading cached.
+        judging: The cost of judging the run so far; None where no judge was needed.
+        judged: Answers with a score from a judge.
+        judge_failed: Answers that a judge failed to score, by reason; a limit isn't its failure.
+        examples: An example of each reason for a missing label.
     """
 
     targets: tuple[GradedTarget, ...]
@@ -199,7 +199,7 @@ class GradingReport:
 
     @property
     def judge_useless(self) -> bool:
-        """Whether a judge failed at answers and gave none a score."""
+        """Whether a judge failed at every answer that it was asked about."""
         return bool(self.judge_failed) and not self.judged
 
     def to_dict(self) -> dict[str, Any]:

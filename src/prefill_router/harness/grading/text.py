@@ -1,7 +1,7 @@
 """Graders that read an answer's text alone: equal texts, the letter of a choice, equal numbers.
 
 `exact` and `normalised` compare the whole answer. The grader of MMLU-Pro finds the letter of a
-choice as the benchmark finds it. Numbers are equal in value, however they are written.
+choice as the benchmark does. Numbers are compared by value, however they are written.
 """
 
 import hashlib
@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any, Literal, final, get_args
+from typing import Any, final
 
 from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, graded, unfit, ungraded
+from prefill_router.harness.grading.settings import Settings, Unextracted
 from prefill_router.harness.records import Task
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -23,11 +24,11 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 @final
 class TextGrader(Grader):
-    """Right where the whole answer is one of the task's, after the same change to both.
+    """Right where the whole answer equals one of the task's, after the same change to both.
 
     Args:
         name: The grader's name.
-        read: The change.
+        read: The change, a function of the text.
     """
 
     def __init__(self, name: str, read: Callable[[str], str]) -> None:
@@ -42,17 +43,27 @@ class TextGrader(Grader):
         return graded(any(found == self._read(right) for right in task.answer), extracted=found)
 
 
+def open_exact(_: Settings) -> Grader:
+    """The grader that compares texts, except for white space around them."""
+    return TextGrader("exact", stripped)
+
+
+def open_normalised(_: Settings) -> Grader:
+    """The grader that compares texts after `normalised`."""
+    return TextGrader("normalised", normalised)
+
+
 def stripped(text: str) -> str:
     """The text without white space around it."""
     return text.strip()
 
 
 def normalised(text: str) -> str:
-    """The text in lower case, without punctuation, articles and needless white space.
+    """The text in lower case, without punctuation, articles and extra white space.
 
-    As in the SQuAD benchmark's evaluation: lower case first, then ASCII's punctuation and symbols
-    go, then the words a, an and the, then runs of white space become one space. Beyond it, the
-    punctuation of other scripts goes too, and characters that only look different become the same
+    As in the evaluation of the SQuAD benchmark, the text is put in lower case, ASCII punctuation
+    and symbols are removed, then the words a, an and the, and runs of white space become one space.
+    In addition, the punctuation of other scripts is removed, and compatible characters are unified
     (Unicode's NFKC). A sign and a decimal point are punctuation: for numbers use `number`.
     """
     plain = unicodedata.normalize("NFKC", text).lower().translate(_WITHOUT_PUNCTUATION)
@@ -61,7 +72,7 @@ def normalised(text: str) -> str:
 
 @final
 class _PunctuationTable(dict[int, int | None]):
-    """For `str.translate`: characters are looked up once each, when they are first met."""
+    """A table for `str.translate`, which looks up each character when it first occurs."""
 
     def __missing__(self, code: int) -> int | None:
         character = chr(code)
@@ -73,10 +84,6 @@ class _PunctuationTable(dict[int, int | None]):
 _WITHOUT_PUNCTUATION = _PunctuationTable()
 
 
-Unextracted = Literal["wrong", "missing", "random"]
-"""What an answer is in which no letter is found."""
-UNEXTRACTED: tuple[Unextracted, ...] = get_args(Unextracted)
-
 _LETTERS = "ABCDEFGHIJ"
 _LETTER_PHRASE = re.compile(r"answer is \(?([A-J])\)?")
 _LETTER_COLON = re.compile(r"(?=[aA]nswer:\s*([A-J]))")
@@ -85,12 +92,12 @@ _LONE_LETTER = re.compile(r"\b[A-J]\b")
 
 @final
 class LetterGrader(Grader):
-    """Right where the letter that is found is the task's.
+    """Right where the answer's letter is the task's.
 
     Args:
-        unextracted: What an answer without a letter is: wrong; missing; or a letter drawn among the
-            choices. The benchmark's own scripts count it as wrong when they ask, and draw when they
-            count again.
+        unextracted: How an answer without a letter counts: wrong; missing; or as a letter drawn at
+            random among the choices. The benchmark's script that asks models counts it as wrong,
+            and the one that recomputes the accuracy draws a letter.
     """
 
     def __init__(self, *, unextracted: Unextracted = "wrong") -> None:
@@ -106,11 +113,16 @@ class LetterGrader(Grader):
         if found:
             return graded(found in right, extracted=found)
         if self._unextracted == "missing":
-            return ungraded("no_letter", "no rung of the ladder found a letter")
+            return ungraded("no_letter", "no letter found")
         if self._unextracted == "random":
             drawn = _drawn_letter(task, text)
             return graded(drawn in right, detail=f"no letter found; {drawn} was drawn")
         return graded(False, detail="no letter found")
+
+
+def open_letter(settings: Settings) -> Grader:
+    """The grader of MMLU-Pro."""
+    return LetterGrader(unextracted=settings.unextracted)
 
 
 def right_letters(answers: Collection[str]) -> frozenset[str]:
@@ -122,14 +134,14 @@ def right_letters(answers: Collection[str]) -> frozenset[str]:
 def extract_letter(text: str) -> str | None:
     """The letter of a choice in an answer, from A to J, as MMLU-Pro's evaluation reads it.
 
-    Three rungs, of which the first that finds a letter counts:
+    Three patterns are tried, and the first that finds a letter counts:
 
-    1. the first `answer is (X)`, the brackets optional, in these very letters;
-    2. the first line with `answer: X` or `Answer: X`, and in it the last of them;
+    1. the first `answer is (X)`, case-sensitive and with optional brackets;
+    2. the last `answer: X` or `Answer: X` of the first line that has one;
     3. the last capital letter from A to J that stands alone.
 
-    The benchmark's patterns (TIGER-AI-Lab/MMLU-Pro, evaluate_from_api.py) take a time that grows
-    with the square of a line's or an answer's length; these find the same in linear time.
+    The benchmark's patterns (TIGER-AI-Lab/MMLU-Pro, evaluate_from_api.py) take quadratic time in
+    the length of a line or an answer; these find the same in linear time.
     """
     phrase = _LETTER_PHRASE.search(text)
     if phrase:
@@ -148,8 +160,8 @@ def _drawn_letter(task: Task, text: str) -> str:
     """A letter among the task's choices; the same answer to the same task draws the same."""
     choices = task.options.get("choices")
     count = len(choices) if isinstance(choices, list) and choices else len(_LETTERS)
-    told = f"{task.query.id}\n{text}".encode("utf-8", "surrogatepass")
-    draw = int.from_bytes(hashlib.sha256(told).digest()[:8])
+    seed = f"{task.query.id}\n{text}".encode("utf-8", "surrogatepass")
+    draw = int.from_bytes(hashlib.sha256(seed).digest()[:8])
     return _LETTERS[draw % min(count, len(_LETTERS))]
 
 
@@ -160,7 +172,7 @@ _RELATIVE = Decimal("1e-9")
 _MINUS = str.maketrans({"\u2212": "-", "\u2013": "-", "\uff0d": "-", "\u00a0": " ", "\u202f": " "})
 _NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>[-+]?)(?:[$€£]\s?)?"
-    # Twelve groups at most: a list of a hundred thousand would be tried from each of its members.
+    # Twelve groups at most, or a long list of numbers would be tried again from each member.
     r"(?P<digits>\d{1,3}(?:,\d{3}){1,12}(?![,\d])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
     r"(?:[eE](?P<power>[-+]?\d{1,4})|\s?(?:\*|x|\u00d7|\\times|\\cdot)\s?10\s?(?:\^|\*\*)\s?"
     r"\{?(?P<tenth>[-+]?\d{1,4})\}?)?"
@@ -181,7 +193,7 @@ class WrittenNumber:
     """A number as it was written.
 
     Attributes:
-        value: Its value; of a percentage the number before the sign.
+        value: Its value; for a percentage, the number before the sign.
         percent: Whether a percent sign follows.
     """
 
@@ -196,8 +208,8 @@ class WrittenNumber:
 class NumberGrader(Grader):
     """Right where the answer's number equals the task's.
 
-    A task's option `tolerance` is how far off the number may be, as a number (0 by default);
-    a billionth of the right number is always allowed, for what rounding leaves.
+    A task's option `tolerance` is the largest absolute error that is allowed (0 by default). A
+    relative error of 1e-9 is always allowed, for rounding.
     """
 
     about = GraderTraits(name="number", version=1)
@@ -217,8 +229,13 @@ class NumberGrader(Grader):
         return graded(equal, extracted=str(found))
 
 
+def open_number(_: Settings) -> Grader:
+    """The grader that compares numbers."""
+    return NumberGrader()
+
+
 def parse_number(text: str) -> WrittenNumber | None:
-    """The number that a text is; None where it is none, or something beside it is there."""
+    """The number that is the whole text; None where the text is anything else."""
     plain = _plain(text).strip().rstrip(".")
     found = _NUMBER.fullmatch(plain)
     return _number(found) if found else None
@@ -227,8 +244,8 @@ def parse_number(text: str) -> WrittenNumber | None:
 def extract_number(text: str) -> WrittenNumber | None:
     r"""The number that an answer gives.
 
-    The last one in the last `\boxed{}` that holds one; else the first one after the last `answer
-    is`, `answer:` or `####` that any follows; else the last one of all.
+    It is the last number in the last `\boxed{}` that has one; else the first number after the last
+    `answer is`, `answer:` or `####` that has one after it; else the last number of the text.
     """
     plain = _plain(text)
     for box in reversed(_boxes(plain)):
@@ -248,8 +265,8 @@ def extract_number(text: str) -> WrittenNumber | None:
 def equal_numbers(found: WrittenNumber, right: WrittenNumber, tolerance: Decimal) -> bool:
     """Whether two numbers are equal.
 
-    50 % and 0.5 are. Where only one of the two has a percent sign, the sign may also be left out:
-    50 % and 50 are.
+    50 % equals 0.5. Where only one of the two has a percent sign, the sign may also be ignored:
+    then 50 % equals 50.
     """
     readings = [(_value(found), _value(right))]
     if found.percent != right.percent:
@@ -269,7 +286,7 @@ def _value(number: WrittenNumber) -> Decimal:
 
 
 def _plain(text: str) -> str:
-    """The text with one minus sign, and fractions of LaTeX written with a slash."""
+    """The text with ASCII minus signs, and with fractions of LaTeX written with a slash."""
     plain = text.translate(_MINUS).replace("{,}", ",").replace("\\,", "").replace("\\!", "")
     return _FRACTION.sub(r"\1/\2", plain)
 
@@ -299,7 +316,7 @@ def _number(match: re.Match[str]) -> WrittenNumber | None:
 
 
 def _boxes(text: str) -> list[str]:
-    r"""What stands in each `\boxed{}`, braces within it included."""
+    r"""The content of each `\boxed{}`, which may contain braces."""
     boxes, at = [], text.find(_BOXED)
     while at >= 0:
         begin = at + len(_BOXED)
@@ -310,7 +327,7 @@ def _boxes(text: str) -> list[str]:
 
 
 def _closing(text: str, begin: int) -> int:
-    """Where the brace closes that was opened before `begin`; the end where it never does."""
+    """The position of the brace that closes the one before `begin`; the end if none does."""
     depth = 1
     for brace in _BRACE.finditer(text, begin):
         depth += 1 if brace[0] == "{" else -1
@@ -320,7 +337,7 @@ def _closing(text: str, begin: int) -> int:
 
 
 def tolerance_of(options: Mapping[str, Any]) -> Decimal | None:
-    """How far off a number may be; None where the option is no number, or a negative one."""
+    """The tolerance of a task; None where the option isn't a number, or is negative."""
     value = options.get("tolerance", 0)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

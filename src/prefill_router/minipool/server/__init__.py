@@ -1,6 +1,6 @@
-"""Serving language models over the OpenAI protocol, on loopback, and breaking on purpose.
+"""Serves language models over the OpenAI protocol, on loopback, with injected faults.
 
-For tests, a model without weights says what it is told to say::
+For tests there is a model without weights that answers from a script::
 
     from prefill_router.minipool.server import Faults, Persona, Rule, ScriptedModel, serve
 
@@ -22,9 +22,9 @@ For tests, a model without weights says what it is told to say::
     for record in server.log:
         record.model, record.prompt_tokens, record.completion_tokens, record.fault
 
-A record holds what was really read and generated, and so what is billed, whatever the reply told.
-It is there before the end of the reply is; where a client has left or was cut off, shortly after.
-`server.stats()` gives sums. Nothing in it is shared with another server, so tests can run several.
+A record has the tokens that were really read and generated, and so what is billed, even if the
+reply says otherwise. It is written before the reply ends, or shortly after a client has left or was
+cut off. `server.stats()` has the sums. Servers share no state, so tests can run several.
 """
 
 from prefill_router.lazy_imports import face

@@ -1,4 +1,4 @@
-"""Answering one request: reading it, generating, and sending what comes as it comes."""
+"""Answers one request: reads it, has the answer generated, and sends it as it is generated."""
 
 import asyncio
 import math
@@ -16,10 +16,10 @@ from prefill_router.minipool.server.protocol import ApiError, CompletionRequest,
 
 @final
 class TokenQueue:
-    """What has been generated and not been sent.
+    """Tokens that have been generated and not been sent.
 
     Args:
-        each: Whether to wake up for each token, or for the last alone.
+        each: Whether to wake `take` for each token, or only for the last.
     """
 
     def __init__(self, *, each: bool) -> None:
@@ -37,11 +37,11 @@ class TokenQueue:
             self._ready.set()
 
     def wake(self) -> None:
-        """Let `take` return, whatever there is."""
+        """Let `take` return, even without a piece."""
         self._ready.set()
 
     async def take(self) -> list[str]:
-        """All pieces since the last time; waits for some, or for the end."""
+        """All pieces since the last call; waits for one, or for the end."""
         await self._ready.wait()
         self._ready.clear()
         pieces, self._pieces = self._pieces, []
@@ -51,19 +51,19 @@ class TokenQueue:
 @final
 @dataclass(kw_only=True)
 class AnswerTask:
-    """One answer.
+    """The answer to one request.
 
     Attributes:
         asked: The request.
-        model: Who answers.
-        persona: In which dialect.
-        effects: What goes wrong.
+        model: The model that answers.
+        persona: The dialect of the reply.
+        effects: The faults to inject.
         wait: Seconds that a rate limit asks to wait.
-        submit: Gives a job to the worker.
-        number: Of the request.
-        prompt: What was read, once it has been.
+        submit: Passes a job to the worker.
+        number: The number of the request.
+        prompt: The prompt, once it has been read.
         thoughts: Tokens of made-up reasoning.
-        job: What is generated, once it is.
+        job: The generation, once it is submitted.
     """
 
     asked: CompletionRequest
@@ -79,16 +79,16 @@ class AnswerTask:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens read."""
+        """Input tokens."""
         return self.prompt.tokens if self.prompt else 0
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens generated, reasoning included."""
+        """Output tokens, reasoning included."""
         return self.thoughts + (self.job.generated if self.job else 0)
 
     async def give(self, client: AsgiConnection) -> None:
-        """Answer.
+        """Answer the request.
 
         Raises:
             ApiError: The request is refused.
@@ -100,45 +100,45 @@ class AnswerTask:
         for kind in self.effects:
             if kind in REFUSALS:
                 raise _refusal(self.effects[kind], self.wait)
-        ticket = self._begin()
-        client.on_gone(ticket.wake)
+        queue = self._begin()
+        client.on_gone(queue.wake)
         replies = Replies(self.asked, self.persona, self.effects, number=self.number)
         sender = ReplySender(client, self.effects)
         if self.asked.stream:
-            await self._stream(client, ticket, replies, sender)
+            await self._stream(client, queue, replies, sender)
         else:
-            await self._whole(client, ticket, replies, sender)
+            await self._whole(client, queue, replies, sender)
 
     def end(self) -> None:
-        """Free the row, if it is still taken."""
+        """Free the job's row of the batch, if it still has one."""
         if self.job:
             self.job.leave()
 
     def _begin(self) -> TokenQueue:
         asked, chat = self.asked, self.asked.endpoint == "chat"
         prompt = self.model.read_chat(asked.messages) if chat else self.model.read_text(asked.text)
-        room = self.model.context - prompt.tokens
-        if room < 1:
+        left = self.model.context - prompt.tokens
+        if left < 1:
             raise _too_long(self.model.context, prompt.tokens)
         self.prompt = prompt
-        limit = min(asked.max_tokens or room, room)
+        limit = min(asked.max_tokens or left, left)
         self.thoughts = min(self.persona.reasoning, limit) if chat and asked.thinks else 0
-        ticket = TokenQueue(each=asked.stream)
+        queue = TokenQueue(each=asked.stream)
         if limit == self.thoughts:
-            ticket.put("", last=True)
-            return ticket
+            queue.put("", last=True)
+            return queue
         self.job = Job(
             prompt=prompt,
             max_tokens=limit - self.thoughts,
             stop=asked.stop,
             sampling=asked.sampling,
-            deliver=ticket.put,
+            deliver=queue.put,
         )
         self.submit(self.model.name, self.job)
-        return ticket
+        return queue
 
     async def _stream(
-        self, client: AsgiConnection, ticket: TokenQueue, replies: Replies, sender: ReplySender
+        self, client: AsgiConnection, queue: TokenQueue, replies: Replies, sender: ReplySender
     ) -> None:
         await sender.begin()
         before = replies.first()
@@ -148,8 +148,8 @@ class AnswerTask:
             before = b""
         ended = False
         while not ended:
-            pieces = await ticket.take()
-            ended = ticket.ended
+            pieces = await queue.take()
+            ended = queue.ended
             if client.gone:
                 raise DisconnectedError
             texts = [] if "empty" in self.effects else pieces
@@ -160,9 +160,9 @@ class AnswerTask:
         await sender.last(*replies.end(self._reason(), usage))
 
     async def _whole(
-        self, client: AsgiConnection, ticket: TokenQueue, replies: Replies, sender: ReplySender
+        self, client: AsgiConnection, queue: TokenQueue, replies: Replies, sender: ReplySender
     ) -> None:
-        pieces = await ticket.take()
+        pieces = await queue.take()
         if client.gone:
             raise DisconnectedError
         text = "" if "empty" in self.effects else "".join(pieces)

@@ -1,4 +1,4 @@
-"""The application: paths, keys, one task for each request (ASGI), and a record of every request."""
+"""The ASGI application: paths, keys, the answer to each request, and a record of every request."""
 
 import asyncio
 import dataclasses
@@ -26,20 +26,20 @@ from prefill_router.minipool.server.protocol import ApiError, Endpoint, read_req
 @final
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One request, and the truth about it, whatever the reply has told.
+    """The true record of one request, even where the reply says otherwise.
 
     Attributes:
-        model: The model asked.
+        model: The model that was asked.
         prompt: The text of the last turn.
-        prompt_tokens: Tokens read; 0 where the request was refused.
-        completion_tokens: Tokens generated, those of reasoning included: what is billed.
-        reasoning_tokens: Those of them that were reasoning.
-        faults: What went wrong on purpose, in the order of the rules.
+        prompt_tokens: Input tokens; 0 where the request was refused.
+        completion_tokens: Output tokens, those of reasoning included: what is billed.
+        reasoning_tokens: The part of them that was reasoning.
+        faults: The injected faults, in the order of the rules.
         status: The HTTP status; 0 where the client left before there was one.
-        complete: Whether all of the reply was sent; not where it was cut off, even politely.
-        stream: Whether it was streamed.
+        complete: Whether the whole reply was sent; False where a fault cut it off in any way.
+        stream: Whether the reply was streamed.
         options: The request's other fields.
-        seconds: From the request to the end of the reply.
+        seconds: The time from the request to the end of the reply.
     """
 
     model: str
@@ -66,17 +66,17 @@ class Stats:
     """Sums since the server was started.
 
     Attributes:
-        requests: Requests for an answer that have ended, in whatever way.
-        answers: Those that were answered in full.
-        prompt_tokens: Tokens read.
-        completion_tokens: Tokens of the replies, made-up reasoning included.
+        requests: Requests for an answer that have ended in any way.
+        answers: Requests that were answered in full.
+        prompt_tokens: Input tokens.
+        completion_tokens: Output tokens of the replies, made-up reasoning included.
         generated_tokens: Tokens that the models generated.
-        busy_seconds: Seconds in which the worker generated.
-        batches: Batches it generated.
+        busy_seconds: Seconds that the worker spent generating.
+        batches: Batches that it generated.
         in_flight: Requests that are being answered now.
-        waiting: Those of them that no batch has taken yet.
-        faults: How often each kind of fault happened.
-        seconds: Since the start.
+        waiting: Requests in flight that are in no batch yet.
+        faults: The number of injected faults, by kind.
+        seconds: Seconds since the start.
     """
 
     requests: int
@@ -94,7 +94,7 @@ class Stats:
 
 @final
 class RequestLog:
-    """The records, in the order in which requests ended, and their sums."""
+    """The records of requests, in the order of their ends, and their sums."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -104,7 +104,7 @@ class RequestLog:
         self.faults: Counter[str] = Counter()
 
     def add(self, record: Record) -> None:
-        """Keep a record."""
+        """Add a record."""
         self.records.append(record)
         self.answers += record.complete and record.status == 200
         self.prompt_tokens += record.prompt_tokens
@@ -120,10 +120,10 @@ class App:
     """Serves models over the OpenAI protocol.
 
     Args:
-        models: With distinct names.
-        faults: What goes wrong, and how each model replies.
-        api_key: The key that requests must bear; None asks for none.
-        max_batch: At most so many answers in one batch.
+        models: The models, with distinct names.
+        faults: The faults to inject, and the dialect of each model.
+        api_key: The key that requests must have; None for no key.
+        max_batch: Most answers in one batch.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class App:
     ) -> None:
         self._models = {model.name: model for model in models}
         self._faults = faults
-        self._mischief = FaultInjector(faults)
+        self._injector = FaultInjector(faults)
         self._key = None if api_key is None else f"Bearer {api_key}".encode()
         self._numbers = itertools.count()
         self._clients: set[AsgiConnection] = set()
@@ -176,7 +176,7 @@ class App:
             return
         _allow(method, "GET")
         if path == "/health":
-            await self._tell_health(client)
+            await self._send_health(client)
         elif path == "/stats":
             await client.reply(200, dataclasses.asdict(self.stats()))
         elif path == "/v1/models":
@@ -189,7 +189,7 @@ class App:
         else:
             raise ApiError(f"no such path; there are {', '.join(_ENDPOINTS)}", status=404)
 
-    async def _tell_health(self, client: AsgiConnection) -> None:
+    async def _send_health(self, client: AsgiConnection) -> None:
         well = self.worker.alive
         status = "ok" if well else "the worker has stopped"
         await client.reply(200 if well else 503, {"status": status, "models": list(self._models)})
@@ -225,7 +225,7 @@ class App:
         model = self._model(asked.model)
         if not self.worker.alive:
             raise ApiError("the worker has stopped", status=503, kind="server_error")
-        effects, wait = self._mischief.next(model.name, asked.text, asked.options)
+        effects, wait = self._injector.next(model.name, asked.text, asked.options)
         answer = AnswerTask(
             asked=asked,
             model=model,
@@ -242,7 +242,7 @@ class App:
         except ApiError as error:
             await client.reply(error.status, error.body, error.headers)
         except (CutOffError, DisconnectedError):
-            return  # the frame closes the connection of a reply that isn't complete
+            return  # uvicorn closes the connection of an incomplete reply
         finally:
             client.close()
 
@@ -267,16 +267,16 @@ class App:
         )
 
     def _pass_on(self, delivery: Delivery) -> None:
-        """Bring a step's tokens from the worker's thread into the event loop's."""
+        """Pass a step's tokens from the worker's thread to the event loop."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(_hand_out, delivery)
 
     def _leave_all(self) -> None:
-        """The worker has ended: nobody will get any more."""
+        """Abandon all connections, since the worker has ended."""
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._let_go)
+            self._loop.call_soon_threadsafe(self._abandon)
 
-    def _let_go(self) -> None:
+    def _abandon(self) -> None:
         for client in list(self._clients):
             client.leave()
 

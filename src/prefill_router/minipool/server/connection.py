@@ -1,6 +1,6 @@
-"""The other end of a connection: what it sends, what it is sent, and whether it is still there.
+"""A client's connection: its request, the reply to it, and whether it is still open.
 
-A reply is sent event by event, with what is to go wrong on the way.
+A reply is sent event by event, with the faults to inject.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ _MOST_BYTES = 32 * 2**20
 
 @final
 class DisconnectedError(Exception):
-    """Nobody is at the other end any more."""
+    """The client has disconnected."""
 
 
 @final
 class CutOffError(Exception):
-    """The reply ends here, on purpose and unfinished."""
+    """An injected fault ends the reply before it is complete."""
 
 
 @final
 class AsgiConnection:
-    """One request's connection (ASGI)."""
+    """The connection of one request (ASGI)."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -44,34 +44,34 @@ class AsgiConnection:
 
     @property
     def gone(self) -> bool:
-        """Whether it has left, or is to be left."""
+        """Whether the client has disconnected, or the connection is abandoned."""
         return self._gone.is_set()
 
     def leave(self) -> None:
-        """Stop waiting, whatever is waited for."""
+        """Abandon the connection: wake everything that waits on it."""
         self._gone.set()
         for wake in self._wakes:
             wake()
 
     def on_gone(self, wake: Callable[[], None]) -> None:
-        """Call this when it leaves."""
+        """Register a function to call when the client disconnects."""
         self._wakes.append(wake)
 
     def at_end(self, act: Callable[[], None]) -> None:
-        """Do this once, right before the end of the reply is sent, or when there will be none."""
+        """Register a function to call once, before the end of the reply or instead of it."""
         self._at_end.append(act)
 
     def close(self) -> None:
-        """Nothing more will be sent."""
+        """Call the functions of `at_end`; nothing more will be sent."""
         while self._at_end:
             self._at_end.pop()()
 
     async def body(self) -> bytes:
-        """The request's body; from then on its leaving is noticed.
+        """The request's body; from then on a disconnection is noticed.
 
         Raises:
             ApiError: The body is too long.
-            DisconnectedError: It left before all had come.
+            DisconnectedError: The client disconnected before the whole body had arrived.
         """
         parts: list[bytes] = []
         more = True
@@ -87,10 +87,10 @@ class AsgiConnection:
         return b"".join(parts)
 
     async def pause(self, seconds: float | None) -> None:
-        """Wait so long; None waits until it leaves.
+        """Wait some seconds; None waits until the client disconnects.
 
         Raises:
-            DisconnectedError: It left meanwhile.
+            DisconnectedError: The client disconnected meanwhile.
         """
         try:
             await asyncio.wait_for(self._gone.wait(), seconds)
@@ -109,14 +109,14 @@ class AsgiConnection:
         """Send a part of the body.
 
         Raises:
-            DisconnectedError: It has left.
+            DisconnectedError: The client has disconnected.
         """
         if self.gone:
             raise DisconnectedError
         await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def end(self, part: bytes = b"", *, complete: bool = True) -> None:
-        """Send the last part of the body; `complete` says whether it is all that was to come."""
+        """Send the last part of the body; `complete` says whether the reply is whole."""
         self.complete = complete and not self.gone
         self.close()
         await self._send({"type": "http.response.body", "body": part, "more_body": False})
@@ -149,8 +149,8 @@ class ReplySender:
     """Sends one reply.
 
     Args:
-        client: To whom.
-        effects: What goes wrong.
+        client: The client's connection.
+        effects: The faults to inject.
     """
 
     def __init__(self, client: AsgiConnection, effects: Effects) -> None:
@@ -169,11 +169,11 @@ class ReplySender:
             await self._client.pause(self._stall.seconds)
 
     async def events(self, events: list[bytes], *, before: bytes = b"") -> None:
-        """Send chunks of text; `before` goes with the first and counts for nothing.
+        """Send chunks of text; `before` is sent with the first and isn't counted as a chunk.
 
         Raises:
-            CutOffError: Here the reply is to end.
-            DisconnectedError: The client has left.
+            CutOffError: A fault ends the reply here.
+            DisconnectedError: The client has disconnected.
         """
         if not self._careful:
             await self._client.write(before + b"".join(events))
@@ -181,29 +181,29 @@ class ReplySender:
         if before:
             await self._client.write(before)
         for event in events:
-            await self._trouble(last=False)
-            await self._client.write(self._spoilt(event))
+            await self._inject(last=False)
+            await self._client.write(self._malformed(event))
             self._sent += 1
 
     async def last(self, end: bytes, rest: bytes) -> None:
         """Send the chunk that ends the answer, and what follows it.
 
         Raises:
-            CutOffError: Here the reply is to end instead.
-            DisconnectedError: The client has left.
+            CutOffError: A fault ends the reply instead.
+            DisconnectedError: The client has disconnected.
         """
-        await self._trouble(last=True)
+        await self._inject(last=True)
         if self._bad and self._sent <= self._bad.after:
             self._sent = self._bad.after
-            end = self._spoilt(end)
+            end = self._malformed(end)
         await self._client.end(end + rest)
 
     async def whole(self, content: bytes, *, chunks: int) -> None:
-        """Send a document that isn't streamed, after the time that so many chunks take.
+        """Send a document that isn't streamed, after the time that its chunks would take.
 
         Raises:
-            CutOffError: The reply is to end in its middle.
-            DisconnectedError: The client has left.
+            CutOffError: A fault ends the reply in its middle.
+            DisconnectedError: The client has disconnected.
         """
         stall = self._stall.seconds if self._stall else 0.0
         slow = self._slow.seconds * max(0, chunks - 1) if self._slow else 0.0
@@ -230,8 +230,8 @@ class ReplySender:
             await self._end_badly(rule)
         raise CutOffError
 
-    async def _trouble(self, *, last: bool) -> None:
-        """What comes before a chunk."""
+    async def _inject(self, *, last: bool) -> None:
+        """Inject the faults that come before a chunk."""
         if self._cut and (last or self._sent >= self._cut.after):
             await self._end_badly(self._cut)
         if self._slow and self._sent:
@@ -246,10 +246,10 @@ class ReplySender:
             await self._client.end(
                 b"data: " + json.dumps(_BROKEN).encode() + b"\n\n", complete=False
             )
-        await asyncio.sleep(0)  # what was written goes out before the connection is closed
+        await asyncio.sleep(0)  # sends what was written before the connection is closed
         raise CutOffError
 
-    def _spoilt(self, event: bytes) -> bytes:
+    def _malformed(self, event: bytes) -> bytes:
         if self._bad is None or self._sent != self._bad.after:
             return event
         if self._bad.kind == "bad_json":

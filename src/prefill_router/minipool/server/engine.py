@@ -1,6 +1,6 @@
-"""Real language models: several answers generated at once, each as if it were alone.
+"""Real language models: batched generation, in which no answer depends on the others.
 
-A token is the most probable, or one by chance, the same by the same seed.
+Decoding is greedy, or sampling with a seed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,14 +27,14 @@ _MOST_PADDED = 8192  # tokens of the prompts of one batch, padding included
 
 @final
 class LocalModel:
-    """A causal language model from a folder, on the processor, in float32.
+    """A causal language model from a folder, on the CPU, in float32.
 
     Args:
         folder: Weights, tokenizer and chat template, as `transformers` saves them.
         name: The name that requests ask for; by default the folder's.
 
     Raises:
-        ConfigError: The folder holds no causal language model with a tokenizer.
+        ConfigError: The folder doesn't have a causal language model with a tokenizer.
     """
 
     def __init__(self, folder: Path, *, name: str | None = None) -> None:
@@ -48,7 +48,7 @@ class LocalModel:
         self._ends = frozenset([ends] if isinstance(ends, int) else ends or ())
 
     def read_chat(self, messages: Sequence[Message]) -> Prompt:
-        """The conversation in the model's chat template, up to where its answer begins.
+        """The conversation in the model's chat template, with its generation prompt.
 
         Raises:
             ApiError: The template refuses the conversation.
@@ -59,15 +59,15 @@ class LocalModel:
                 rows, tokenize=False, add_generation_prompt=True
             )
         except (TemplateError, ValueError) as error:
-            told = str(error).splitlines()[0]
-            raise ApiError(f"the chat template refuses it: {told}", param="messages") from None
+            reason = str(error).splitlines()[0]
+            raise ApiError(f"the chat template refuses it: {reason}", param="messages") from None
         return self._prompt(messages[-1][1], text)
 
     def read_text(self, text: str) -> Prompt:
         """The tokens of a bare text.
 
         Raises:
-            ApiError: It has none.
+            ApiError: The text has no tokens.
         """
         prompt = self._prompt(text, text)
         if not prompt.ids:
@@ -79,7 +79,7 @@ class LocalModel:
         return Prompt(asked, len(ids), tuple(ids))
 
     def generate(self, jobs: Sequence[Job]) -> Iterator[list[tuple[Job, str, bool]]]:
-        """Read all prompts of a batch together, then write a token of each at a time."""
+        """Read all prompts of a batch together, then generate one token of each at a time."""
         for part in _batches(jobs):
             writers = [_TextWriter(job, self._text, self._ends) for job in part]
             batch = _Batch(self._network, writers)
@@ -91,11 +91,11 @@ class LocalModel:
 class _Batch:
     """Rows that are generated together.
 
-    Prompts are padded on the left, so that all rows go on in the same column; the mask and the
-    positions leave the padding out, so that no row sees it.
+    Prompts are padded on the left, so that all rows continue in the same column; the mask and the
+    positions leave the padding out.
 
     Attributes:
-        writers: The rows that go on.
+        writers: The rows that aren't finished.
     """
 
     def __init__(self, network: Any, writers: list["_TextWriter"]) -> None:
@@ -112,7 +112,7 @@ class _Batch:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Job, str, bool]]:
-        """Choose the next token of each row; nothing when none goes on."""
+        """Choose the next token of each row; empty when all rows are finished."""
         self._leave_out_finished()
         if not self.writers:
             return []
@@ -124,7 +124,7 @@ class _Batch:
         return [w.write(token) for w, token in zip(self.writers, tokens, strict=True)]
 
     def _read(self) -> Float[Tensor, "row token"]:
-        """Logits after the newest column."""
+        """The logits after the newest column."""
         newest = self._ids.shape[1]
         if newest == 1:
             mask = self._real[:, None, None, :]
@@ -132,14 +132,14 @@ class _Batch:
             square = torch.ones(newest, newest, dtype=torch.bool)
             own = torch.eye(newest, dtype=torch.bool)  # else the padding would attend to nothing
             mask = ((self._real[:, None, :] & square.tril()) | own)[:, None]
-        told = self._network(
+        output = self._network(
             input_ids=self._ids,
             attention_mask=mask,
             position_ids=self._positions,
             past_key_values=self._cache,
             logits_to_keep=1,
         )
-        logits: Tensor = told.logits[:, -1]
+        logits: Tensor = output.logits[:, -1]
         return logits
 
     def _leave_out_finished(self) -> None:
@@ -157,7 +157,7 @@ class _Batch:
 
 @final
 class _TextWriter:
-    """One row: its chosen tokens become text."""
+    """Decodes the tokens of one row into text."""
 
     def __init__(self, job: Job, text: Any, ends: frozenset[int]) -> None:
         self.job = job
@@ -166,18 +166,18 @@ class _TextWriter:
         self._ends = ends
         self._tokens: list[int] = []
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._told = 0
+        self._sent = 0
 
     def write(self, token: int) -> tuple[Job, str, bool]:
-        """The text that a token adds; characters of several tokens come with their last."""
+        """The text that a token adds; a character of several tokens comes with the last of them."""
         ended = token in self._ends
         if not ended:
             self._tokens.append(token)
         if ended or self.job.generated + 1 >= self.job.max_tokens:
             whole = self._text.decode(self._tokens, skip_special_tokens=True)
-            return self.job, whole[self._told :], ended
+            return self.job, whole[self._sent :], ended
         piece = self._stream.step(self._text, token) or ""
-        self._told += len(piece)
+        self._sent += len(piece)
         return self.job, piece, False
 
 
@@ -204,7 +204,7 @@ def _choose(logits: Float[Tensor, "row token"], writers: list[_TextWriter]) -> l
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """Jobs of like length together, so that padding stays small."""
+    """Batches of jobs with prompts of similar length, so that padding stays small."""
     part: list[Job] = []
     for job in sorted(jobs, key=lambda job: job.prompt.tokens):
         if part and (len(part) + 1) * job.prompt.tokens > _MOST_PADDED:
@@ -219,7 +219,7 @@ def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
 class TokenSampler:
     """Chooses the tokens of one answer.
 
-    Its random numbers are its own, so that an answer depends on nothing generated beside it.
+    Each answer has its own random generator, so that it doesn't depend on the rest of the batch.
     """
 
     def __init__(self, sampling: Sampling) -> None:
@@ -232,7 +232,7 @@ class TokenSampler:
         return self._sampling.temperature == 0
 
     def choose(self, logits: Float[np.ndarray, " token"]) -> int:
-        """Draw a token from the distribution at the temperature, cut at `top_p`."""
+        """Draw a token at the temperature, from the nucleus of `top_p`."""
         powers = np.exp((logits - logits.max()) / self._sampling.temperature)
         order = np.argsort(-powers, kind="stable")
         shares: NDArray[np.float64] = np.cumsum(powers[order]) / powers.sum()

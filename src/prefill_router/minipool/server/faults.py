@@ -1,7 +1,7 @@
-"""Breaking on purpose: rules that say what goes wrong with which requests.
+"""Fault injection: rules that say what goes wrong with which requests.
 
-A persona is a provider's dialect: how it tells of reasoning and usage, so that the same answer
-comes in several. A rate limit can be a real one: so many requests each second, and no more.
+A persona is a provider's dialect, which decides how reasoning and usage are reported. A rate limit
+can also be a real one, in requests per second.
 
 A file of faults is YAML::
 
@@ -34,9 +34,9 @@ from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml
 
 _THOUGHTS = ("let ", "me t", "hink", ". ", "well", ", ", "so ", "it i", "s. ")
 _TEXT_FIELD: dict[Dialect, str] = {"vllm": "reasoning", "openrouter": "reasoning"}
-"""Of the others it is `reasoning_content`."""
-_TELLS_REASONING_TOKENS = frozenset({"openai", "deepseek", "qwen", "openrouter"})
-_TELLS_NO_DETAILS = frozenset({"anthropic", "vllm", "sglang", "nemotron"})
+"""The field of reasoning; in other dialects it is `reasoning_content`."""
+_REPORTS_REASONING_TOKENS = frozenset({"openai", "deepseek", "qwen", "openrouter"})
+_REPORTS_NO_DETAILS = frozenset({"anthropic", "vllm", "sglang", "nemotron"})
 
 
 @final
@@ -45,12 +45,12 @@ class Persona:
     """A provider's dialect.
 
     Attributes:
-        style: Whose. `openai` hides its reasoning and counts it, `anthropic` hides it and doesn't,
-            `nemotron` writes it into the answer between `<think>` and `</think>`, the others send
-            it in a field of its own.
+        style: The dialect. `openai` hides its reasoning and counts it, `anthropic` hides it and
+            doesn't count it apart, `nemotron` writes it into the answer between `<think>` and
+            `</think>`, the others send it in a field of its own.
         reasoning: Tokens of made-up reasoning before each answer, unless the request turns it off.
-        cached: Tokens of each prompt that were read from a cache, as far as there are so many.
-        cost: Dollars that `openrouter` says each answer cost.
+        cached: Input tokens to report as cached, at most as many as the prompt has.
+        cost: US dollars per answer that `openrouter` reports.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -71,20 +71,20 @@ class Persona:
 
     @property
     def opening(self) -> bytes:
-        """What comes before the first event of a stream: OpenRouter keeps connections alive so."""
+        """The bytes before a stream's first event, such as OpenRouter's keep-alive comment."""
         return b": OPENROUTER PROCESSING\n\n" if self.style == "openrouter" else b""
 
     @property
     def joins_usage(self) -> bool:
-        """Whether a stream's usage comes with the finish reason, and not in a chunk of its own."""
+        """Whether a stream's usage is in the chunk of the finish reason, not in one of its own."""
         return self.style == "deepseek"
 
     def thoughts(self, tokens: int) -> list[str]:
-        """Reasoning of so many tokens."""
+        """Made-up reasoning of this many tokens."""
         return [_THOUGHTS[i % len(_THOUGHTS)] for i in range(tokens)]
 
     def reasoning_delta(self, text: str) -> dict[str, Any]:
-        """The fields of a chunk, or of a message, that hold reasoning."""
+        """The fields with reasoning, of a chunk or of a message."""
         if self.style == "nemotron":
             return {"content": text}
         delta: dict[str, Any] = {_TEXT_FIELD.get(self.style, "reasoning_content"): text}
@@ -94,29 +94,29 @@ class Persona:
         return delta
 
     def extra(self) -> dict[str, Any]:
-        """Further fields beside `model`."""
+        """Further fields of a reply."""
         return {"provider": "minipool"} if self.style == "openrouter" else {}
 
     def usage(self, prompt: int, completion: int, reasoning: int) -> dict[str, Any]:
-        """The counts of an answer; `completion` includes `reasoning`."""
+        """The token counts of an answer; `completion` includes `reasoning`."""
         cached = min(self.cached, prompt)
-        told: dict[str, Any] = {
+        counts: dict[str, Any] = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
         }
-        if self.style not in _TELLS_NO_DETAILS:
-            told["prompt_tokens_details"] = {"cached_tokens": cached}
+        if self.style not in _REPORTS_NO_DETAILS:
+            counts["prompt_tokens_details"] = {"cached_tokens": cached}
         elif self.style != "anthropic":
-            told["prompt_tokens_details"] = {"cached_tokens": cached} if cached else None
-        if self.style in _TELLS_REASONING_TOKENS:
-            told["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+            counts["prompt_tokens_details"] = {"cached_tokens": cached} if cached else None
+        if self.style in _REPORTS_REASONING_TOKENS:
+            counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
         if self.style == "deepseek":
-            told["prompt_cache_hit_tokens"] = cached
-            told["prompt_cache_miss_tokens"] = prompt - cached
+            counts["prompt_cache_hit_tokens"] = cached
+            counts["prompt_cache_miss_tokens"] = prompt - cached
         if self.style == "openrouter":
-            told["cost"] = self.cost
-        return told
+            counts["cost"] = self.cost
+        return counts
 
 
 Refusal = Literal[
@@ -143,44 +143,44 @@ CUTS = frozenset(get_args(Cut))
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One thing that goes wrong, and when.
+    """A fault, and the requests that it happens to.
 
     Attributes:
-        kind: What goes wrong.
+        kind: The fault.
 
-            - `delay`: `seconds` before the headers.
-            - `stall`: `seconds` after the headers, before the first token.
-            - `slow`: `seconds` before each further chunk.
+            - `delay`: a wait of `seconds` before the headers.
+            - `stall`: a wait of `seconds` after the headers, before the first token.
+            - `slow`: a wait of `seconds` before each further chunk.
             - `status`: the HTTP status `status`.
-            - `rate_limit`: 429 with `retry_after` seconds, told in the form `form`.
-            - `rate`: the same, to requests beyond `per_second`, with `burst` at once allowed.
-            - `unauthorized`: 401; `context_length`: 400 as where a prompt is too long.
+            - `rate_limit`: 429 with `retry_after` seconds, in the form `form`.
+            - `rate`: the same for requests beyond `per_second`, after a burst of `burst`.
+            - `unauthorized`: 401; `context_length`: 400 as for a prompt that is too long.
             - `unsupported_field`: 400 where the request has the field `field`.
             - `break`: the connection is closed after `after` chunks of text.
-            - `truncate`: the reply ends properly after `after` chunks, without its end marks.
-            - `hang`: nothing more comes after `after` chunks.
-            - `error_event`: an error comes as an event of the stream after `after` chunks.
+            - `truncate`: the HTTP reply ends regularly after `after` chunks, without final events.
+            - `hang`: nothing more is sent after `after` chunks.
+            - `error_event`: an error is sent as an event of the stream after `after` chunks.
             - `bad_json`, `bad_sse`: the chunk after `after` others is malformed.
-            - `usage`: the counts are left out, or lies, as `usage` says.
-            - `empty`: the answer has no text; what was generated is billed all the same.
+            - `usage`: the token counts are missing or wrong, as `usage` says.
+            - `empty`: the answer has no text; the generated tokens are billed all the same.
             - `wrong_model`: the reply names the model `reply_model`.
             - `finish`: the finish reason is `finish`.
-        model: The model it happens to; `*` is every one.
-        share: Probability in [0, 1], drawn for each attempt at each prompt.
-        attempts: Only the first so many attempts at each prompt.
-        requests: Only these requests to the model, counted from 0.
-        contains: Only where the last turn contains this text.
-        times: At most so many times altogether.
-        seconds: Of waiting.
+        model: The model that it happens to; `*` for every model.
+        share: The probability in [0, 1], drawn for each attempt at each prompt.
+        attempts: Only this many first attempts at each prompt.
+        requests: Only these requests to the model, numbered from 0.
+        contains: Only if the last turn contains this text.
+        times: At most this many times altogether.
+        seconds: The time to wait.
         status: An HTTP status, 400 to 599.
-        retry_after: Seconds; None tells nothing.
-        form: How they are told: `Retry-After` in seconds or as a date, or `retry-after-ms`.
-        per_second: Requests each second that `rate` lets through.
-        burst: Requests that `rate` lets through at once.
-        after: Chunks of text that are sent before; fewer where the answer is shorter.
-        usage: Left out, all zero, a thousand times too large, negative, null, or text.
-        finish: The reason to give.
-        reply_model: The name to give.
+        retry_after: Seconds to ask for; None for no such header.
+        form: The header: `Retry-After` in seconds or as a date, or `retry-after-ms`.
+        per_second: Requests per second that `rate` admits.
+        burst: Requests that `rate` admits at once.
+        after: Chunks of text that are sent before; fewer if the answer is shorter.
+        usage: Missing, all zero, a thousand times too large, negative, null, or text.
+        finish: The finish reason to report.
+        reply_model: The model's name to report.
         field: The field to refuse.
     """
 
@@ -211,7 +211,7 @@ class Rule:
         if self.status not in set(HTTPStatus) or not 400 <= self.status <= 599:
             raise ConfigError(f"a fault has the status {self.status}; errors are 400 to 599")
         if self.per_second <= 0 or self.burst < 1:
-            raise ConfigError("a rate must let something through; give per_second and burst")
+            raise ConfigError("per_second must be above 0, and burst at least 1")
         if min(self.seconds, self.retry_after or 0, self.after) < 0:
             raise ConfigError("seconds, retry_after and after can't be negative")
 
@@ -219,14 +219,14 @@ class Rule:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What goes wrong, and how each model replies.
+    """The faults to inject, and the dialect of each model.
 
     Attributes:
-        rules: Those that hold for a request all happen to it; but only the first refusal, and
-            only the first of those that cut a reply off.
-        seed: Of the shares. A draw depends on the rule, the model, the prompt and the number of
-            the attempt at it, and not on the order in which requests come.
-        personas: How models reply, by name; `*` is every other one.
+        rules: All rules that match a request apply, except that only the first refusal does, and
+            only the first fault that cuts the reply off.
+        seed: The seed of the shares. A draw depends on the rule, the model, the prompt and the
+            number of the attempt at it, and not on the order of requests.
+        personas: The dialects of models, by name; `*` for every other model.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -236,11 +236,11 @@ class Faults:
     personas: Mapping[str, Persona] = field(default_factory=dict)
 
     def persona_of(self, model: str) -> Persona:
-        """How a model replies."""
+        """The dialect of a model."""
         return self.personas.get(model) or self.personas.get("*") or Persona()
 
     def check_models(self, names: Sequence[str]) -> None:
-        """Check that all models that are named are served.
+        """Check that all models in the rules are served.
 
         Raises:
             ConfigError: One isn't.
@@ -252,12 +252,12 @@ class Faults:
 
 
 Effects = dict[str, Rule]
-"""What goes wrong with one request, by kind, in the order of the rules."""
+"""The rules that apply to one request, by kind, in their order."""
 
 
 @final
 class FaultInjector:
-    """Decides what goes wrong with each request; remembers how many came."""
+    """Decides which faults each request gets; counts the requests."""
 
     def __init__(self, faults: Faults, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._faults = faults
@@ -268,7 +268,7 @@ class FaultInjector:
         self._buckets = [_bucket(rule, clock()) for rule in faults.rules]
 
     def next(self, model: str, prompt: str, fields: Mapping[str, Any]) -> tuple[Effects, float]:
-        """What goes wrong with the next request; and the seconds that a `rate` asks to wait."""
+        """The faults of the next request, and the seconds that a `rate` asks to wait."""
         request, key = self._requests[model], (model, _digest(prompt))
         attempt = self._attempts[key]
         self._requests[model] += 1
@@ -301,20 +301,20 @@ class FaultInjector:
         )
 
     def _take(self, place: int) -> float:
-        """Let a request through and return 0, or return the seconds until one may come."""
+        """Admit a request and return 0, or return the seconds until one can be admitted."""
         wait = self._buckets[place].wait(1, self._clock())
         if not wait:
             self._buckets[place].take(1)
         return wait
 
     def _draw(self, place: int, key: tuple[str, bytes], attempt: int) -> float:
-        """A number in [0, 1) that depends on nothing else."""
+        """A pseudo-random number in [0, 1) that depends only on these values and the seed."""
         text = f"{self._faults.seed}/{place}/{key[0]}/{attempt}/".encode() + key[1]
         return int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48
 
 
 def _bucket(rule: Rule, now: float) -> TokenBucket:
-    """Such that a minute lets the burst through, and then so many each second."""
+    """A bucket that admits the burst, and then `per_second` requests each second."""
     return TokenBucket(60 * rule.per_second + rule.burst - 1, burst=rule.burst, now=now)
 
 
@@ -323,7 +323,7 @@ def _digest(prompt: str) -> bytes:
 
 
 def _excluded(rule: Rule, effects: Effects) -> bool:
-    """Whether an earlier rule leaves nothing for this one to do."""
+    """Whether an earlier rule excludes this one."""
     if rule.kind in REFUSALS:
         return bool(REFUSALS & effects.keys())
     return rule.kind in effects or (rule.kind in CUTS and bool(CUTS & effects.keys()))
@@ -333,7 +333,7 @@ def read_faults(path: Path) -> Faults:
     """Read a file of faults.
 
     Raises:
-        FormatError: It is missing, no YAML, or holds a field or a value that isn't known.
+        FormatError: The file is missing or isn't YAML, or has an unknown field or value.
     """
     try:
         value = parse_yaml(path.read_text(encoding="utf-8-sig"), DistinctLoader)
@@ -352,7 +352,7 @@ def parse_rule(text: str) -> Rule:
     """A rule from text such as `status,share=0.2,status=503`.
 
     Raises:
-        ConfigError: The text isn't of this form, or names a kind or a field that isn't known.
+        ConfigError: The text has another form, or an unknown kind or field.
     """
     kind, *rest = text.split(",")
     pairs = [part.partition("=") for part in rest]

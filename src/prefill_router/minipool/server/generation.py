@@ -1,7 +1,7 @@
-"""Generation: what the server asks of a language model, one answer in the making, and who makes it.
+"""Generation: the interface of language models, the job of one answer, and the worker.
 
-One thread generates: it takes what waits, as one batch, and passes each token on. A scripted model
-has no weights: it says what it was told to say.
+One thread generates: it takes the waiting jobs as one batch, and delivers each token. A scripted
+model has no weights: it answers from a script.
 """
 
 import threading
@@ -21,12 +21,12 @@ Message = tuple[str, str]
 @final
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is given to read.
+    """The input of a model.
 
     Attributes:
-        text: What was asked: the last turn of a conversation, or the text to go on from.
-        tokens: Number of tokens that the model reads, those of its chat template included.
-        ids: The tokens, for models that have a vocabulary.
+        text: The last turn of a conversation, or the text to continue.
+        tokens: Number of input tokens, those of the chat template included.
+        ids: The token ids, for models that have a vocabulary.
     """
 
     text: str
@@ -40,9 +40,9 @@ class Sampling:
     """How the next token is chosen.
 
     Attributes:
-        temperature: 0 takes the most probable token.
-        top_p: Only the most probable tokens that together reach this probability.
-        seed: The same seed gives the same answer, whatever else is answered beside it.
+        temperature: The temperature; 0 takes the most probable token.
+        top_p: Nucleus sampling: only the most probable tokens that together reach this share.
+        seed: The same seed gives the same answer, whatever else is in the batch.
     """
 
     temperature: float = 0.0
@@ -53,16 +53,16 @@ class Sampling:
 @final
 @dataclass(eq=False, kw_only=True)
 class Job:
-    """One answer in the making, shared by the request that waits and the worker that generates.
+    """The generation of one answer, shared by the waiting request and the worker.
 
     Attributes:
-        prompt: What is read.
-        max_tokens: At most so many tokens are generated.
-        stop: The answer ends before the first of these texts.
+        prompt: The input.
+        max_tokens: Most tokens to generate.
+        stop: Texts before which the answer ends.
         sampling: How tokens are chosen.
         deliver: Called in the event loop with each new piece of text and whether it is the last.
         generated: Tokens generated so far, the end token included.
-        finish: Why it ended; None while it goes on.
+        finish: The reason why it ended; None while it runs.
     """
 
     prompt: Prompt
@@ -77,11 +77,11 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether no more tokens are wanted: it ended, or nobody waits for it any longer."""
+        """Whether no more tokens are needed: it ended, or nobody waits for it any more."""
         return self.finish is not None or self._left
 
     def leave(self) -> None:
-        """Nobody waits for this answer any longer; its row becomes free at the next step."""
+        """Abandon this answer; its row of the batch is freed at the next step."""
         self._left = True
 
     def add(self, piece: str, *, ended: bool) -> tuple[str, bool]:
@@ -89,7 +89,7 @@ class Job:
 
         Args:
             piece: The token's text; the end token has none.
-            ended: Whether the model has said that it is done.
+            ended: Whether the model has generated its end token.
         """
         if self.over:
             return "", True
@@ -120,24 +120,24 @@ class Model(Protocol):
 
     @property
     def context(self) -> int:
-        """Tokens that fit, those of the prompt and those of the answer together."""
+        """The context length in tokens, for prompt and answer together."""
 
     def read_chat(self, messages: Sequence[Message]) -> Prompt:
         """The prompt of a conversation, with the template that asks for an answer."""
 
     def read_text(self, text: str) -> Prompt:
-        """The prompt of a bare text that is to be gone on with."""
+        """The prompt of a bare text to continue."""
 
     def generate(self, jobs: Sequence[Job]) -> Iterator[list[tuple[Job, str, bool]]]:
-        """Generate for several jobs at once.
+        """Generate for several jobs as one batch.
 
-        Each step yields, for each job that isn't `over`, one token: its text, and whether the model
-        ends there. Jobs that are over, for whatever reason, take no part in later steps.
+        Each step yields one token for each job that isn't `over`: its text, and whether the model
+        ends there. Jobs that are over aren't part of later steps.
         """
 
 
 def _begun(text: str, stops: tuple[str, ...]) -> int:
-    """Length of the longest end of a text that may be the beginning of a stop text."""
+    """Length of the longest suffix of a text that is a prefix of a stop text."""
     longest = max((len(stop) for stop in stops), default=0)
     for length in range(min(longest - 1, len(text)), 0, -1):
         if any(stop.startswith(text[-length:]) for stop in stops):
@@ -146,20 +146,21 @@ def _begun(text: str, stops: tuple[str, ...]) -> int:
 
 
 Delivery = list[tuple[Job, str, bool]]
-"""Of each job that a step went on with: the text to send now, and whether it is the last."""
+"""For each job of a step: the text to send now, and whether it is the last."""
 
 
 @final
 class Worker:
     """Generates for all models in one thread, one batch of one model at a time.
 
-    The model whose oldest request has waited longest is next, with all that wait for it.
+    The next model is the one with the oldest waiting request; its batch has all requests that wait
+    for it.
 
     Args:
-        models: By name.
-        max_batch: At most so many answers in one batch.
-        deliver: Called in the thread with what each step brought.
-        ended: Called in the thread when it ends, by itself or by an error of a model.
+        models: The models, with distinct names.
+        max_batch: Most answers in one batch.
+        deliver: Called in the thread with the tokens of each step.
+        ended: Called in the thread when it ends, normally or by an error of a model.
     """
 
     def __init__(
@@ -184,12 +185,12 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs; it doesn't after an error of a model."""
+        """Whether the thread runs; an error of a model ends it."""
         return self._thread.is_alive()
 
     @property
     def waiting(self) -> int:
-        """Answers that no batch has taken yet."""
+        """Number of answers that are in no batch yet."""
         with self._wake:
             return sum(map(len, self._waiting.values()))
 
@@ -198,7 +199,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the step it is in."""
+        """End the thread after its present step."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -228,7 +229,7 @@ class Worker:
                 return
 
     def _take(self) -> tuple[Model, list[Job]] | None:
-        """The next batch; waits until there is one. None when the thread is to end."""
+        """The next batch, after waiting for one; None when the thread has to end."""
         with self._wake:
             while not self._stopping:
                 waiting = [name for name, jobs in self._waiting.items() if jobs]
@@ -244,19 +245,19 @@ class Worker:
             return None
 
 
-_TEMPLATE_TOKENS = 3  # what a chat template would add to each turn
+_TEMPLATE_TOKENS = 3  # as a chat template would add to each turn
 
 
 @final
 class ScriptedModel:
-    """Answers from a script, a few characters a token. A text of n characters is ceil(n/4) tokens.
+    """Answers from a script; by default a token has four characters.
 
     Args:
         name: The name that requests ask for.
-        answers: The answer to each text of a last turn; or a function from that text to the answer.
+        answers: The answers by the text of the last turn, or a function from text to answer.
         otherwise: The answer where the mapping has none.
-        characters: Characters in one token.
-        context: Tokens that fit, prompt and answer together.
+        characters: Characters per token.
+        context: The context length in tokens, for prompt and answer together.
     """
 
     def __init__(
@@ -269,7 +270,7 @@ class ScriptedModel:
         context: int = 1_000_000,
     ) -> None:
         if characters < 1:
-            raise ConfigError(f"tokens of {characters} characters; use at least 1")
+            raise ConfigError(f"characters per token are {characters}; use at least 1")
         self.name = name
         self.context = context
         self._answers = answers
@@ -281,22 +282,22 @@ class ScriptedModel:
         return -(-len(text) // self._characters)
 
     def read_chat(self, messages: Sequence[Message]) -> Prompt:
-        """Every turn counts three tokens more than its text."""
+        """The prompt of a conversation; every turn has three tokens more than its text."""
         tokens = sum(self.count(text) + _TEMPLATE_TOKENS for _, text in messages)
         return Prompt(messages[-1][1], tokens)
 
     def read_text(self, text: str) -> Prompt:
-        """A bare text counts its own tokens."""
+        """The prompt of a bare text."""
         return Prompt(text, self.count(text))
 
     def answer_to(self, text: str) -> str:
-        """What it says to a text."""
+        """The answer to a text."""
         if callable(self._answers):
             return self._answers(text)
         return self._answers.get(text, self._otherwise)
 
     def generate(self, jobs: Sequence[Job]) -> Iterator[list[tuple[Job, str, bool]]]:
-        """One token of each answer at a time; the last one also says that it is the last."""
+        """Yield one token of each answer at a time, with whether it is the last."""
         texts = {job: self.answer_to(job.prompt.text) for job in jobs}
         at = 0
         while going := [job for job in texts if not job.over]:

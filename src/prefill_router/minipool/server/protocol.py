@@ -1,7 +1,6 @@
-"""The OpenAI protocol: reading what was asked, and the bytes of replies.
+"""The OpenAI protocol: parses requests, and writes the bytes of replies.
 
-Errors have the shape that clients expect. Chunks of a stream and whole documents are made by hand
-since it is quick.
+Errors have the form that clients expect. Chunks of a stream are joined from bytes, which is fast.
 """
 
 import json
@@ -24,7 +23,7 @@ class ApiError(PrefillRouterError):
 
     Attributes:
         status: The HTTP status.
-        body: What OpenAI's API would say.
+        body: The error in the form of OpenAI's API.
         headers: Further headers of the reply.
     """
 
@@ -47,19 +46,19 @@ class ApiError(PrefillRouterError):
 @final
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
-    """What a request asks for.
+    """A parsed request.
 
     Attributes:
         endpoint: Chat or text completion.
         model: The model's name.
         messages: The turns; a text completion has one.
         stream: Whether the answer is sent as it is generated.
-        include_usage: Whether a stream ends with a chunk that holds the usage.
-        max_tokens: At most so many tokens; None leaves it to the context.
+        include_usage: Whether a stream ends with a chunk that has the usage.
+        max_tokens: Most tokens to generate; None for as many as the context allows.
         stop: Texts that end the answer.
         sampling: How tokens are chosen.
         thinks: False where the request turns reasoning off.
-        options: All fields but the prompt, as they came.
+        options: All fields except the prompt, unchanged.
     """
 
     endpoint: Endpoint
@@ -80,10 +79,10 @@ class CompletionRequest:
 
 
 def read_request(body: bytes, endpoint: Endpoint) -> CompletionRequest:
-    """Read a request's body; fields that aren't known are kept in `options` and change nothing.
+    """Parse a request's body; unknown fields are kept in `options` and have no effect.
 
     Raises:
-        ApiError: It is no JSON object, a field is missing or malformed, or `n` isn't 1.
+        ApiError: The body isn't a JSON object, a field is missing or malformed, or `n` isn't 1.
     """
     try:
         value = json.loads(body)
@@ -114,11 +113,11 @@ def read_request(body: bytes, endpoint: Endpoint) -> CompletionRequest:
 
 
 def _check_text(value: Mapping[str, Any]) -> None:
-    """JSON can write halves of characters, which are no text."""
+    """Refuse lone surrogates, which JSON can write and which aren't text."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):
-        raise ApiError("the body holds halves of characters, or is nested too deeply") from None
+        raise ApiError("the body has lone surrogates, or is nested too deeply") from None
 
 
 def _of_type(value: Mapping[str, Any], key: str, kind: type) -> Any:
@@ -185,7 +184,7 @@ def _sampling(value: Mapping[str, Any]) -> Sampling:
 
 
 def _thinks(value: Mapping[str, Any]) -> bool:
-    """Whether reasoning is left on: Qwen's field, and that of vLLM's and SGLang's templates."""
+    """Whether reasoning is on, by Qwen's field and by that of vLLM's and SGLang's templates."""
     template = value.get("chat_template_kwargs")
     asked = template if isinstance(template, dict) else {}
     return value.get("enable_thinking") is not False and asked.get("enable_thinking") is not False
@@ -202,8 +201,8 @@ class Replies:
     Args:
         asked: The request.
         persona: The dialect.
-        effects: What goes wrong.
-        number: Of the request.
+        effects: The faults to inject.
+        number: The number of the request.
     """
 
     def __init__(
@@ -225,7 +224,7 @@ class Replies:
         self._head = b"data: " + _json(frame)[:-1] + b',"choices":[{"index":0,"logprobs":null,'
 
     def first(self) -> bytes:
-        """What begins a stream."""
+        """The beginning of a stream."""
         begun = self.delta({"role": "assistant", "content": ""}) if self._chat else b""
         return self._persona.opening + begun
 
@@ -240,7 +239,7 @@ class Replies:
         return self._head + b'"delta":' + _json(delta) + b',"finish_reason":null}]}\n\n'
 
     def finish(self, reason: str) -> bytes:
-        """The event that says why the answer ends."""
+        """The event with the reason why the answer ends."""
         rest = b'"delta":{}' if self._chat else b'"text":""'
         return self._head + rest + b',"finish_reason":' + _json(self._reason(reason)) + b"}]}\n\n"
 
@@ -249,16 +248,16 @@ class Replies:
 
         Args:
             reason: Why it ends.
-            usage: The counts; None where they weren't asked for.
+            usage: The token counts; None where they weren't asked for.
         """
-        told = None if usage is None else self._told(usage)
-        if told is None:
+        counts = None if usage is None else self._reported(usage)
+        if counts is None:
             return self.finish(reason), DONE
         if self._persona.joins_usage:
             content: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
             choice = {"index": 0, **content, "finish_reason": self._reason(reason)}
-            return self._event({"choices": [choice], "usage": told}), DONE
-        return self.finish(reason), self._event({"choices": [], "usage": told}) + DONE
+            return self._event({"choices": [choice], "usage": counts}), DONE
+        return self.finish(reason), self._event({"choices": [], "usage": counts}) + DONE
 
     def _event(self, fields: Mapping[str, Any]) -> bytes:
         return b"data: " + _json({**self._frame, **fields}) + b"\n\n"
@@ -276,33 +275,33 @@ class Replies:
         else:
             choice["text"] = text
         choice["finish_reason"] = self._reason(reason)
-        told = self._told(usage)
-        counts = {} if told is None else {"usage": told}
-        return _json({**self._frame, "choices": [choice], **counts})
+        counts = self._reported(usage)
+        fields = {} if counts is None else {"usage": counts}
+        return _json({**self._frame, "choices": [choice], **fields})
 
     def _reason(self, reason: str) -> str:
         rule = self._effects.get("finish")
         return rule.finish if rule else reason
 
-    def _told(self, usage: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The counts, or what is said instead."""
+    def _reported(self, usage: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The token counts to report, falsified where a fault says so."""
         rule = self._effects.get("usage")
         if rule is None:
             return usage
         if rule.usage == "omit":
             return None
-        told: Mapping[str, Any] = _lied(usage, rule.usage)
-        return told
+        counts: Mapping[str, Any] = _falsified(usage, rule.usage)
+        return counts
 
 
 def error_value(message: str, *, code: str) -> dict[str, Any]:
-    """An error of the server's own, in the shape that clients expect."""
+    """A server error in the form that clients expect."""
     return {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
 
 
-def _lied(value: Any, how: str) -> Any:
+def _falsified(value: Any, how: str) -> Any:
     if isinstance(value, dict):
-        return {key: _lied(inner, how) for key, inner in value.items()}
+        return {key: _falsified(inner, how) for key, inner in value.items()}
     if not isinstance(value, int | float):
         return value
     if how == "huge":

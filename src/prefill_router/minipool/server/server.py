@@ -1,6 +1,6 @@
-"""Runs the server in a thread of this process, on loopback unless told otherwise.
+"""Runs the server in a thread of this process, on loopback by default.
 
-It can serve the tiny pool itself; then there is the pool file that leads to it.
+It also serves the tiny pool, and makes the pool file for it.
 """
 
 import logging
@@ -21,16 +21,16 @@ from prefill_router.targets import Endpoint, Pool, Provider, RequestOptions
 
 LOOPBACK = "127.0.0.1"
 _KEEP_ALIVE = 300  # seconds; longer than clients keep idle connections, so that they close them
-_PATIENCE = 3  # seconds for replies to end when the server is stopped
+_PATIENCE = 3  # seconds that replies have to end when the server is stopped
 
 
 @final
 class Server:
-    """A server that runs.
+    """A running server.
 
     Attributes:
-        base_url: What clients are given, such as `http://127.0.0.1:8123/v1`.
-        url: The same without `/v1`; `/health` and `/stats` are there.
+        base_url: The base URL for clients, such as `http://127.0.0.1:8123/v1`.
+        url: The same without `/v1`, for `/health` and `/stats`.
     """
 
     def __init__(self, app: App, *, host: str, port: int) -> None:
@@ -41,7 +41,7 @@ class Server:
 
     @property
     def log(self) -> list[Record]:
-        """Every request that has ended, in that order; refused ones too."""
+        """The records of all requests that have ended, refused ones included, in that order."""
         return list(self._app.log.records)
 
     def stats(self) -> Stats:
@@ -62,24 +62,24 @@ def serve(
     """Serve models until the block ends.
 
     Args:
-        models: With distinct names.
-        faults: What goes wrong, and how each model replies; by default nothing, and as OpenAI.
-        port: 0 takes a free one.
+        models: The models, with distinct names.
+        faults: The faults to inject, and the dialect of each model; by default none, and OpenAI's.
+        port: The port to listen on; 0 picks a free one.
         host: The address to listen on.
-        api_key: The key that requests must bear; None asks for none.
-        max_batch: At most so many answers are generated at once.
+        api_key: The key that requests must have; None for no key.
+        max_batch: Most answers that are generated at once.
 
     Raises:
-        ConfigError: There is no model, two have one name, a fault names none of them, or the port
-            can't be had.
+        ConfigError: There is no model, two have the same name, a fault names another model, or
+            the port can't be used.
     """
     names = [model.name for model in models]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"models named {names} can't be served; give one or more, all different")
-    wrong = faults or Faults()
-    wrong.check_models(names)
+    injected = faults or Faults()
+    injected.check_models(names)
     listening = _listen(host, port)
-    app = App(models, faults=wrong, api_key=api_key, max_batch=max_batch)
+    app = App(models, faults=injected, api_key=api_key, max_batch=max_batch)
     runner = _runner(app)
     thread = threading.Thread(
         target=runner.run, kwargs={"sockets": [listening]}, name="minipool-server", daemon=True
@@ -96,9 +96,9 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; requests that come before the server has started wait in its queue."""
+    """A listening socket; requests before the server has started wait in its backlog."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delay off for sockets that name their protocol, and for no others
+    # asyncio disables Nagle's algorithm only for sockets with an explicit protocol
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,7 +120,7 @@ def _runner(app: App) -> Any:
     logging.getLogger("uvicorn.error").addFilter(_unless_cut_off)
     config = uvicorn.Config(
         app,
-        loop="asyncio",  # uvicorn's faster parts may be there or not, and it should be the same
+        loop="asyncio",  # the same with or without uvicorn's optional parts
         http="h11",
         log_config=None,
         log_level="warning",
@@ -134,7 +134,7 @@ def _runner(app: App) -> Any:
 
 
 def _unless_cut_off(record: logging.LogRecord) -> bool:
-    """Replies that are cut off on purpose aren't worth an error in the log; all else is."""
+    """A log filter that drops errors about replies that a fault cut off."""
     return "without completing response" not in str(record.msg)
 
 
@@ -156,15 +156,15 @@ def serve_pool(
     """Serve the tiny pool's targets until the block ends.
 
     Args:
-        names: Which; all by default.
-        faults: What goes wrong, and how each model replies; by default nothing, and as OpenAI.
-        port: 0 takes a free one.
+        names: The targets; all by default.
+        faults: The faults to inject, and the dialect of each model; by default none, and OpenAI's.
+        port: The port to listen on; 0 picks a free one.
         host: The address to listen on.
-        api_key: The key that requests must bear; None asks for none.
-        max_batch: At most so many answers are generated at once.
+        api_key: The key that requests must have; None for no key.
+        max_batch: Most answers that are generated at once.
 
     Raises:
-        ConfigError: There is no such target, or the port can't be had.
+        ConfigError: There is no such target, or the port can't be used.
     """
     from prefill_router.minipool.server.engine import LocalModel
 
@@ -179,10 +179,10 @@ def serve_pool(
 def served_pool(
     server: Server, *, names: Sequence[str] | None = None, api_key_env: str | None = None
 ) -> Pool:
-    """The pool file of a server of the tiny pool: endpoint, prices, and what is asked with.
+    """The pool of a server of the tiny pool: endpoint, prices, and request parameters.
 
     Args:
-        server: Where it runs.
+        server: The running server.
         names: The targets that it serves; all by default.
         api_key_env: The environment variable that holds its key.
 

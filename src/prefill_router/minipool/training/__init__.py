@@ -1,1 +1,1 @@
-"""Training the models of the tiny pool; see `python -m prefill_router.minipool.training --help`."""
+"""Trains the tiny pool's models; see `python -m prefill_router.minipool.training --help`."""

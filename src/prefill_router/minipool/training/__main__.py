@@ -11,22 +11,22 @@ from prefill_router.minipool.training.network import PROFILES
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The folder of the models' folders.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the models' folders to.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="One model; may be given again. All by default.")
+        list[str] | None, typer.Option(help="One model; repeatable. All by default.")
     ] = None,
     threads: Annotated[
-        int, typer.Option(help="More than one is faster, and not the same bit for bit.")
+        int, typer.Option(help="More than one is faster, but not bitwise reproducible.")
     ] = 1,
     steps: Annotated[
-        int | None, typer.Option(help="Fewer steps than the models' own, to try it out.")
+        int | None, typer.Option(help="Fewer steps than the models' own, for a trial.")
     ] = None,
 ) -> None:
     """Train the tiny pool's models from their seeds.
 
     Example: python -m prefill_router.minipool.training --out weights
     """
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread is meant
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # for reproducibility with one thread
     from prefill_router.minipool.training.job import summarise, train_models
 
     try:

@@ -1,8 +1,8 @@
-"""The whole job: every model of the pool is trained, written and measured.
+"""Trains, writes and evaluates every model of the pool.
 
-A model is a folder as `transformers` reads it, with its training curves; one picture shows the
-curves of all models. What the written models can do is their accuracy by family and difficulty, on
-held-out tasks.
+A model is a folder as `transformers` reads it, with its training curves; one figure shows the
+curves of all models. The written models are evaluated by their accuracy on held-out tasks, by
+family and difficulty.
 """
 
 import csv
@@ -46,14 +46,14 @@ def train_models(
     """Train these models and write each to a folder of its name.
 
     Args:
-        out: Where the folders go; what stands there under their names is replaced.
+        out: The parent of these folders; existing ones are replaced.
         names: The models.
-        threads: Of torch; with one, the weights are the same bit for bit each time.
-        steps: Instead of the models' own.
-        progress: Shows how far it is.
+        threads: Threads of torch; with one, the weights are bitwise reproducible.
+        steps: Training steps, instead of the models' own.
+        progress: Shows the progress.
 
     Raises:
-        ConfigError: There is no such model, the folder can't be made, or a number makes no sense.
+        ConfigError: There is no such model, the folder can't be made, or a number is below 1.
     """
     unknown = sorted(set(names) - set(PROFILES))
     if unknown:
@@ -73,7 +73,7 @@ def train_models(
 
 
 def summarise(out: Path) -> None:
-    """Draw the curves of the models that are there, and write a table of what they can do."""
+    """Draw the training curves of the models in the folder, and write a table of their accuracy."""
     names = [name for name in PROFILES if (out / name / "config.json").is_file()]
     draw_curves(out, names)
     write_skills(out, names)
@@ -83,7 +83,7 @@ _LONGEST_ANSWER = 32
 
 
 def save_model(trained: TrainedModel, tokenizer: Any, profile: Profile, folder: Path) -> None:
-    """Write weights (bfloat16), tokenizer, curves and how they were made, whole or not at all."""
+    """Write weights (bfloat16), tokenizer, curves and a record of the training, all or nothing."""
     network: Any = trained.network
     parameters = sum(p.numel() for p in network.parameters())
     network.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -130,14 +130,14 @@ TASKS, SEED = 2000, 1
 
 
 def answers_of(folder: Path, tasks: Sequence[MiniTask]) -> list[bool]:
-    """Whether the model of this folder, in float32, answers each task correctly."""
+    """Whether the model in this folder, in float32, answers each task correctly."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     network = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return answered_correctly(network, tokenizer, tasks)
 
 
 def write_skills(folder: Path, names: Sequence[str]) -> None:
-    """Judge these models on the same tasks and write `skills.csv` beside their folders."""
+    """Evaluate these models on the same tasks and write `skills.csv` beside their folders."""
     tasks = make_tasks(TASKS, seed=SEED)
     lines = ["model,family,difficulty,tasks,accuracy\n"]
     for name in names:

@@ -1,9 +1,9 @@
-"""Trains one model: batches of freshly drawn examples, the optimiser, the loop, the accuracy.
+"""Trains one model: batches of newly drawn examples, the optimiser, the loop, the accuracy.
 
-The optimiser is Muon for the matrices of a small network, AdamW for everything else. Muon
-(K. Jordan and others, 2024) replaces each matrix's momentum by the nearest half-orthogonal matrix,
-found by five Newton-Schulz steps. On these networks it needs about half the examples that AdamW
-alone does. Matrices of one shape are treated together, which is what makes it cheap here.
+The optimiser is Muon for the matrices of the network, and AdamW for everything else. Muon
+(K. Jordan and others, 2024) replaces each matrix's momentum by the nearest semi-orthogonal matrix,
+computed by five Newton-Schulz steps. On these networks it needs about half as many examples as
+AdamW alone. Matrices of the same shape are updated together, which makes it cheap here.
 """
 
 import math
@@ -34,18 +34,18 @@ from prefill_router.minipool.training.network import (
 )
 from prefill_router.progress import Progress
 
-_POOLED = 32  # batches drawn at once, so that each holds examples of about one length
+_POOLED = 32  # batches drawn together, so that each has examples of similar length
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class TrainingBatch:
-    """Examples of about one length, padded on the right.
+    """Examples of similar length, padded on the right.
 
     Attributes:
-        rows: Which of the tasks they are.
-        ids: Tokens of prompt and answer.
-        answers: Whether a position's next token belongs to the answer, its end included.
+        rows: The positions of their tasks.
+        ids: Token ids of prompt and answer.
+        answers: Whether a position's next token belongs to the answer, the end token included.
     """
 
     rows: list[int]
@@ -56,7 +56,7 @@ class TrainingBatch:
 def training_batches(
     tokenizer: Any, skills: Mapping[str, Sequence[float]], *, size: int, random: Random
 ) -> Iterator[TrainingBatch]:
-    """Batches without end, none of whose prompts is held out."""
+    """An endless iterator of batches, without held-out prompts."""
     while True:
         tasks = _drawn(skills, size * _POOLED, random)
         batches = list(in_batches(tokenizer, tasks, size=size))
@@ -94,8 +94,8 @@ def answered_correctly(
 ) -> list[bool]:
     """Whether greedy generation would give each task's answer and then end.
 
-    It would where every token of the answer is the most probable one after those before it, so one
-    pass over prompt and answer tells.
+    It would if every token of the answer is the most probable one after those before it, so one
+    forward pass over prompt and answer is enough.
     """
     correct = [False] * len(tasks)
     for batch in in_batches(tokenizer, tasks, size=_AT_ONCE):
@@ -113,7 +113,7 @@ _MOMENTUM = 0.95
 
 @final
 class MuonAdamW:
-    """Updates a network's parameters from their gradients."""
+    """The optimiser: Muon for matrices, AdamW for the other parameters."""
 
     def __init__(self, network: nn.Module, *, rate: float, muon_rate: float, decay: float) -> None:
         matrices, others = _parted(network.named_parameters())
@@ -126,7 +126,7 @@ class MuonAdamW:
         )
 
     def step(self, share: float) -> None:
-        """One step, at this share of the highest learning rates."""
+        """One step, at this fraction of the peak learning rates."""
         self._adam.param_groups[0]["lr"] = self._adam_rate * share
         self._adam.step()
         self._adam.zero_grad()
@@ -137,7 +137,7 @@ class MuonAdamW:
 def _parted(
     named: Iterable[tuple[str, nn.Parameter]],
 ) -> tuple[list[list[nn.Parameter]], list[nn.Parameter]]:
-    """Matrices by shape, then embeddings and vectors."""
+    """The matrices grouped by shape, and the embeddings and vectors."""
     by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
     others = []
     for name, parameter in named:
@@ -162,7 +162,7 @@ def _muon_step(
 
 
 def orthogonal(stacked: Float[Tensor, "matrix row column"]) -> Float[Tensor, "matrix row column"]:
-    """About the nearest half-orthogonal matrix of each: singular values between 0.7 and 1.2."""
+    """About the nearest semi-orthogonal matrix of each: singular values between 0.7 and 1.2."""
     a, b, c = _COEFFICIENTS
     tall = stacked.shape[-2] > stacked.shape[-1]
     x = (stacked.mT if tall else stacked).bfloat16()
@@ -188,9 +188,9 @@ class TrainingPoint:
     """One point of the training curves.
 
     Attributes:
-        step: After so many steps.
-        loss: Mean cross entropy, in nats per token of the answers, since the point before.
-        accuracy: By family, on held-out tasks.
+        step: The number of training steps so far.
+        loss: Mean cross entropy since the previous point, in nats per token of the answers.
+        accuracy: Accuracy on held-out tasks, by family.
     """
 
     step: int
@@ -201,13 +201,13 @@ class TrainingPoint:
 @final
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model and how it went.
+    """A trained model, with its training curve and time.
 
     Attributes:
-        network: It.
-        curve: Its points.
-        seconds: By the clock on the wall.
-        cpu_seconds: Of the processor, of all threads together.
+        network: The trained network.
+        curve: The points of the training curve.
+        seconds: Wall-clock time.
+        cpu_seconds: Processor time of all threads together.
     """
 
     network: LlamaForCausalLM
@@ -217,7 +217,7 @@ class TrainedModel:
 
 
 def train(profile: Profile, tokenizer: Any, *, progress: Progress) -> TrainedModel:
-    """Train a model; with one thread the same profile gives the same weights, bit for bit."""
+    """Train a model; with one thread the weights are bitwise reproducible."""
     started, cpu_started = time.perf_counter(), time.process_time()
     network = make_network(profile, tokenizer)
     optimiser = MuonAdamW(network, rate=_RATE, muon_rate=_MUON_RATE, decay=_DECAY)
@@ -246,9 +246,9 @@ def train(profile: Profile, tokenizer: Any, *, progress: Progress) -> TrainedMod
 
 
 def _loss(network: LlamaForCausalLM, batch: TrainingBatch) -> Tensor:
-    """Of the answers' tokens alone; the prompts' are given, and their logits never computed.
+    """The loss on the tokens of answers alone; logits of the prompts' tokens aren't computed.
 
-    Padding is on the right and attention looks back only, so no mask is needed.
+    Padding is on the right and attention is causal, so no mask is needed.
     """
     states = network.model(input_ids=batch.ids, use_cache=False).last_hidden_state
     logits = linear(states[batch.answers], network.lm_head.weight)
@@ -256,6 +256,6 @@ def _loss(network: LlamaForCausalLM, batch: TrainingBatch) -> Tensor:
 
 
 def _share(done: float) -> float:
-    """Of the highest learning rate: a short rise, then a cosine down to almost nothing."""
+    """The fraction of the peak learning rate: a short warm-up, then a cosine decay to 2 %."""
     falling = 0.5 * (1 + math.cos(math.pi * done))
     return min(1.0, done / _WARM_UP + 1e-3) * (_LAST_SHARE + (1 - _LAST_SHARE) * falling)

@@ -1,9 +1,9 @@
-"""The models of the pool: what each learns, its network of Llama's architecture, the tokenizer.
+"""The models of the pool: the skills of each, its network (Llama's architecture), the tokenizer.
 
-The skills overlap and differ. Weights of skills are relative: how often the training meets a
-family, and within it each level. A network's weights come from a seed. The tokenizer's tokens are
-bytes, so that any text has some, and the words of the tasks' wordings. Digits and the letters of
-made-up words stay apart, since they are what the tasks are about.
+The models' skills overlap in part. A skill's weight is the relative frequency of a family, and of
+each level in it, in training. The initial weights come from a seed. The tokenizer's tokens are
+bytes, so that any text can be encoded, and the words in the tasks' wordings. Digits and the letters
+of made-up words are single tokens, since the tasks are about them.
 """
 
 import math
@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from prefill_router.minipool.tasks import FAMILIES
 
 Shares = tuple[float, float, float, float, float]
-"""How often each of the five levels comes, relative to each other."""
+"""The relative frequency of each of the five levels in training."""
 
 NUMBERS = ("addition", "modulo", "comparing", "numerals", "dates")
 LETTERS = ("sorting", "reversing", "counting", "brackets", "cipher")
@@ -40,13 +40,13 @@ class Profile:
     Attributes:
         name: Its name in the pool.
         hidden: Width of the residual stream.
-        layers: Blocks.
+        layers: Number of blocks.
         heads: Attention heads.
         inner: Width inside the MLPs.
-        skills: By family: how often each level comes; other families never come.
+        skills: The frequency of each level, by family; other families aren't trained.
         steps: Optimiser steps.
         batch: Examples in one step.
-        seed: Of the weights and of the examples.
+        seed: The seed of the initial weights and of the examples.
     """
 
     name: str
@@ -137,7 +137,7 @@ PROFILES: Mapping[str, Profile] = {
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, USER, ASSISTANT, END)
 LONGEST = 1024
-"""Tokens that a model reads at most."""
+"""The longest context of a model, in tokens."""
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -177,7 +177,7 @@ def make_tokenizer() -> Any:
 
 
 def _wording_words() -> list[str]:
-    """The words of all wordings, with the space before them, as the byte alphabet writes it."""
+    """The words of all wordings, with a leading space as the byte alphabet writes it."""
     found = set()
     for family in FAMILIES.values():
         for wording in family.wordings:
@@ -192,7 +192,7 @@ _ROPE_BASE = 1000.0  # prompts are short
 
 
 def make_network(profile: Profile, tokenizer: Any) -> LlamaForCausalLM:
-    """The untrained network; the same for the same seed, whatever ran before."""
+    """The untrained network; it depends on the seed alone."""
     pad, end = tokenizer.convert_tokens_to_ids([PAD, END])
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -215,7 +215,7 @@ def make_network(profile: Profile, tokenizer: Any) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def _draw_weights(network: LlamaForCausalLM, profile: Profile, generator: torch.Generator) -> None:
-    """Normal with a variance of one over the inputs, and less where blocks add to the stream."""
+    """Draw normal weights of variance 1 / inputs, or less in matrices that feed the residual."""
     for name, parameter in network.named_parameters():
         if parameter.dim() == 2:
             inputs = profile.hidden if "embed" in name else parameter.shape[1]
