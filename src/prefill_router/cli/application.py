@@ -1,7 +1,7 @@
 """The application behind the command line: its commands, errors, exit codes and output.
 
 Commands are listed from the table in `cli.commands` and imported when they are called. The checks
-that all commands share stand here, and so does the format of dollars and counts.
+that all commands share are here, and so is the format of dollars and counts.
 """
 
 import atexit

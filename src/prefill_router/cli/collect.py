@@ -38,7 +38,7 @@ _LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in BENCHMARKS.
     help=(
         "Write the tasks of a benchmark or of a file of your own as JSON Lines, to look at or edit."
         "\n\nSPEC is a file of questions, or one of these, whose files come from the Hugging Face "
-        "hub or, with NAME=FOLDER, from a copy. Options stand after commas.\n\n"
+        "hub or, with NAME=FOLDER, from a copy. Options follow after commas.\n\n"
         f"{_LISTING}\n\n"
         "Example: prefill-router tasks mmlu_pro,shots=5 --sample 500 --out tasks.jsonl"
     )

@@ -329,8 +329,8 @@ def _told(row: dict[str, Any]) -> str:
         for per in ("hour", "day")
         if row[f"dollars_per_{per}"] is not None
     ]
-    whom = [f"ask {', '.join(row['targets'])}"] if row["targets"] else []
+    targets = [f"ask {', '.join(row['targets'])}"] if row["targets"] else []
     return (
-        "; ".join([*(["all an admin may"] if row["admin"] else []), *whom, *limits, *dollars])
+        "; ".join([*(["all an admin may"] if row["admin"] else []), *targets, *limits, *dollars])
         or "ask"
     )

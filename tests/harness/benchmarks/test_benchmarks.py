@@ -276,7 +276,7 @@ def test_row_that_lacks_a_field(tmp_path: Path) -> None:
 
 def test_repeated_id(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "test.jsonl", [*mmlu_rows(), mmlu_rows()[3]])
-    with pytest.raises(FormatError, match=r"jsonl:13: the id 'mmlu_pro-73' stands at .*jsonl:4"):
+    with pytest.raises(FormatError, match=r"jsonl:13: the id 'mmlu_pro-73' is used at .*jsonl:4"):
         tasks(f"mmlu_pro={path}")
 
 

@@ -168,7 +168,9 @@ def test_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_repeated_ids_and_repeated_prompts(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t.jsonl", [{**GOOD, "id": 1}, GOOD, {**GOOD, "id": "1"}])
-    with pytest.raises(FormatError, match=r"t\.jsonl:3: the id '1' stands at .*t\.jsonl:1 already"):
+    with pytest.raises(
+        FormatError, match=r"t\.jsonl:3: the id '1' is used at .*t\.jsonl:1 already"
+    ):
         tasks(path)
     write_lines(path, [GOOD, {**GOOD, "answer": "since"}])
     with pytest.raises(FormatError, match="equal prompts have the same"):

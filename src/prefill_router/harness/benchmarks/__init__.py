@@ -1,4 +1,4 @@
-"""Where tasks come from: three public benchmarks and a user's own files, read one by one."""
+"""Tasks from three public benchmarks and from a user's own files, read one by one."""
 
 from prefill_router.lazy_imports import face
 

@@ -54,8 +54,8 @@ def distinct(found: Iterable[PlacedTask], *, source: str, report: LoadReport) ->
         name = task.query.id
         if name in first:
             raise FormatError(
-                f"the id {name!r} stands at {first[name]} already (without ids, equal prompts have "
-                "the same); give each question an id of its own, or remove the repeat",
+                f"the id {name!r} is used at {first[name]} already (without ids, equal prompts "
+                "have the same); give each question an id of its own, or remove the repeat",
                 file=place.file,
                 line=place.line,
             )
@@ -122,7 +122,7 @@ class LocalCopy(BenchmarkCopy):
         return None if self.path.is_dir() else self.path
 
     def find(self, names: Sequence[str]) -> list[Path]:
-        """The files of the folder, or those beside the one file."""
+        """The matching files of the folder, or of the single file's folder."""
         around = self.path.rglob("*") if self.path.is_dir() else self.path.parent.iterdir()
         return _matching_files(list(around), names)
 

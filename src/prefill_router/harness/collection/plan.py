@@ -88,7 +88,7 @@ class ProviderQueue:
             await self._change()
 
     def again(self, question: Question, seconds: float) -> None:
-        """Queue a question for a retry in so many seconds."""
+        """Queue a question for a retry after some seconds."""
         due = self._clock() + seconds
         heapq.heappush(self._again, (due, next(self._number), question))
         self._changed.set()

@@ -163,7 +163,7 @@ def _complaint(stderr: bytes) -> str:
 
 
 ANSWER_FILE = "answer.py"
-"""The file beside the program that holds the answer's code."""
+"""The file with the answer's code, in the program's folder."""
 
 _MODULES = (
     "string re datetime collections heapq bisect copy math random statistics itertools functools "

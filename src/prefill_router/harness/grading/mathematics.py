@@ -174,7 +174,7 @@ class _MathWorker:
             raise
 
     def ask(self, request: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-        """Its answer."""
+        """The process's answer to a request."""
         stdin = self._process.stdin
         line = json.dumps(request).encode() + b"\n"
         try:

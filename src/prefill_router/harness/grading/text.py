@@ -184,7 +184,7 @@ _PHRASES = re.compile(r"(?i)answer\s+is\b|answer\s*:|####")
 _BRACE = re.compile(r"[{}]")
 _BOXED = "\\boxed{"
 _BEFORE = " \t\r\n:*$"
-"""What may stand between such a phrase and its number."""
+"""Characters that may come between such a phrase and its number."""
 
 
 @final
