@@ -223,7 +223,7 @@ def test_a_process_that_is_hung_up_on_reads_anew(made: World) -> None:
         made.made.pool.write_text("targets: [")
         process.reload()
         until = time.monotonic() + PATIENCE
-        while "not reloaded, all stays as it was" not in process.log.read_text():
+        while "reload failed, nothing was changed" not in process.log.read_text():
             assert time.monotonic() < until
             time.sleep(0.02)
         assert price(process.url) == DEARER[CHEAP]["input_price"]
