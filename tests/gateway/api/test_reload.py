@@ -176,7 +176,7 @@ def test_settings_are_read_anew(made: World, gateway: Served) -> None:
 def test_settings_that_last_are_told(made: World, gateway: Served) -> None:
     made.made.configure({**SETTINGS, "receipts": {"keep_days": 7, "prompts": True}})
     (told,) = gateway.ask("/admin/reload", {}).json["warnings"]
-    assert "receipts.keep_days: changed, but as at the start until" in told
+    assert "receipts.keep_days: changed, but only a restart" in told
     assert "prompts" not in told
 
 
