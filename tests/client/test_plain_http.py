@@ -72,10 +72,12 @@ def test_a_key_in_the_address_itself_goes_no_further() -> None:
 
 
 def test_whoever_asks_is_held_to_it() -> None:
-    with pytest.raises(ConfigError, match="the key of provider 'lab' would go over plain http"):
+    with pytest.raises(
+        ConfigError, match="the key of provider 'lab' would be sent over plain http"
+    ):
         Upstream(lab("http://lab.example/v1"), environment=environment())
     place = Address.parse("m@http://lab.example/v1")
-    with pytest.raises(ConfigError, match="the key of embeddings would go over plain http"):
+    with pytest.raises(ConfigError, match="the key of embeddings would be sent over plain http"):
         EmbeddingsApi(place, environment=environment())
     EmbeddingsApi(place, environment={})
     EmbeddingsApi(place, environment=environment(PREFILL_ROUTER_PLAIN_HTTP="lab.example"))

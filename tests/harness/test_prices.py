@@ -54,7 +54,7 @@ def test_prices_by_model_and_by_name(server: PriceServer) -> None:
         ("oss", (1.0, 2.0), (0.03, 0.14)),
         ("google/gemini", (None, None), (1.25, 10.0)),
     ]
-    assert found.notes == ("google/gemini: long prompts cost otherwise, which isn't counted",)
+    assert found.notes == ("google/gemini: long prompts have another price, which isn't counted",)
     assert server.asked == ["/v1/models"]
     assert "authorization" not in {name.lower() for name in server.headers[0]}
 
@@ -85,8 +85,8 @@ def test_price_per_million_is_exact(price: Any) -> None:
     ("model", "reason"),
     [
         ("openrouter/auto", "its price for prompt varies"),
-        ("odd/text", "its price for prompt is 'cheap', which is no amount"),
-        ("odd/nan", "its price for prompt is 'NaN', which is no amount"),
+        ("odd/text", "its price for prompt is 'cheap', which isn't an amount"),
+        ("odd/nan", "its price for prompt is 'NaN', which isn't an amount"),
         ("odd/half", "no price of odd/half for both input and output"),
         ("odd/none", "the list has no pricing of odd/none"),
         ("odd/million", r"\$0.03 per token, which can't be; is the list in dollars per million"),
@@ -141,7 +141,7 @@ def test_provider_that_serves_at_several_prices_or_not_at_all(server: PriceServe
         refresh(server, providers={"oss": "Two"})
     with pytest.raises(ConfigError, match=r"'Slow' doesn't serve openai/gpt-oss-20b"):
         refresh(server, providers={"oss": "Slow"})
-    with pytest.raises(ConfigError, match="a provider's prices aren't in a file"):
+    with pytest.raises(ConfigError, match="has no providers' prices; give an address"):
         refresh_prices(POOL, date=TODAY, source="list.json", provider="Fast")
     server.pages["/v1/models/openai/gpt-oss-20b/endpoints"] = Page(b'{"data": []}')
     with pytest.raises(FormatError, match=r"endpoints: isn't a list of providers"):
@@ -161,7 +161,7 @@ def test_provider_that_serves_at_several_prices_or_not_at_all(server: PriceServe
         (
             Page(status=302, headers={"Location": "http://elsewhere.example/x"}),
             "refused",
-            "leads elsewhere, to http://elsewhere.example/x",
+            "redirects to http://elsewhere.example/x",
         ),
         (Page(b'{"data"', missing=20), "broken_off", "breaks off"),
         (Page(b"no gzip", headers={"Content-Encoding": "gzip"}), "broken_off", "breaks off"),
@@ -190,7 +190,7 @@ def test_server_that_is_slow_or_not_there(server: PriceServer) -> None:
         with pytest.raises((ConfigError, UpstreamError)):
             fetch(odd)
     for odd in ("http://me:sk-secret@127.0.0.1/models", "http://127.0.0.1/models?key=sk-secret"):
-        with pytest.raises(ConfigError, match="none is needed, leave it out") as refusal:
+        with pytest.raises(ConfigError, match="none is needed, so leave it out") as refusal:
             fetch(odd)
         assert "secret" not in str(refusal.value)
 
@@ -205,10 +205,10 @@ def test_endless_answer(server: PriceServer, monkeypatch: pytest.MonkeyPatch) ->
     ("body", "reason"),
     [
         (b"<!DOCTYPE html><html></html>", "is a web page; a list of models is JSON"),
-        (b"", "is no JSON"),
-        (b'{"data": [', "is no JSON"),
-        (b"\xff", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
+        (b"", "is not JSON"),
+        (b'{"data": [', "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
         (b"[]", "isn't a list of models"),
         (b"{}", "isn't a list of models"),
         (b'{"data": {}}', "isn't a list of models"),
@@ -280,7 +280,7 @@ def test_command_says_that_comments_are_lost(server: PriceServer, tmp_path: Path
     ("arguments", "reason"),
     [
         (("--from", "{url}/nothing"), "HTTP 404"),
-        (("--from", "{folder}/pool.yaml"), "is no JSON; a list of models is JSON"),
+        (("--from", "{folder}/pool.yaml"), "is not JSON; a list of models is JSON"),
         (("--map", "oss"), "--map is 'oss'; write it as TARGET=NAME"),
         (("--map", "nobody=openai/gpt-oss-20b"), "unknown targets"),
         (("--map", "oss=openrouter/auto"), "its price for prompt varies"),

@@ -91,7 +91,7 @@ def serve(
     _warn(loaded)
     from prefill_router.gateway.api import run
 
-    run(places, loaded, told=lambda address: out.print(f"serving at {address}", soft_wrap=True))
+    run(places, loaded, on_ready=lambda address: out.print(f"serving at {address}", soft_wrap=True))
 
 
 def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""A client of OpenAI-compatible endpoints: one request gives one reply, or the reason for none.
+"""A client of OpenAI-compatible endpoints: one request returns one reply or raises one error.
 
 async with Upstream(pool) as upstream:
     reply = await upstream.ask("gpt-oss-20b", "What is 17 * 23?")

@@ -1,7 +1,7 @@
 """One call of an endpoint: its address and headers, its HTTP client, and how it is sent and read.
 
-Clients never follow redirects, since they'd take the key elsewhere. This is loaded when a client is
-opened, since httpx2 is slow to load.
+Clients never follow redirects, which would send the key elsewhere. This module is imported only
+when a client is opened, because httpx2 is slow to import.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 from prefill_router.targets import Provider, public_address
 
 _IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
-_OF_OPENAI = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
-"""Headers that tell OpenAI who pays, and the variables that hold them."""
+_OPENAI_ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+"""Headers that tell OpenAI which account pays, and the environment variables that hold them."""
 
 
 def endpoint_url(base_url: str, path: str) -> httpx2.URL:
-    """The address of a call: the query of the base_url comes after the path."""
+    """The URL of a call: the base_url, the path, and then the base_url's query."""
     query = dict(parse_qsl(urlsplit(base_url).query))
     return httpx2.URL(public_address(base_url).rstrip("/") + path, params=query or None)
 
@@ -37,25 +37,25 @@ def request_headers(key: str, *, is_openai: bool) -> dict[str, str]:
     """The headers of every call.
 
     Args:
-        key: The endpoint's.
-        is_openai: Whether it is OpenAI, which alone is told of one's organisation and project.
+        key: The endpoint's API key.
+        is_openai: Whether it is OpenAI; only OpenAI is sent the user's organisation and project.
     """
-    told = {name: os.environ.get(variable) for name, variable in _OF_OPENAI.items()}
+    account = {name: os.environ.get(variable) for name, variable in _OPENAI_ACCOUNT.items()}
     return {
         "Accept": "application/json",
-        "Accept-Encoding": "identity",  # compression holds tokens back
+        "Accept-Encoding": "identity",  # compression delays streamed tokens
         "Authorization": f"Bearer {key}",
         "Content-Type": "application/json",
         "User-Agent": "prefill-router",
-        **{name: value for name, value in told.items() if value and is_openai},
+        **{name: value for name, value in account.items() if value and is_openai},
     }
 
 
 def http_client(provider: Provider, headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    """A client for one provider.
+    """An HTTP client for one provider.
 
     Raises:
-        ConfigError: The environment's proxies or certificates are unfit.
+        ConfigError: The environment's proxies or certificates can't be used.
     """
     try:
         return httpx2.AsyncClient(
@@ -70,16 +70,16 @@ def http_client(provider: Provider, headers: Mapping[str, str]) -> httpx2.AsyncC
         )
     except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
         raise ConfigError(
-            f"provider {provider.name!r} can't be asked by way of the proxies or certificates that "
-            "the environment names; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) "
+            f"provider {provider.name!r} can't be reached with the proxies or certificates set in "
+            "the environment; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) "
             "and SSL_CERT_FILE"
         ) from None
 
 
 def direct(base_url: str) -> dict[str, None]:
-    """That no proxy comes between neighbours, as the mounts of a client.
+    """The mounts of a client that bypass any proxy for a server on this machine.
 
-    A proxy elsewhere would read, unencrypted, what is meant for this machine.
+    A proxy elsewhere could read this unencrypted traffic.
     """
     host = httpx2.URL(base_url).host
     name = f"[{host}]" if ":" in host else host
@@ -88,13 +88,13 @@ def direct(base_url: str) -> dict[str, None]:
 
 _PATH = "/chat/completions"
 _REQUEST_ID = (b"x-request-id", b"request-id", b"x-generation-id")
-_LAST_SECONDS = 1.0  # for the end of a stream whose answer is complete
-_SLACK = 0.05  # of the time limits: timers are moved no more often than that
-_LONGEST = 2**26  # bytes of a reply in one piece
-_LONGEST_STREAM = 2**28  # bytes; a token with the likeliest others beside it takes two thousand
+_LAST_SECONDS = 1.0  # how long to wait for a stream to close once its answer is complete
+_SLACK = 0.05  # share of first_token_seconds; a deadline is moved only by more than this
+_LONGEST = 2**26  # bytes of a reply that isn't streamed
+_LONGEST_STREAM = 2**28  # bytes; a token with its top_logprobs takes about two thousand
 _UNSENT = (httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
-_AT_ONCE = 1.0  # seconds; a server that closes later has had the time to begin an answer
-_GAVE_UP_WAITING = (504, 524)  # gateways, of a server behind that may go on and bill
+_AT_ONCE = 1.0  # seconds; a server that closes later may have begun an answer
+_GAVE_UP_WAITING = (504, 524)  # gateway timeouts; the server behind may go on and bill
 _NOT_ANSWERS: Mapping[str, FailureKind] = {
     "content_filter": "content_filter",
     "error": "server_error",  # OpenRouter
@@ -104,12 +104,12 @@ _NOT_ANSWERS: Mapping[str, FailureKind] = {
 
 
 class EndpointRequest(NamedTuple):
-    """What is sent, and what errors must not repeat.
+    """One request, and the prompt, which errors must not quote.
 
     Attributes:
         target: The target's name.
-        body: The request, JSON.
-        prompt: Its text.
+        body: The request body as JSON.
+        prompt: The text of the prompt.
     """
 
     target: str
@@ -119,12 +119,12 @@ class EndpointRequest(NamedTuple):
 
 @final
 class ProviderClient:
-    """Calls one provider.
+    """Calls one provider's endpoint.
 
     Args:
-        provider: Whom.
-        key: Its key.
-        redaction: Takes keys out of what it answers.
+        provider: The provider to call.
+        key: Its API key.
+        redaction: Removes keys from its replies.
     """
 
     def __init__(self, provider: Provider, key: str, redaction: Redaction) -> None:
@@ -138,10 +138,10 @@ class ProviderClient:
         await self._client.aclose()
 
     async def call(self, question: EndpointRequest, reading: ReplyReader) -> Reply:
-        """Ask, and read the answer.
+        """Send the request and read the reply.
 
         Raises:
-            UpstreamError: There is none, or only a part of one.
+            UpstreamError: There is no reply, or only part of one.
         """
         call = _EndpointCall(self._provider, self._key, question, reading)
         request = self._client.build_request(
@@ -157,7 +157,7 @@ class ProviderClient:
 
 @final
 class _EndpointCall:
-    """One call under way."""
+    """One call in flight."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _EndpointCall:
                 finally:
                     await response.aclose()
         except ErrorEventError as error:
-            raise self._told(error.error) from None
+            raise self._reported(error.error) from None
         except MalformedError:
             raise self._failed("malformed") from None
         except (TimeoutError, httpx2.HTTPError, httpx2.StreamError) as error:
@@ -200,7 +200,7 @@ class _EndpointCall:
         return self._conclude()
 
     async def trace(self, event: str, details: Any) -> None:
-        """Note whether a connection is made, or one used that there was."""
+        """Record whether the call opened a new connection or reused one."""
         del details
         if event == "connection.connect_tcp.started":
             self._is_new = True
@@ -211,7 +211,7 @@ class _EndpointCall:
         self._request_id = None if found is None else found.decode("latin-1")
         kind = headers.get(b"content-type", b"")
         if b"html" in kind:
-            raise MalformedError("a page")
+            raise MalformedError("an HTML page")
         is_plain = headers.get(b"content-encoding", b"identity") == b"identity"
         pieces = response.aiter_raw() if is_plain else response.aiter_bytes()
         if b"json" in kind:
@@ -253,7 +253,7 @@ class _EndpointCall:
                 limit.reschedule(deadline)
 
     def _deadline(self) -> float:
-        """The answer's end, or earlier: that of the wait for a token, or of a silence after one."""
+        """When the answer times out, or earlier, when the wait for the next token does."""
         whole = self._began + self._provider.answer_seconds
         waiting = self._began if self._reading.is_empty else self._heard
         return min(whole, waiting + self._provider.first_token_seconds)
@@ -295,16 +295,16 @@ class _EndpointCall:
         except (MalformedError, httpx2.StreamError):
             error = ErrorBody()
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return self._told(error, status=response.status_code, headers=headers)
+        return self._reported(error, status=response.status_code, headers=headers)
 
-    def _told(
+    def _reported(
         self,
         error: ErrorBody,
         *,
         status: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> UpstreamError:
-        """What the endpoint told: in place of an answer (with a status), or within one."""
+        """The error that an endpoint reported, instead of a reply (with a status) or within one."""
         said = {**(error.headers or {}), **(headers or {})}
         kind = kind_of(error, status if status is not None else error.status)
         return self._failed(

@@ -1,4 +1,4 @@
-"""What a call costs, the most it can cost, whether what was reported can be true, and its bill."""
+"""What a call costs, the most it can cost, whether reported usage is plausible, and its bill."""
 
 import json
 import math
@@ -16,12 +16,12 @@ from prefill_router.targets import Target
 
 _MILLION = 1_000_000
 _TEMPLATE_TOKENS = 1024
-"""For what a chat template or a provider puts around a conversation, such as a system prompt."""
+"""Allowance for what a chat template or provider adds to a conversation, e.g. a system prompt."""
 _MESSAGE_TOKENS = 64
-"""For what a template puts around one message."""
+"""Allowance for what a chat template adds to one message."""
 _BYTES_PER_TOKEN = 4
 _MOST_BYTES_PER_TOKEN = 32
-"""On average, in any text that isn't one sign over and over."""
+"""The most bytes per token, on average, of any text but one character repeated."""
 
 CostSource = Literal["reported", "usage", "estimate", "none"]
 
@@ -32,9 +32,9 @@ class CallBound:
     """The most that one call can use.
 
     Attributes:
-        input_tokens: Of the prompt.
-        output_tokens: Of the answer, reasoning included.
-        dollars: US dollars; None where the target's prices are unknown.
+        input_tokens: Tokens of the prompt.
+        output_tokens: Tokens of the answer, reasoning included.
+        dollars: Cost in US dollars; None where the target's prices are unknown.
     """
 
     input_tokens: int
@@ -43,7 +43,7 @@ class CallBound:
 
 
 def cost_of(usage: Usage, target: Target) -> float | None:
-    """What reported tokens cost at a target's prices, in US dollars, rounded once.
+    """The cost of reported tokens at a target's prices, in US dollars, rounded once.
 
     Cached tokens cost `cached_input_price` and reasoning ones `reasoning_price`, where these are
     given. None where prices or counts are unknown, or the counts contradict each other.
@@ -61,9 +61,9 @@ def cost_of(usage: Usage, target: Target) -> float | None:
 
 
 def reported_cost(usage: Usage) -> float | None:
-    """What the provider itself says that a call cost, in US dollars (OpenRouter's `usage.cost`).
+    """The cost of a call in US dollars as the provider reports it (OpenRouter's `usage.cost`).
 
-    Where a key of one's own is used there, what the provider behind bills is added.
+    For a call with the user's own provider key (`is_byok`), that provider's charge is added.
     """
     cost = _dollars(usage.reported.get("cost"))
     details = usage.reported.get("cost_details")
@@ -75,9 +75,9 @@ def reported_cost(usage: Usage) -> float | None:
 def bound(target: Target, prompt: Prompt) -> CallBound:
     """The most that one call can use and cost.
 
-    A tokenizer makes at most one token of a byte, of the text as it stands or in a Unicode normal
-    form; templates are allowed for. Output ends at the request's maximum of tokens, beside which
-    some providers have a `thinking_budget` for the reasoning.
+    A tokenizer makes at most one token per byte of the text, as given or in a Unicode normal
+    form; an allowance for templates is added. Output ends at the request's maximum number of
+    tokens, to which some providers add a `thinking_budget` for reasoning.
     """
     text = prompt_text(prompt)
     extra = json.dumps(dict(target.request.extra_body))
@@ -93,7 +93,7 @@ def bound(target: Target, prompt: Prompt) -> CallBound:
 
 
 def plausible(usage: Usage, limit: CallBound) -> str:
-    """Why reported tokens can't be true or are lacking; empty where nothing speaks against them."""
+    """Why reported token counts are missing or can't be true; empty where they are plausible."""
     found = list(_contradictions(usage))
     for name, most in (
         ("input_tokens", limit.input_tokens),
@@ -106,9 +106,9 @@ def plausible(usage: Usage, limit: CallBound) -> str:
 
 
 def estimated_usage(prompt: Prompt, reply: Reply) -> Usage:
-    """Tokens of a call whose endpoint reported none: a quarter of the bytes, rounded up.
+    """Estimated tokens of a call with none reported: a quarter of the bytes, rounded up.
 
-    Reasoning that didn't come back isn't in it; what a call can have cost at most is `bound`.
+    Reasoning that wasn't returned isn't counted; `bound` gives the most that a call can cost.
     """
     given, reasoning = _quarter(prompt_text(prompt)), _quarter(reply.reasoning)
     return Usage(
@@ -132,7 +132,7 @@ def _contradictions(usage: Usage) -> Iterator[str]:
 
 
 def _most_bytes(text: str) -> int:
-    """Of a text as it stands and in the normal forms that tokenizers apply."""
+    """The size of a text in bytes, the largest of its forms that tokenizers may read."""
     if text.isascii():
         return len(text)
     forms = (text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFKC", text))
@@ -164,13 +164,13 @@ def _quarter(text: str) -> int:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CallBill:
-    """What one call has cost.
+    """The cost of one call.
 
     Attributes:
         cost: US dollars, as far as known; None where there are no prices.
-        at_risk: US dollars that it may have cost beyond that, at most: 0 where the bill is known.
-        source: What the cost goes by.
-        note: What was odd.
+        at_risk: The most US dollars that it may have cost beyond that; 0 where the cost is known.
+        source: Where the cost comes from.
+        note: What was implausible; empty if nothing.
     """
 
     cost: float | None
@@ -189,20 +189,20 @@ def bill_of(
 ) -> CallBill:
     """The bill of a call.
 
-    That of an answer goes by what the provider says that it cost, or by the tokens that it reports.
-    Where what it reports can't be true the cost is an estimate, and the most possible stays at
-    risk. That of a failure is nothing where the call was refused, else what is at risk.
+    For an answer it is the provider's reported cost, or the price of its reported tokens. Where
+    these can't be true the cost is an estimate, and the rest of the bound is at risk. For a
+    failure it is zero where nothing was billed; otherwise the bound is at risk.
     """
     if isinstance(outcome, UpstreamError):
         return _bill_of_failure(target, prompt, most, outcome)
     reply = outcome
     odd = plausible(reply.usage, most) or _too_few(prompt, reply)
-    told = reported_cost(reply.usage)
-    if told is not None and (most.dollars is None or told <= most.dollars * (1 + 1e-9)):
-        risk = 0.0 if not odd else _rest(most, told)
-        return CallBill(cost=told, at_risk=risk, source="reported", note=odd)
-    if told is not None:
-        odd = "; ".join(filter(None, (odd, f"its cost is reported as {told:g} dollars")))
+    reported = reported_cost(reply.usage)
+    if reported is not None and (most.dollars is None or reported <= most.dollars * (1 + 1e-9)):
+        risk = 0.0 if not odd else _rest(most, reported)
+        return CallBill(cost=reported, at_risk=risk, source="reported", note=odd)
+    if reported is not None:
+        odd = "; ".join(filter(None, (odd, f"its cost is reported as {reported:g} dollars")))
     if not target.has_price:
         return CallBill(cost=None, note=odd)
     if not odd:
@@ -213,7 +213,7 @@ def bill_of(
 def _bill_of_failure(
     target: Target, prompt: Prompt, most: CallBound, error: UpstreamError
 ) -> CallBill:
-    """Nothing where it was refused, else what is at risk."""
+    """Zero where nothing was billed; otherwise an estimate, with the rest of the bound at risk."""
     if error.billed == "no":
         return CallBill(cost=0.0 if target.has_price else None)
     if not target.has_price:
@@ -233,7 +233,7 @@ def _estimate(target: Target, prompt: Prompt, most: CallBound, reply: Reply, not
 
 
 def _too_few(prompt: Prompt, reply: Reply) -> str:
-    """Counts that are too small for what was read or written."""
+    """Which token count is too small for the text that was read or written; empty if none."""
     read, written = prompt_text(prompt), reply.text + reply.reasoning
     for name, text in (("input_tokens", read), ("output_tokens", written)):
         size, count = len(text.encode("utf-8", "surrogatepass")), getattr(reply.usage, name)
@@ -243,7 +243,7 @@ def _too_few(prompt: Prompt, reply: Reply) -> str:
 
 
 def _rest(most: CallBound, cost: float) -> float:
-    """What remains of the most possible; rounded up, so that the sum is never less."""
+    """What remains of the bound, in US dollars; rounded up, so that the sum is never less."""
     if most.dollars is None:
         return 0.0
     rest = max(most.dollars - cost, 0.0)

@@ -1,4 +1,4 @@
-"""The client of a pool's endpoints: each target is asked at its provider's endpoint."""
+"""The client of a pool's endpoints: each target is called at its provider's endpoint."""
 
 import asyncio
 import json
@@ -28,15 +28,15 @@ _WAIT_SECONDS, _LONGEST_WAIT = 1.0, 30.0
 class Upstream:
     """A client of a pool's endpoints; open it with `async with`.
 
-    No more than a provider's `concurrency` calls of it are under way at once; the others wait.
+    At most `concurrency` calls to a provider are in flight at once; further ones wait.
 
     Args:
         pool: The targets.
-        environment: Where the keys are; by default the process's environment.
+        environment: The variables that hold the keys; by default the process's environment.
 
     Raises:
-        ConfigError: A key isn't set or is none, a target has no endpoint, or its options hold what
-            its dialect has no field for.
+        ConfigError: A key isn't set or isn't valid, a target has no endpoint, or it sets an option
+            that its dialect has no field for.
     """
 
     def __init__(self, pool: Pool, *, environment: Mapping[str, str] | None = None) -> None:
@@ -72,7 +72,7 @@ class Upstream:
             await caller.close()
 
     def parameters(self, target: str) -> dict[str, Any]:
-        """What a target is asked with, beside the messages, as it goes over the wire.
+        """The fields of a target's requests other than the messages, as they are sent.
 
         Raises:
             ConfigError: The pool has no such target.
@@ -81,10 +81,10 @@ class Upstream:
         return dict(self._parameters[target])
 
     async def ask(self, target: str, prompt: Prompt) -> Reply:
-        """Ask a target, once.
+        """Call a target once.
 
         Raises:
-            UpstreamError: It gave no answer, or only a part of one.
+            UpstreamError: It returned no answer, or only part of one.
             ConfigError: The pool has no such target, or the client isn't open.
         """
         self._pool.indices([target])
@@ -108,18 +108,18 @@ class Upstream:
 
 
 def ask_once(pool: Pool, target: str, prompt: Prompt, *, attempts: int = 3) -> Reply:
-    """Ask one target and wait for its answer; not to be called where an event loop runs.
+    """Call one target and wait for its answer; not for use where an event loop is running.
 
     Args:
-        pool: Has the target.
+        pool: The pool that has the target.
         target: Its name.
-        prompt: What is asked.
-        attempts: Calls at most. Between them it waits as long as the endpoint says, or a second and
-            then twice as long each time, at most; it gives up rather than wait for half a minute.
+        prompt: The prompt.
+        attempts: The most calls to make. It waits between them as long as the endpoint says, or
+            with exponential backoff from one second, and gives up rather than wait over 30 s.
 
     Raises:
-        UpstreamError: It gave no answer, or only a part of one.
-        ConfigError: The pool has no such target, or it can't be asked as it is.
+        UpstreamError: It returned no answer, or only part of one.
+        ConfigError: The pool has no such target, or its settings don't allow a call.
     """
 
     async def ask() -> Reply:

@@ -1,4 +1,4 @@
-"""Requests of a target, in the dialect of its provider."""
+"""Requests to a target, in its provider's dialect."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +19,10 @@ MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
 
 
 def request_parameters(target: Target, dialect: Dialect) -> Fields:
-    """What a target is asked with beside the messages; `extra_body` wins over everything else.
+    """The fields of a target's requests other than the messages; `extra_body` overrides the rest.
 
     Raises:
-        ConfigError: The target's options hold something that the dialect has no field for.
+        ConfigError: The target sets an option that the dialect has no field for.
     """
     traits, options = TRAITS[dialect], target.request
     model = target.model or target.name
@@ -33,12 +33,12 @@ def request_parameters(target: Target, dialect: Dialect) -> Fields:
 
 
 def identity_parameters(target: Target, dialect: Dialect) -> Fields:
-    """What makes a target another one than its model alone: how it reasons, and `extra_body`.
+    """The fields that set a target apart from its model: how it reasons, and `extra_body`.
 
-    Sampling and limits aren't among it, nor the messages: these are whoever asks's to choose.
+    Sampling, limits and messages aren't among them: the caller chooses these.
 
     Raises:
-        ConfigError: As `request_parameters`.
+        ConfigError: As for `request_parameters`.
     """
     found = {**_reasoning(TRAITS[dialect], target, dialect), **TRAITS[dialect].always}
     merged = _merged(found, target.request.extra_body)
@@ -46,9 +46,9 @@ def identity_parameters(target: Target, dialect: Dialect) -> Fields:
 
 
 def request_messages(target: Target, dialect: Dialect, prompt: Prompt) -> list[dict[str, str]]:
-    """The messages of a request: a plain prompt is one message of the user.
+    """The messages of a request; a plain prompt becomes one user message.
 
-    Older Nemotron models are switched by their system prompt, which must come first.
+    Older Nemotron models turn thinking on or off by their system prompt, which must come first.
     """
     turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
     plain = [{"role": m.role, "content": m.content} for m in turns]
@@ -103,7 +103,7 @@ def _sampling(traits: DialectTraits, target: Target, dialect: Dialect) -> Fields
 
 
 def _merged(found: Fields, extra: Mapping[str, Any]) -> Fields:
-    """Fields of the user win; those for the chat template are joined with ours."""
+    """The user's fields override ours; `chat_template_kwargs` are merged."""
     merged = {**found, **extra}
     ours, theirs = found.get("chat_template_kwargs"), extra.get("chat_template_kwargs")
     if isinstance(ours, dict) and isinstance(theirs, dict):

@@ -1,8 +1,8 @@
-"""Why a call gave no answer: what endpoints say, told apart and told without what was asked.
+"""Why a call returned no answer: endpoint errors classified, and reported without the prompt.
 
-An endpoint's own words are used to tell failures apart, and never repeated: they may quote the
-prompt or the key. Only its error type and code are, where they look like names and are part of
-neither.
+An endpoint's error message is used to classify the failure and is never repeated, since it may
+quote the prompt or the key. Its error type and code are repeated where they look like names and
+are part of neither.
 """
 
 import re
@@ -33,19 +33,19 @@ _NEVER_BILLED: frozenset[FailureKind] = frozenset(("connect", "connect_timeout")
 _SAYS: dict[FailureKind, str] = {
     "connect": "can't be reached; check its base_url, and that it runs",
     "connect_timeout": "took no connection in time; check its base_url, or raise connect_seconds",
-    "first_token_timeout": "gave no token in time; raise first_token_seconds",
+    "first_token_timeout": "sent no token in time; raise first_token_seconds",
     "answer_timeout": "didn't finish its answer in time; raise answer_seconds, or lower max_tokens",
-    "rate_limited": "is asked too often; lower concurrency or requests_per_minute",
-    "overloaded": "has too much to do; ask again later",
-    "server_error": "failed by itself; ask again later",
-    "broken_off": "broke off before the end of its answer; ask again",
-    "malformed": "sent what isn't a chat completion; check its base_url and dialect",
+    "rate_limited": "reports a rate limit; lower concurrency or requests_per_minute",
+    "overloaded": "is overloaded; try again later",
+    "server_error": "had an internal error; try again later",
+    "broken_off": "broke off before the end of its answer; try again",
+    "malformed": "sent something other than a chat completion; check its base_url and dialect",
     "unauthorised": "refuses the key, or the account has no credit; check api_key_env",
     "unknown_model": "doesn't know this model; check the target's model and the base_url",
-    "context_too_long": "can't take so long a prompt; shorten it, or lower max_tokens",
+    "context_too_long": "can't take a prompt this long; shorten it, or lower max_tokens",
     "content_filter": "filtered the prompt or the answer; leave this prompt out",
     "refused": "refuses the request as it is; check the target's request options and dialect",
-    "empty": "ended its answer before it began; ask again",
+    "empty": "sent an empty answer; try again",
 }
 _BY_STATUS: dict[int, FailureKind] = {
     401: "unauthorised",
@@ -107,13 +107,13 @@ _A_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{1,63}")
 @final
 @dataclass(frozen=True)
 class ErrorBody:
-    """An error as an endpoint tells it.
+    """An error as an endpoint reports it.
 
     Attributes:
         kind: Its type.
-        code: Its code, also of the HTTP reply.
-        words: Its message; never to be shown.
-        headers: Those of the provider behind, where they are handed on (OpenRouter).
+        code: Its code; in some shapes an HTTP status.
+        words: Its message; never shown.
+        headers: The headers of the provider behind an aggregator that passes them on (OpenRouter).
     """
 
     kind: str = ""
@@ -123,12 +123,12 @@ class ErrorBody:
 
     @property
     def status(self) -> int | None:
-        """The code, where it is one of HTTP."""
+        """The code, where it is an HTTP status."""
         return int(self.code) if re.fullmatch(r"[3-5]\d\d", self.code) else None
 
 
 def read_error(value: object) -> ErrorBody:
-    """An error from any of the shapes in use: an object or a text, bare or under `error`."""
+    """Read an error from any of the shapes in use: an object or a text, bare or under `error`."""
     if isinstance(value, list) and value:  # Gemini
         value = value[0]
     if isinstance(value, Mapping) and value.get("error"):
@@ -145,7 +145,7 @@ def read_error(value: object) -> ErrorBody:
 
 
 def kind_of(error: ErrorBody, status: int | None) -> FailureKind:
-    """Which failure an error is, by its names first, then its words, then the status."""
+    """Classify an error, by its type and code first, then its message, then the status."""
     names = f"{error.code} {error.kind}".lower()
     if status is None or status not in (429, 503, 529):
         for kind, pattern in _BY_NAME:
@@ -176,20 +176,20 @@ def failed(
     """The error to raise.
 
     Args:
-        target: Who was asked.
+        target: The name of the target.
         failure: Why there is no answer.
-        status: Of the HTTP reply, if one came.
-        error: What the endpoint told.
-        secrets: The prompt and the key, which its names must not be part of.
-        retry_after: Seconds.
-        billed: Whether it may have cost something; by default it may where it was reached.
-        partial: What came.
+        status: The HTTP status, if there was a response.
+        error: The error that the endpoint reported.
+        secrets: The prompt and the key; a type or code that is part of one isn't repeated.
+        retry_after: Seconds to wait, as the endpoint asks.
+        billed: Whether it may have been billed; by default yes, unless the connection failed.
+        partial: The part of the reply that arrived.
     """
-    told = [f"HTTP {status}"] if status is not None else []
+    details = [f"HTTP {status}"] if status is not None else []
     for label, name in (("type", error.kind), ("code", error.code)) if error else ():
         if _A_NAME.fullmatch(name) and not any(name in s or s in name for s in secrets):
-            told.append(f"{label} {name}")
-    place = f" ({', '.join(told)})" if told else ""
+            details.append(f"{label} {name}")
+    place = f" ({', '.join(details)})" if details else ""
     return UpstreamError(
         f"target {target!r}: its endpoint {_SAYS[failure]}{place}",
         failure=failure,

@@ -1,8 +1,8 @@
-"""The keys of providers: read from the environment, kept from plain HTTP, and taken out of texts.
+"""Providers' keys: read from the environment, never sent over plain HTTP, redacted from texts.
 
-A key may go unencrypted to this machine, and to hosts that the environment names. Redaction is a
-second line of defence: it takes secrets out of what is about to be written. The first is that
-nothing that may hold one is given to a log, and that no answer should quote one.
+A key may be sent unencrypted to this machine, and to hosts that the environment names. Redaction
+is a second line of defence: it removes secrets from what is about to be written. The first is that
+nothing that may hold a secret is logged.
 """
 
 import json
@@ -19,7 +19,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, Provider
 
 NO_KEY = "none"
-"""Stands for the key of a provider that needs none: some servers want a word all the same."""
+"""The key sent to a provider that needs none: some servers require a non-empty one."""
 _USUAL_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _KEY = re.compile(r"[!-~]+")
 
@@ -30,12 +30,12 @@ def provider_keys(
     """Each provider's key; `NO_KEY` where it names no variable.
 
     Args:
-        providers: Whose; of a pool, of all that serve its targets.
-        environment: Where the keys are.
+        providers: The providers, or a pool, which stands for all that serve its targets.
+        environment: The variables that hold the keys.
 
     Raises:
-        ConfigError: A key isn't set or is none, would go over plain http to another machine, or a
-            target of the pool has no endpoint.
+        ConfigError: A key isn't set or isn't valid, would be sent over plain http to another
+            machine, or a target of the pool has no endpoint.
     """
     whose = _serving(providers) if isinstance(providers, Pool) else set(providers)
     named = {p: p.api_key_env for p in whose}
@@ -50,7 +50,10 @@ def provider_keys(
     odd = sorted(str(named[p]) for p, key in keys.items() if not _KEY.fullmatch(key))
     if odd:
         shown = ", ".join(map(_variable_name, odd))
-        raise ConfigError(f"the environment variable {shown} holds what can't be a key; set it")
+        raise ConfigError(
+            f"the environment variable {shown} can't be a key: it has blanks or non-ASCII "
+            "characters; set it to the key"
+        )
     for provider, name in named.items():
         if name is not None or provider.secrets:
             the_key = f"the key of provider {provider.name!r}"
@@ -68,19 +71,19 @@ def _variable_name(variable: str) -> str:
 
 
 PLAIN_HTTP = "PREFILL_ROUTER_PLAIN_HTTP"
-"""The variable that names further hosts, separated by commas."""
+"""The variable that names the hosts, separated by commas, to which keys may go over plain HTTP."""
 
 
 def check_encrypted(base_url: str, environment: Mapping[str, str], *, whose: str) -> None:
-    """Check that a key for this address can't be read on its way.
+    """Check that a key sent to this address can't be read in transit.
 
     Args:
-        base_url: Where the key would go.
-        environment: Where `PLAIN_HTTP` may name the address's host.
-        whose: The key, in words.
+        base_url: The address that the key would be sent to.
+        environment: The variables; `PLAIN_HTTP` may name the address's host.
+        whose: A description of the key for the error.
 
     Raises:
-        ConfigError: It could be.
+        ConfigError: The key could be read.
     """
     parts = urlsplit(base_url)
     host = (parts.hostname or "").lower()
@@ -90,8 +93,8 @@ def check_encrypted(base_url: str, environment: Mapping[str, str], *, whose: str
     if parts.scheme == "https" or is_loopback(host) or host in allowed:
         return
     raise ConfigError(
-        f"{whose} would go over plain http to {host}, where others can read it; use https://, or "
-        f"allow that host by its name: {PLAIN_HTTP}={host}"
+        f"{whose} would be sent over plain http to {host}, and others could read it; use https://, "
+        f"or allow that host by name: {PLAIN_HTTP}={host}"
     )
 
 
@@ -109,7 +112,7 @@ def is_loopback(host: str) -> bool:
 
 
 REDACTED = "[redacted]"
-_LEAST_SECRET = 4  # characters: shorter ones would garble every line, and keep nothing secret
+_LEAST_SECRET = 4  # characters: redacting shorter ones would garble every line
 _LEAST_KEPT = 6
 _A_WORD = re.compile(r"[A-Za-z]{1,12}")
 _LOOKS_SECRET = re.compile(r"\b(Bearer +|Basic +|sk-|pr-)[A-Za-z0-9_\-.=+/]{16,}", re.IGNORECASE)
@@ -117,7 +120,7 @@ _LOOKS_SECRET = re.compile(r"\b(Bearer +|Basic +|sk-|pr-)[A-Za-z0-9_\-.=+/]{16,}
 
 @lru_cache(maxsize=256)
 def forms_of_key(key: str | None) -> tuple[bytes, ...]:
-    """How JSON may quote a key; nothing of what isn't secret, such as `none` or `dummy`."""
+    """The ways to write a key in JSON; none for placeholders such as `none` or `dummy`."""
     if key is None or len(key) < _LEAST_KEPT or _A_WORD.fullmatch(key):
         return ()
     escaped = json.dumps(key)[1:-1]
@@ -125,7 +128,7 @@ def forms_of_key(key: str | None) -> tuple[bytes, ...]:
 
 
 def without_key(data: bytes, forms: Iterable[bytes]) -> bytes:
-    """Bytes of JSON in which no such form is; the very same where none was."""
+    """JSON bytes with these forms of a key redacted; the same object where none occurs."""
     for form in forms:
         if form in data:
             data = data.replace(form, REDACTED.encode())
@@ -134,11 +137,11 @@ def without_key(data: bytes, forms: Iterable[bytes]) -> bytes:
 
 @final
 class Redaction:
-    """Replaces secrets in texts: those that are known, and what looks like a key.
+    """Redacts secrets in texts: those that are known, and whatever looks like a key.
 
     Args:
-        secrets: Known ones, such as the values of the targets' keys. They are looked for as they
-            are, and as JSON and addresses would write them.
+        secrets: The known secrets, for instance the targets' keys. They are found as they are,
+            JSON-escaped and URL-encoded.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -153,23 +156,23 @@ class Redaction:
 
     @classmethod
     def of_keys(cls, keys: Iterable[str]) -> "Redaction":
-        """Replaces the keys of targets in what is kept of answers.
+        """A redaction of the targets' keys in stored answers.
 
-        What isn't secret stays, such as `none` or `dummy`: it would garble answers.
+        Placeholders such as `none` or `dummy` stay: redacting them would garble answers.
         """
         return cls(k for k in keys if len(k) >= _LEAST_KEPT and not _A_WORD.fullmatch(k))
 
     def __call__(self, text: str) -> str:
-        """The text without secrets, and without what looks like one."""
+        """The text with known secrets, and whatever looks like one, redacted."""
         text = self.known(text)
         return _LOOKS_SECRET.sub(lambda found: found[1] + REDACTED, text)
 
     def known(self, text: str) -> str:
-        """The text without secrets that are known; anything else is as it was."""
+        """The text with known secrets redacted, and nothing else changed."""
         return text if self._known is None else self._known.sub(REDACTED, text)
 
     def reply(self, reply: Reply) -> Reply:
-        """A reply in which no known secret is quoted."""
+        """The reply with known secrets redacted."""
         if self._known is None:
             return reply
         return replace(

@@ -1,9 +1,9 @@
-"""Calls that cost money: each within a budget that is never passed, and its provider's limits.
+"""Calls that cost money: within a budget that is never exceeded and each provider's rate limits.
 
-No call begins unless the most that it can cost fits. What counts against the limit is what is
-recorded (costs, and what is at risk), and beside it the most that calls under way can cost. Where
-the sum of the latter is noted on the disk before it grows (*exposure*), a process that is killed
-leaves behind how much may have been billed unseen.
+No call begins unless the most that it can cost fits the budget. What counts against the limit is
+the recorded costs with what is at risk, and the most that calls in flight can cost. Where that
+last sum is written to disk before it grows (*exposure*), a process that is killed leaves a record
+of how much may have been billed without an answer.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from prefill_router.errors import UpstreamError
 from prefill_router.targets import Pool, Target
 
 _AHEAD = 1.5
-"""Exposure is noted for so many times what is needed, so that few notes do."""
+"""Exposure is written as this multiple of what is needed, so that fewer writes are."""
 _SLACK = 1e-9
-"""Relative; more than the rounding of all sums together."""
+"""Relative tolerance; more than the rounding error of all sums together."""
 _BEHIND = 8
-"""A note that is so many times what is needed is replaced by a smaller one."""
+"""A written exposure over this multiple of what is needed is replaced by a smaller one."""
 _LEAST = 1e-12
-"""US dollars; less is the rounding of sums."""
+"""US dollars; anything less is rounding error."""
 
 
 @final
 class SpendingLedger:
-    """What counts against the limit; used from one event loop.
+    """Spending that counts against a limit; used from one event loop.
 
     Args:
-        limit: US dollars; None for none.
-        charged: What counts already.
-        expose: Notes on the disk what may be billed for calls that aren't recorded; what it gives
-            back is awaited before the call. None where each call is noted by itself.
+        limit: US dollars; None for no limit.
+        charged: US dollars that count already.
+        expose: Writes to disk how many dollars may be billed for calls not recorded yet; its
+            future is awaited before the call. None where each call is written by itself.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class SpendingLedger:
 
     @property
     def counted(self) -> float:
-        """US dollars that count now, with the most that calls under way can cost."""
+        """US dollars that count now, including the most that calls in flight can cost."""
         return self.charged + self.unrecorded
 
     async def reserve(self, dollars: float) -> bool:
-        """Wait until a call of at most so much fits, and count it as under way.
+        """Wait until a call that costs at most this fits the limit, and count it as in flight.
 
         Returns:
-            False where it can't fit any more: nothing is under way whose end would make room.
+            False where it can't fit any more: no call is in flight whose end could free budget.
         """
         while not self._fits(dollars):
             if not self._in_flight:
@@ -86,20 +86,20 @@ class SpendingLedger:
         return True
 
     def settle(self, reserved: float, charged: float) -> None:
-        """A call has ended, and counts so much; it is not recorded yet."""
+        """Replace a call's reservation by its charge when it has ended, before it is recorded."""
         self._in_flight -= 1
         self.unrecorded += charged - reserved
         self._wake()
 
     def recorded(self, charged: float) -> None:
-        """So much of what has ended is on the disk."""
+        """Count this much of the ended calls' charges as written to disk."""
         self.charged += charged
         self.unrecorded -= charged
         if _LEAST < _BEHIND * self.unrecorded < self._noted:
             self._note(self.unrecorded * _AHEAD)
 
     async def close(self) -> None:
-        """Note what may have been billed for calls that were given up."""
+        """Write what may have been billed for calls that were abandoned."""
         self._note(self.unrecorded if self.unrecorded > _LEAST else 0.0)
         if self._noting is not None:
             await self._noting
@@ -112,7 +112,7 @@ class SpendingLedger:
     async def _cover(self) -> None:
         if self.unrecorded > self._noted:
             ahead = self.unrecorded * _AHEAD
-            if self.limit is not None:  # more than that never is under way
+            if self.limit is not None:  # calls in flight never reserve more than this
                 ahead = max(min(ahead, self.limit - self.charged), self.unrecorded)
             self._note(ahead)
         if self._noting is not None:
@@ -132,13 +132,13 @@ class SpendingLedger:
 
 @runtime_checkable
 class Asker(Protocol):
-    """Gives replies; `prefill_router.client.Upstream` is one."""
+    """Something that calls targets, for example `prefill_router.client.Upstream`."""
 
     async def ask(self, target: str, prompt: Prompt, /) -> Reply:
         """A target's reply to a prompt.
 
         Raises:
-            UpstreamError: There is none, or only a part of one.
+            UpstreamError: There is no reply, or only part of one.
         """
 
 
@@ -149,9 +149,9 @@ class PaidCall:
 
     Attributes:
         outcome: The reply, or why there is none.
-        bill: What it has cost.
-        began: When.
-        seconds: How long it took.
+        bill: Its cost.
+        began: When it began, in UTC.
+        seconds: Its duration in seconds.
     """
 
     outcome: Reply | UpstreamError
@@ -161,18 +161,18 @@ class PaidCall:
 
 
 LIMITED = ("rate_limited", "overloaded")
-"""Failures by which a provider says that it is asked too much."""
+"""Failures by which a provider asks for fewer calls."""
 
 
 @final
 class PaidCalls:
-    """Makes calls, as many and as fast as a budget and the providers allow; for one event loop.
+    """Makes calls within a budget and the providers' rate limits; used from one event loop.
 
     Args:
         pool: The targets.
-        asker: Who asks.
+        asker: The client that makes them.
         ledger: The budget.
-        patience_seconds: A provider that asks to be left alone for no longer than that is.
+        patience_seconds: The longest pause that is kept when a provider asks for one.
     """
 
     def __init__(
@@ -192,17 +192,17 @@ class PaidCalls:
         wanted: Callable[[], bool],
         begin: Callable[[float], Awaitable[None]] | None = None,
     ) -> PaidCall | None:
-        """Make one call, once it may begin; one that is given up may be billed.
+        """Make one call as soon as it may begin; a cancelled call may still be billed.
 
         Args:
-            target: Who is asked.
-            prompt: What.
-            tokens: To expect, in and out.
-            wanted: Whether the call is still wanted, when its turn has come.
-            begin: Told of the most that it can cost, in US dollars, just before it is made.
+            target: The target to call.
+            prompt: The prompt.
+            tokens: Expected tokens, input and output together.
+            wanted: Returns whether the call is still wanted when its turn comes.
+            begin: Called with the most that the call can cost, in US dollars, just before it.
 
         Returns:
-            The call; None where it isn't wanted any more, or what it can cost doesn't fit.
+            The call; None where it is no longer wanted, or what it can cost doesn't fit the budget.
         """
         gate, most = self._gates[target.name], bound(target, prompt)
         reserved = most.dollars or 0.0
@@ -242,7 +242,7 @@ class PaidCalls:
         tokens: int,
         start: float,
     ) -> None:
-        """Ask the provider harder, or less hard, from now on."""
+        """Adjust the provider's concurrency and pacing to this outcome."""
         if isinstance(outcome, Reply):
             gate.widen()
             used = (outcome.usage.input_tokens or 0) + (outcome.usage.output_tokens or 0)

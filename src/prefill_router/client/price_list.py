@@ -1,8 +1,8 @@
 """The prices of a pool, refreshed from OpenRouter's list of models.
 
-The list is a file, or an address that is asked once, without a key: dollars per token as decimal
-texts, among them -1 for a price that varies with who is asked. They become dollars per million
-tokens without rounding. A price of zero for cached input or reasoning is read as none of its own.
+The list is a file, or an address that is fetched once without a key. Its prices are decimal strings
+in dollars per token; -1 means that the price varies with the provider. They become dollars per
+million tokens without rounding. Zero for cached input or reasoning is read as no separate price.
 """
 
 import json
@@ -20,7 +20,7 @@ from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool, Target
 
 MOST_BYTES: Final = 64 * 2**20
-"""Of a list; OpenRouter's has less than one megabyte."""
+"""The largest list that is read; OpenRouter's is less than one megabyte."""
 CONNECT_SECONDS: Final = 10.0
 WHOLE_SECONDS: Final = 60.0
 _KINDS: Final[Mapping[int, FailureKind]] = {
@@ -32,21 +32,21 @@ _KINDS: Final[Mapping[int, FailureKind]] = {
 
 
 def is_address(source: str) -> bool:
-    """Whether this is to be fetched, and not a file."""
+    """Whether a source is a web address rather than a file."""
     return source.startswith(("http://", "https://"))
 
 
 def fetch(source: str, *, seconds: float = WHOLE_SECONDS) -> bytes:
-    """What stands at an address, or in a file.
+    """Read a file or a web address.
 
     Args:
         source: An address that begins with http:// or https://, or a file.
-        seconds: How long the whole may take.
+        seconds: Time limit for the whole download.
 
     Raises:
-        FormatError: There is no such file, or there is too much in it.
-        UpstreamError: The address can't be reached, or doesn't answer with it.
-        ConfigError: The address isn't one.
+        FormatError: There is no such file, or it is too large.
+        UpstreamError: The address can't be reached, or answers with an error.
+        ConfigError: The address isn't valid.
     """
     return _from_address(source, seconds) if is_address(source) else _from_file(Path(source))
 
@@ -57,17 +57,17 @@ def _from_file(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise FormatError(f"has more than {MOST_BYTES:,} bytes; it is no list", file=path)
+        raise FormatError(f"has over {MOST_BYTES:,} bytes; it isn't a list of prices", file=path)
     return data
 
 
 def _from_address(address: str, seconds: float) -> bytes:
     import httpx2
 
-    if set("@?#") & set(address):  # a path is put after it, and it stands in messages
+    if set("@?#") & set(address):  # a path is appended to it, and messages quote it
         raise ConfigError(
-            "the address of the list has a name, a key or a query in it; none is needed, leave it "
-            "out"
+            "the address of the list contains a user name, a key or a query; none is needed, so "
+            "leave it out"
         )
     end = time.monotonic() + seconds
     limits = httpx2.Timeout(min(seconds, CONNECT_SECONDS * 2), connect=CONNECT_SECONDS)
@@ -98,16 +98,16 @@ def _from_address(address: str, seconds: float) -> bytes:
 
 
 def _check_status(address: str, status: int, headers: Mapping[str, str]) -> None:
-    """Let only a whole answer pass.
+    """Check that the response is a success.
 
     Raises:
-        UpstreamError: It is something else.
+        UpstreamError: It is a redirect or an error.
     """
     if status == 200:
         return
     if 300 <= status < 400:
         place = headers.get("location", "nowhere")
-        why = f"leads elsewhere, to {place[:200]}; name that address if you trust it"
+        why = f"redirects to {place[:200]}; give that address if you trust it"
         raise _failed(address, why, "refused", status)
     wait = headers.get("retry-after", "")
     after = f" after {wait[:40]} s" if wait.isdecimal() else " later"
@@ -121,7 +121,7 @@ def _failed(
     address: str, why: str, failure: FailureKind, status: int | None = None
 ) -> UpstreamError:
     return UpstreamError(
-        f"the list of prices at {address} {why}. A file of it will do as well: --from FILE",
+        f"the list of prices at {address} {why}. A downloaded copy works too: --from FILE",
         failure=failure,
         status=status,
         billed="no",
@@ -138,14 +138,14 @@ _PER_REQUEST = "request"
 
 @final
 class PriceChange(NamedTuple):
-    """A target whose prices were looked up.
+    """The prices of one target before and after the list was read.
 
     Attributes:
         target: Its name.
-        model: The model of the list whose prices it has now.
+        model: The model in the list that the new prices belong to.
         provider: The provider whose prices they are; None for the model's own.
         before: US dollars per million tokens, in the order of `PRICES`; None where unknown.
-        after: The same now.
+        after: The new prices, likewise.
     """
 
     target: str
@@ -159,14 +159,14 @@ class PriceChange(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RefreshedPool:
-    """A pool at other prices.
+    """A pool with refreshed prices.
 
     Attributes:
         pool: The pool, with the date of the prices.
-        source: The list.
+        source: The list's file or address.
         found: The targets that were in the list, whether or not their price differs.
-        kept: The others by name, each with the reason why it has its price still.
-        notes: What else is worth knowing.
+        kept: The other targets by name, each with the reason why its price is unchanged.
+        notes: Further remarks, for example of costs that the prices leave out.
     """
 
     pool: Pool
@@ -192,22 +192,23 @@ def refresh_prices(
         pool: The pool.
         date: Today, as ISO 8601; the date of prices that come from the list.
         source: The address of the list, or a file that holds it.
-        models: The list's name of targets by target; the others are looked up by their `model` and
+        models: The name in the list, by target; other targets are looked up by their `model` and
             then by their name.
-        provider: Whose prices to take where that provider serves the model; elsewhere the model's.
-        providers: The same by target; there that provider must serve it.
+        provider: The provider to take prices from where it serves the model; elsewhere the model's
+            own price is taken.
+        providers: The same by target; here the provider must serve the model.
         read: Reads an address or a file.
 
     Raises:
         ConfigError: A target is unknown, a model that was named isn't listed, its price varies, or
             no target is listed at all.
-        FormatError: The list isn't one.
-        UpstreamError: It can't be had.
+        FormatError: The source isn't a list of models.
+        UpstreamError: The list can't be fetched.
     """
     named, serving = dict(models or {}), dict(providers or {})
     pool.indices([*named, *serving])
     if (provider or serving) and not is_address(source):
-        raise ConfigError(f"a provider's prices aren't in a file such as {source}; name an address")
+        raise ConfigError(f"a file such as {source} has no providers' prices; give an address")
     look = _Lookup(source, _listing(read(source), source), read)
     found: list[PriceChange] = []
     kept: dict[str, str] = {}
@@ -235,7 +236,7 @@ def refresh_prices(
 
 @final
 class _Lookup:
-    """Looks targets up in the list, and in what the list's address says of their providers."""
+    """Looks targets up in the list, and in the address's lists of the providers of a model."""
 
     def __init__(
         self, source: str, listed: Mapping[str, Any], read: Callable[[str], bytes]
@@ -249,7 +250,7 @@ class _Lookup:
         """What a target costs now.
 
         Raises:
-            DataError: It isn't listed, or has no price that is known.
+            DataError: It isn't listed, or has no fixed price.
         """
         name = self._model(target) if model is None else self._known(model)
         entry, provider = self._listed[name], None
@@ -282,13 +283,13 @@ class _Lookup:
         raise DataError(f"the list has no model {asked!r}{self._like(asked)}")
 
     def _like(self, name: str) -> str:
-        """The models whose own name is this one, as advice."""
+        """A suggestion: the listed models with this name after the slash; empty if none."""
         wanted = name.rpartition("/")[2].lower()
         like = [model for model in self._listed if model.rpartition("/")[2].lower() == wanted]
         return f"; did you mean {' or '.join(like[:3])}? say so with --map" if like else ""
 
     def _offer(self, model: str, provider: str) -> Mapping[str, Any] | None:
-        """The entry of a provider of a model, by its name or its tag; None where there is none."""
+        """The entry of a model's provider, found by name or tag; None where there is none."""
         address = f"{self._source.rstrip('/')}/{quote(model, safe='/:')}/endpoints"
         offers = [
             offer
@@ -302,12 +303,12 @@ class _Lookup:
         return offers[0] if offers else None
 
     def _note_uncounted(self, target: str, pricing: Mapping[str, Any]) -> None:
-        """Say what a target costs beside its tokens, and in long prompts."""
+        """Note the costs that per-token prices leave out: per request, and for long prompts."""
         price = _dollars(pricing.get(_PER_REQUEST), _PER_REQUEST)
         if price:
             self.notes.append(f"{target}: also ${price} per request, which isn't counted")
         if pricing.get("overrides"):
-            self.notes.append(f"{target}: long prompts cost otherwise, which isn't counted")
+            self.notes.append(f"{target}: long prompts have another price, which isn't counted")
 
 
 def _listing(data: bytes, source: str) -> Mapping[str, Any]:
@@ -335,7 +336,7 @@ def _json(data: bytes, source: str) -> Any:
     try:
         return json.loads(data.decode("utf-8-sig"), parse_float=Decimal)
     except (ValueError, RecursionError):
-        what = "a web page" if data.lstrip()[:1] == b"<" else "no JSON"
+        what = "a web page" if data.lstrip()[:1] == b"<" else "not JSON"
         raise FormatError(f"is {what}; a list of models is JSON", file=source) from None
 
 
@@ -364,7 +365,7 @@ def _dollars(value: object, name: str) -> Decimal | None:
     except InvalidOperation:
         price = None
     if price is None or isinstance(value, bool) or not price.is_finite():
-        raise DataError(f"its price for {name} is {shown_cell(value)}, which is no amount")
+        raise DataError(f"its price for {name} is {shown_cell(value)}, which isn't an amount")
     if price < 0:
         raise DataError(f"its price for {name} varies (the list says {price})")
     if price > _DEAREST and name != _PER_REQUEST:

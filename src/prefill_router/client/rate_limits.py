@@ -1,7 +1,7 @@
-"""How hard a provider is asked: calls at once, calls and tokens a minute, and pauses it asks for.
+"""The rate limits of a provider: concurrent calls, calls and tokens per minute, and pauses.
 
-A provider that says that it is asked too much gets half as many calls at once, and step by step
-more again while it answers.
+When a provider reports a rate limit, its concurrency is halved; while it answers, the concurrency
+grows again step by step.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from prefill_router.targets import Provider
 _MINUTE = 60.0
 _BURST_CALLS = 0.1
 _BURST_TOKENS = 0.2
-"""Of what a minute allows, so much may come at once; the rest comes evenly."""
+"""The share of a minute's allowance that may be used at once; the rest is spread evenly."""
 _LEAST_STEP = 0.1
 _SOON = 0.001
 
 
 @final
 class TokenBucket:
-    """Lets so much through in any minute: some at once, the rest evenly.
+    """A token bucket: limits an amount per minute, some of it at once and the rest evenly.
 
     Args:
-        each_minute: How much in any 60 seconds.
-        burst: How much of it at once.
-        now: Seconds of the clock.
+        each_minute: The amount allowed in any 60 seconds.
+        burst: The part of it that is allowed at once.
+        now: The clock's time in seconds.
     """
 
     def __init__(self, each_minute: float, *, burst: float, now: float) -> None:
@@ -37,24 +37,24 @@ class TokenBucket:
         self._at = now
 
     def wait(self, amount: float, now: float) -> float:
-        """Seconds until so much may pass; what is more than a burst needs a full bucket."""
+        """Seconds until this amount may pass; an amount above the burst needs a full bucket."""
         self._level = min(self._level + (now - self._at) * self._rate, self._most)
         self._at = now
         lacking = min(amount, self._most) - self._level
         return max(lacking / self._rate, 0.0)
 
     def take(self, amount: float) -> None:
-        """Let so much pass, or, where negative, count it as not passed."""
+        """Take this amount from the bucket; a negative one is given back."""
         self._level = min(self._level - amount, self._most)
 
 
 @final
 class ProviderGate:
-    """What every call to one provider goes through; used from one event loop.
+    """Limits the calls to one provider; used from one event loop.
 
     Args:
-        provider: Its limits.
-        clock: Seconds that never go back.
+        provider: The provider, with its limits.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, provider: Provider, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,11 +73,11 @@ class ProviderGate:
 
     @property
     def window(self) -> float:
-        """How many calls are allowed at once, at present."""
+        """The number of concurrent calls that is allowed at present."""
         return self._window
 
     async def enter(self) -> None:
-        """Wait for a place among the calls at once."""
+        """Wait for a slot among the concurrent calls."""
         while self._in_flight >= max(int(self._window), 1):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -85,12 +85,12 @@ class ProviderGate:
         self._in_flight += 1
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Release the slot."""
         self._in_flight -= 1
         self._wake()
 
     async def pace(self, tokens: float) -> None:
-        """Wait until a call of about so many tokens may begin."""
+        """Wait until a call of about this many tokens may begin."""
         while (seconds := self._wait(tokens)) > 0:
             self._corrected.clear()
             with suppress(TimeoutError):
@@ -102,34 +102,34 @@ class ProviderGate:
             self._tokens.take(tokens)
 
     def correct(self, tokens: float) -> None:
-        """A call had so many tokens more than it was let through with, or fewer."""
+        """Take the tokens that a call used beyond those expected; a negative number gives back."""
         if self._tokens:
             self._tokens.take(tokens)
             self._corrected.set()
 
     def pause(self, seconds: float) -> None:
-        """Let nothing through for so long."""
+        """Let no call begin for this many seconds."""
         self._resumes = max(self._resumes, self._clock() + seconds)
 
     def narrow(self, began: float) -> None:
-        """The provider says that it is asked too much.
+        """Halve the concurrency, since the provider reported a rate limit.
 
         Args:
-            began: When the call began, by the clock; of calls that were under way when the window
-                was narrowed last it says nothing new.
+            began: When the call began, by the clock; calls that were in flight when the window
+                was last narrowed don't narrow it again.
         """
         if began >= self._narrowed:
             self._window = max(self._window / 2, 1.0)
             self._narrowed = self._clock()
 
     def widen(self) -> None:
-        """The provider has answered."""
+        """Raise the concurrency a little, since the provider answered."""
         if self._window < self._width:
             self._window = min(self._window + max(1 / self._window, _LEAST_STEP), self._width)
             self._wake()
 
     def now(self) -> float:
-        """Seconds of the clock."""
+        """The clock's time in seconds."""
         return self._clock()
 
     def _wait(self, tokens: float) -> float:

@@ -1,16 +1,16 @@
-"""What an endpoint answered, in one shape whatever its dialect, and the tokens that it reports.
+"""An endpoint's reply, in one shape for every dialect, and the tokens that it reports.
 
 Token counts are read under the names that are in use:
 
-input       prompt_tokens; input_tokens (Anthropic's own, to which cached ones are added)
+input       prompt_tokens; input_tokens (Anthropic, with its cached ones added)
 cached      prompt_tokens_details.cached_tokens, input_tokens_details.cached_tokens,
             prompt_cache_hit_tokens (DeepSeek), cache_read_input_tokens (Anthropic), cached_tokens
 output      completion_tokens, output_tokens
 reasoning   completion_tokens_details.reasoning_tokens, output_tokens_details.reasoning_tokens,
             reasoning_tokens (SGLang)
 
-Some endpoints (xAI, Gemini) leave reasoning out of the output count; it shows in `total_tokens`,
-and is added.
+Some endpoints (xAI, Gemini) leave reasoning out of the output count; it is added from
+`total_tokens`.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ from prefill_router.short_repr import short_repr
 @final
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens as the endpoint reported them; None where it said nothing that can be read.
+    """Token counts as the endpoint reported them; None where there is no readable count.
 
     Attributes:
-        input_tokens: Of the prompt, cached ones included.
-        cached_tokens: Those of them that came from the provider's cache.
-        output_tokens: Of the answer, reasoning included.
-        reasoning_tokens: Those of them that were reasoning.
-        reported: What was reported, word for word.
+        input_tokens: Tokens of the prompt, cached ones included.
+        cached_tokens: The input tokens that came from the provider's cache.
+        output_tokens: Tokens of the answer, reasoning included.
+        reasoning_tokens: The output tokens that were reasoning.
+        reported: The usage object as reported, unchanged.
     """
 
     input_tokens: int | None = None
@@ -44,18 +44,18 @@ class Usage:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """One answer, whole.
+    """One complete answer.
 
     Attributes:
         text: The answer, without reasoning.
         reasoning: The reasoning trace; empty where none came back.
-        finish_reason: Such as `stop` or `length`; None where none was given.
-        served_by: The target that really served it, as the endpoint names it; None where unsaid.
+        finish_reason: For example `stop` or `length`; None where none was given.
+        served_by: The model that served it, as the endpoint names it; None where it doesn't.
         usage: Tokens as reported.
         first_token_seconds: From the request to the first token of any kind; None without one.
         first_answer_seconds: From the request to the first token of the answer; None without one.
         seconds: From the request to the end.
-        response: Everything else that came back, such as id, provider and tool calls.
+        response: The other fields of the response, for example id, provider and tool calls.
     """
 
     text: str
@@ -74,7 +74,7 @@ _MOST = 10**15
 
 
 def read_usage(reported: _Reported) -> Usage:
-    """The counts in a reported usage; what can't be read is None, what can't be true is kept."""
+    """The counts in a reported usage; unreadable ones are None, implausible ones are kept."""
     cached = _first(
         (_details(reported, "prompt", "input"), "cached_tokens"),
         (reported, "prompt_cache_hit_tokens"),
@@ -129,7 +129,7 @@ def _first(*places: tuple[_Reported, str]) -> int | None:
 
 
 def _count(value: object) -> int | None:
-    """A whole number; a number in quotes, a fraction or a truth value is none."""
+    """A whole number; None for a number in quotes, a fraction or a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not abs(value) <= _MOST:  # NaN too

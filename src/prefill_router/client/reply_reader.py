@@ -1,10 +1,9 @@
-"""Reads one answer, chunk by chunk or in one piece, whatever its dialect.
+"""Reads one answer, streamed or whole, in any dialect.
 
-The pieces of a stream are joined to what a plain reply would have held. Reasoning can come inside
-the answer's text, between <think> and </think>: so write models behind servers without a reasoning
-parser. Where the chat template has already written the opening tag, only the closing one comes
-back; it is looked for only behind servers of open models, since elsewhere an answer may well speak
-of the tag.
+The chunks of a stream are merged into what a plain reply would hold. Models behind servers without
+a reasoning parser write their reasoning in the answer's text, between <think> and </think>. Where
+the chat template writes the opening tag, only the closing one is returned; a lone closing tag
+counts only for servers of open models, since other answers may mention the tag.
 """
 
 import json
@@ -26,7 +25,7 @@ _LONGEST = 2**26  # characters of one answer
 
 
 class ErrorEventError(Exception):
-    """The endpoint told of an error where it should have answered; carries what it told."""
+    """The endpoint sent an error in place of an answer; `error` is what it sent."""
 
     def __init__(self, error: ErrorBody) -> None:
         super().__init__("an error in place of an answer")
@@ -35,12 +34,12 @@ class ErrorEventError(Exception):
 
 @final
 class ReplyReader:
-    """What has come of one answer so far.
+    """Collects one answer as it arrives.
 
     Attributes:
-        finish_reason: As given.
-        is_empty: Whether nothing of an answer has come, not even reasoning.
-        first_token: The moment of the first token of any kind; None where they came in one piece.
+        finish_reason: The finish reason, once given.
+        is_empty: Whether nothing of an answer has arrived, not even reasoning.
+        first_token: Clock time of the first token of any kind, in seconds; None if not streamed.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -61,8 +60,8 @@ class ReplyReader:
         """Take one chunk, or a plain reply.
 
         Raises:
-            ErrorEventError: It tells of an error.
-            MalformedError: It isn't what chunks are like.
+            ErrorEventError: It reports an error.
+            MalformedError: It isn't a valid chunk.
         """
         if event.get("error") or event.get("object") == "error" or event.get("type") == "error":
             raise ErrorEventError(read_error(event))
@@ -73,17 +72,17 @@ class ReplyReader:
                 self._kept.add(name, value)
         choices = event.get("choices")
         if choices is not None and not isinstance(choices, list):
-            raise MalformedError("choices that are no list")
+            raise MalformedError("choices that aren't a list")
         for choice in choices or ():
             self._take_choice(_object(choice), at)
 
     def reply(self, *, began: float, ended: float, request_id: str | None = None) -> Reply:
-        """The answer as far as it has come.
+        """The answer as far as it has arrived.
 
         Args:
-            began: The moment of the request.
-            ended: The moment when the last of it came.
-            request_id: As the reply's headers have it.
+            began: Clock time of the request, in seconds.
+            ended: Clock time at which the last of it arrived, in seconds.
+            request_id: The request id from the response headers.
         """
         text, reasoning, kept = (
             "".join(self._text),
@@ -110,7 +109,7 @@ class ReplyReader:
         )
 
     def _take_choice(self, choice: Mapping[str, Any], at: float) -> None:
-        if choice.get("index"):  # only one answer is asked for; more are kept as they are
+        if choice.get("index"):  # only one answer is requested; others are kept unread
             self._kept.append("other_choices", choice)
             return
         self.finish_reason = _string(choice.get("finish_reason")) or self.finish_reason
@@ -136,12 +135,12 @@ class ReplyReader:
         if content is None:
             return False
         if not isinstance(content, list):
-            raise MalformedError("content that is no text")
+            raise MalformedError("content that isn't text")
         came = [self._take_part(_object(part), at) for part in content]
         return any(came)
 
     def _take_part(self, part: Mapping[str, Any], at: float) -> bool:
-        """One part of content that is a list: text, or reasoning, itself perhaps in parts."""
+        """Take one part of a content list: text, or reasoning, which may itself be a list."""
         if part.get("type") == "text":
             return self._add_text(_string(part.get("text")) or "", at)
         thoughts = part.get("thinking")
@@ -163,7 +162,7 @@ class ReplyReader:
         return True
 
     def _take_reasoning(self, delta: Mapping[str, Any]) -> bool:
-        """Reasoning under the first of its names that has some; some servers repeat it."""
+        """Take reasoning from the first non-empty field; some servers send it in several."""
         text = _string(delta.get("reasoning_content")) or _string(delta.get("reasoning"))
         if text:
             self._grow(text)
@@ -187,7 +186,7 @@ class ReplyReader:
             raise MalformedError("an answer without an end")
 
     def _since(self, began: float, start: int) -> float | None:
-        """When the character at `start` came."""
+        """Seconds from the request to the character at `start`."""
         if self.first_token is None:
             return None
         place = bisect_right(self._lengths, start)
@@ -196,7 +195,7 @@ class ReplyReader:
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise MalformedError("something that is no object")
+        raise MalformedError("something that isn't an object")
     return value
 
 
@@ -205,7 +204,7 @@ def _string(value: object) -> str | None:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """The same without lone surrogates; pairs that came in two chunks are joined."""
+    """The value without lone surrogates; pairs that were split between chunks are joined."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -215,14 +214,15 @@ def _without_surrogates(value: Any) -> Any:
 
 
 _GROWING = frozenset(("arguments", "refusal", "summary", "text", "thinking"))
-"""Fields whose pieces follow on one another; of others the last word counts."""
+"""Fields whose pieces are concatenated; in other fields the last value counts."""
 
 
 @final
 class MergedObject:
-    """An object that came in pieces.
+    """An object that arrives in pieces.
 
-    Lists of objects with an `index`, such as tool calls, are joined by it; other lists grow.
+    Objects in a list that have an `index`, such as tool calls, are merged by it; other lists are
+    extended.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class MergedObject:
         self._last: dict[str, Any] = {}
 
     def add(self, name: str, value: Any) -> None:
-        """Add one piece of a field; null says nothing."""
+        """Add one piece of a field; null is ignored."""
         if value is None:
             return
         if isinstance(value, str | int):
@@ -255,11 +255,11 @@ class MergedObject:
             self.add(name, value)
 
     def append(self, name: str, value: Any) -> None:
-        """Add one item to a list, as it is."""
+        """Append one item to a list, unchanged."""
         self._lists.setdefault(name, []).append(value)
 
     def plain(self) -> dict[str, Any]:
-        """The whole object."""
+        """The merged object."""
         return {
             **self._last,
             **{name: "".join(pieces) for name, pieces in self._texts.items()},
@@ -274,7 +274,7 @@ class MergedObject:
     def _add_item(self, name: str, item: Any, place: int) -> None:
         index = item.get("index") if isinstance(item, Mapping) else None
         if name == "tool_calls" and index is None and isinstance(item, Mapping):
-            index = place  # a plain reply numbers none
+            index = place  # a plain reply has no indices
         if isinstance(index, int):
             items = self._indexed.setdefault(name, {})
             items.setdefault(index, MergedObject()).add_all(item)
@@ -286,11 +286,11 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 
 class ThinkingSplit(NamedTuple):
-    """A text's two parts.
+    """A text split into reasoning and answer.
 
     Attributes:
-        reasoning: What stood between the tags.
-        answer: What came after them.
+        reasoning: The text between the tags.
+        answer: The text after them.
         start: Where the answer begins in the text, in characters.
     """
 
@@ -300,10 +300,10 @@ class ThinkingSplit(NamedTuple):
 
 
 def split_thinking(text: str, dialect: Dialect) -> ThinkingSplit | None:
-    """Take the reasoning at the beginning of a text from its answer; None where there is none.
+    """Split the reasoning at the beginning of a text from its answer; None where there is none.
 
-    A text that ends before its reasoning does has an empty answer. One whose opening tag was
-    written by the template and that ends before the closing one can't be told from an answer.
+    A text that ends within its reasoning has an empty answer. If the template wrote the opening
+    tag and the text ends before the closing one, it can't be distinguished from an answer.
     """
     opened = text.lstrip().startswith(_OPEN)
     if not opened and (not TRAITS[dialect].opens_thinking or _CLOSE not in text):

@@ -1,12 +1,12 @@
-"""When a call that failed is made again, after how long, and when a target is not asked any more.
+"""When a failed call is retried, after how long, and when a target is no longer called.
 
-How long an endpoint asks to be left alone is read from the headers that are in use:
+How long an endpoint asks clients to wait is read from the headers in use:
 `retry-after-ms`; `Retry-After` in seconds or as an HTTP date (RFC 9110, section 10.2.3);
 `x-ratelimit-reset-requests` and `-tokens` as durations such as `6m0s` (OpenAI);
-`x-ratelimit-reset` as seconds or as a moment (OpenRouter: milliseconds since 1970);
+`x-ratelimit-reset` as seconds or as a time (OpenRouter: milliseconds since 1970);
 `anthropic-ratelimit-*-reset` as RFC 3339.
 
-A circuit breaker gives up targets where every further call would meet the same failure.
+A circuit breaker stops calling targets where every further call would fail in the same way.
 """
 
 import email.utils
@@ -27,22 +27,22 @@ _DURATION = re.compile(
     r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?"
 )
 _LENGTHS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
-_LONGEST = 86400.0  # what asks for more than a day is cut there
-_A_MOMENT = 1e9  # seconds; a number above it is a moment and no duration
+_LONGEST = 86400.0  # seconds; longer waits are cut to a day
+_TIMESTAMP = 1e9  # seconds; a number above it is a time since 1970, not a duration
 _IN_MILLISECONDS = 1e11
 _LIMITED = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Seconds after which to ask again; None where nothing that can be read was said.
+    """Seconds to wait before a retry; None where no readable header gives them.
 
     Args:
-        headers: Of the reply, with names in lower case.
-        now: The moment, in seconds since 1970.
+        headers: The response headers, with names in lower case.
+        now: The current time, in seconds since 1970.
     """
     said = _milliseconds(headers.get("retry-after-ms"))
     if said is None:
-        clock = _moment(headers.get("date"))  # the endpoint's, which may differ from ours
+        clock = _moment(headers.get("date"))  # the endpoint's clock, which may differ from ours
         said = _seconds_or_date(headers.get("retry-after"), now if clock is None else clock)
     if said is None:
         said = max(_resets(headers, now), default=None)
@@ -70,7 +70,7 @@ def _moment(text: str | None) -> float | None:
 
 
 def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
-    """When limits that are used up are lifted; one that has something left doesn't count."""
+    """Seconds until each used-up limit is reset; limits with a remainder are skipped."""
     for prefix, place in (("x-ratelimit-reset", "x-ratelimit-remaining"),):
         for kind in ("", *(f"-{name}" for name in _LIMITED)):
             if _number(headers.get(place + kind)) not in (None, 0.0):
@@ -89,7 +89,7 @@ def _duration_or_moment(text: str | None, now: float) -> float | None:
     number = _number(text)
     if number is not None:
         moment = number / 1000 if number > _IN_MILLISECONDS else number
-        return moment - now if moment > _A_MOMENT else moment
+        return moment - now if moment > _TIMESTAMP else moment
     found = _DURATION.fullmatch(text.strip()) if text else None
     if not found or not any(found.groups()):
         return None
@@ -119,13 +119,13 @@ _NOT_TRIED: tuple[FailureKind, ...] = ("rate_limited",)
 @final
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential backoff with full jitter; or what the provider says, and a little more.
+    """Exponential backoff with full jitter, or the provider's wait with a little jitter.
 
     Attributes:
-        attempts: Calls for one question, at most, beside those refused for the rate alone.
-        seconds: The first wait is at most so long, each further one at most twice the last.
-        chance: Where the waits are drawn from.
-        patience: With those refused for the rate there are at most so many times the attempts.
+        attempts: The most calls for one question, without rate-limited ones.
+        seconds: The longest first wait; the bound doubles with each further wait.
+        chance: The random generator of the jitter.
+        patience: All calls, rate-limited ones included, are at most this many times `attempts`.
     """
 
     attempts: int = 5
@@ -135,35 +135,35 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            raise ConfigError(f"{self.attempts} attempts ask nothing; at least 1 is needed")
+            raise ConfigError(f"{self.attempts} attempts make no call; at least 1 is needed")
         if not self.seconds >= 0:
-            raise ConfigError(f"a wait of {self.seconds} seconds; it can't be negative")
+            raise ConfigError(f"a wait of {self.seconds} seconds; it must be 0 or more")
 
     def wait(self, error: UpstreamError, failures: Sequence[str | None]) -> float | None:
-        """Seconds until the next call; None where there is to be none.
+        """Seconds until the next call; None to give up.
 
         Args:
-            error: What came of the last call.
-            failures: Of all calls so far.
+            error: The error of the last call.
+            failures: The failures of all calls so far.
         """
         tried = sum(failure not in _NOT_TRIED for failure in failures)
         over = tried >= self.attempts or len(failures) >= self.attempts * self.patience
         if not error.retriable or over:
             return None
         growth = 2.0 ** min(len(failures) - 1, 64)
-        if error.retry_after:  # many are told the same moment, and would meet again at it
-            told = error.retry_after
-            return told + self.chance.uniform(0, min(told * growth, self.seconds))
+        if error.retry_after:  # many clients get the same time; jitter spreads their retries
+            wait = error.retry_after
+            return wait + self.chance.uniform(0, min(wait * growth, self.seconds))
         return self.chance.uniform(0, min(self.seconds * growth, _MOST_SECONDS))
 
 
 @final
 class Retries:
-    """The calls for one question that failed so far.
+    """Counts the failed calls for one question.
 
     Args:
-        policy: When there is a further one.
-        longest: It gives up rather than wait for longer, in seconds.
+        policy: When to retry.
+        longest: The longest wait in seconds; it gives up rather than wait longer.
     """
 
     def __init__(self, policy: RetryPolicy, *, longest: float = _LONGEST) -> None:
@@ -174,7 +174,7 @@ class Retries:
         """Seconds until the next call.
 
         Raises:
-            UpstreamError: There is to be none; it is the error of the last.
+            UpstreamError: The error of the last call, where there is no retry.
         """
         self._failures.append(error.failure)
         wait = self._policy.wait(error, self._failures)
@@ -186,14 +186,14 @@ class Retries:
 _IN_A_ROW = 3
 _UNREACHED: tuple[FailureKind, ...] = ("connect", "connect_timeout")
 _UNREACHED_SECONDS = 30.0
-"""A server may be starting anew."""
+"""Long enough for a server to restart."""
 _FOR_ALL_QUESTIONS: tuple[FailureKind, ...] = ("unauthorised", "unknown_model")
 
 
 @final
 @dataclass
 class _Silence:
-    """Since when there was no answer, and the questions that could have had one."""
+    """When a target's failures in a row began, and the questions that failed since."""
 
     since: float
     questions: set[str] = field(default_factory=set)
@@ -201,16 +201,16 @@ class _Silence:
 
 @final
 class CircuitBreaker:
-    """Closes a target after a few refusals in a row that no other question would be spared.
+    """Stops calls to a target after a few refusals in a row that any question would meet.
 
-    A provider that nothing reaches for half a minute is left for another time. So is a target that
-    gives several questions nothing but failures for as long as patience lasts: a server may be too
-    busy, or take every call and answer none.
+    A provider that can't be reached for half a minute is postponed. So is a target that fails on
+    several questions, and on nothing but failures, for `patience_seconds`: its server may be too
+    busy, or accept calls and never answer.
 
     Args:
         pool: The targets.
-        patience_seconds: So long.
-        clock: Seconds that never go back.
+        patience_seconds: How long a target may fail before it is postponed.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -224,25 +224,25 @@ class CircuitBreaker:
         self._unreached: dict[str, float] = {}
         self._silent: dict[str, _Silence] = {}
         self._refusals: Counter[tuple[FailureKind, str]] = Counter()
-        self._closed: dict[str, FailureKind] = {}
+        self._stopped: dict[str, FailureKind] = {}
         self._postponed: dict[str, str] = {}
 
     def refused(self, target: str) -> FailureKind | None:
-        """Why a target isn't asked any more; None where it is."""
-        return self._closed.get(target)
+        """Why a target is no longer called; None where it still is."""
+        return self._stopped.get(target)
 
     def postponed(self, target: str) -> str | None:
-        """Why a target isn't asked now but may be later; None where it is asked."""
+        """Why a target is postponed; None where it isn't."""
         return self._postponed.get(target)
 
     def answered(self, target: str) -> None:
-        """A call was answered, so the target exists and its key is a good one."""
+        """Record an answer: the target exists and its key is valid."""
         self._heard(target)
         for kind in _FOR_ALL_QUESTIONS:
             self._refusals.pop((kind, target), None)
 
     def failed(self, target: str, error: UpstreamError, *, question: str) -> None:
-        """A call for this question failed."""
+        """Record that a call for this question failed."""
         if error.retriable:
             self._note_silence(target, error, question)
             return
@@ -250,10 +250,10 @@ class CircuitBreaker:
         if error.failure in _FOR_ALL_QUESTIONS:
             self._refusals[error.failure, target] += 1
             if self._refusals[error.failure, target] >= _IN_A_ROW:
-                self._closed[target] = error.failure
+                self._stopped[target] = error.failure
 
     def postpone(self, target: str, why: str) -> None:
-        """Ask none of the provider's targets for now."""
+        """Call none of the provider's targets for now."""
         provider = self._provider(target)
         for other in self._pool.names:
             if self._provider(other) == provider:
@@ -267,7 +267,7 @@ class CircuitBreaker:
         self._silent.pop(target, None)
 
     def _note_silence(self, target: str, error: UpstreamError, question: str) -> None:
-        """How long there was no answer, and whether that is too long."""
+        """Record a retriable failure, and postpone what has failed for too long."""
         provider, now = self._provider(target), self._clock()
         if error.failure not in _UNREACHED:
             self._unreached.pop(provider, None)
@@ -276,4 +276,4 @@ class CircuitBreaker:
         silence = self._silent.setdefault(target, _Silence(now))
         silence.questions.add(question)
         if now - silence.since > self._patience and len(silence.questions) >= _IN_A_ROW:
-            self._postponed.setdefault(target, f"{target} gives no answers ({error.failure})")
+            self._postponed.setdefault(target, f"{target} returns no answers ({error.failure})")

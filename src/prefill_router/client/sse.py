@@ -1,23 +1,23 @@
-"""Server-sent events, each of which holds one JSON object, from the bytes of a stream.
+"""Server-sent events, each with one JSON object, parsed from the bytes of a stream.
 
-Comments and other fields are skipped. Data that is spread over several lines is joined, as the
-specification says; an object that ends with its line needs no blank line after it.
+Comments and other fields are skipped. Data spread over several lines is joined, as the
+specification requires; an object that is complete on one line needs no blank line after it.
 """
 
 import json
 from typing import Any, NoReturn, final
 
 DONE = b"[DONE]"
-_LONGEST = 16 * 2**20  # bytes of one event; chunks of an answer have a few hundred
-_DEEPEST = 100  # levels; what is nested deeper can be read, and then neither walked nor written
+_LONGEST = 16 * 2**20  # bytes of one event; chunks of an answer usually have a few hundred
+_DEEPEST = 100  # levels; deeper JSON can be parsed, but then neither traversed nor written
 
 
 class MalformedError(ValueError):
-    """The bytes aren't what the protocol has them be; the message quotes none of them."""
+    """The bytes violate the protocol; the message quotes none of them."""
 
 
 def _no_constant(_: str) -> NoReturn:
-    raise MalformedError("a number that JSON has not")
+    raise MalformedError("a number that JSON doesn't allow")
 
 
 def _finite(text: str) -> float:
@@ -31,7 +31,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """One JSON object.
+    """Parse one JSON object.
 
     Raises:
         MalformedError: It isn't one.
@@ -41,12 +41,12 @@ def parse_object(data: bytes) -> dict[str, Any]:
         value, end = _DECODER.raw_decode(text)
     except MalformedError:
         raise
-    except (ValueError, RecursionError):  # also no UTF-8, or numbers without end
-        raise MalformedError("no JSON") from None
+    except (ValueError, RecursionError):  # also invalid UTF-8 and numbers with too many digits
+        raise MalformedError("not JSON") from None
     if end != len(text):
-        raise MalformedError("JSON, and more")
+        raise MalformedError("more than one JSON value")
     if not isinstance(value, dict):
-        raise MalformedError("JSON that is no object")
+        raise MalformedError("JSON that isn't an object")
     if data.count(b"{") + data.count(b"[") > _DEEPEST and _is_deep(value):
         raise MalformedError("JSON that is nested too deeply")
     return value
@@ -66,10 +66,10 @@ def _is_deep(value: Any) -> bool:
 
 @final
 class EventReader:
-    """Cuts a stream into events.
+    """Splits a stream into events.
 
     Attributes:
-        done: Whether the closing `[DONE]` has come.
+        done: Whether the closing `[DONE]` has arrived.
     """
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class EventReader:
         self._held_bytes = 0
 
     def feed(self, piece: bytes) -> list[dict[str, Any]]:
-        """The events that these further bytes complete.
+        """The events that these bytes complete.
 
         Raises:
-            MalformedError: An event isn't a JSON object, or has no end.
+            MalformedError: An event isn't a JSON object, or is too long.
         """
         found: list[dict[str, Any]] = []
         whole, end, rest = piece.rpartition(b"\n")
@@ -132,7 +132,7 @@ class EventReader:
     def _take(self, data: bytes, found: list[dict[str, Any]]) -> None:
         try:
             found.append(parse_object(data))
-        except MalformedError:  # it may go on in the next line
+        except MalformedError:  # it may continue on the next line
             self._hold(data)
 
     def _hold(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Errors of the gateway itself, in the shapes that clients of either protocol expect."""
+"""Errors of the gateway itself, in the format of the client's protocol."""
 
 from collections.abc import Mapping
 from typing import Any, final
@@ -18,14 +18,14 @@ _ANTHROPIC = {
 
 @final
 class RefusalError(PrefillRouterError):
-    """A request that the gateway doesn't answer; the message quotes no prompt and no key.
+    """The gateway refuses a request; the message quotes no prompt and no key.
 
     Attributes:
         status: The HTTP status.
-        kind: OpenAI's error type, such as `invalid_request_error`.
-        code: A word for programs, such as `no_eligible_target`; None for none.
+        kind: OpenAI's error type, for example `invalid_request_error`.
+        code: A machine-readable code, for example `no_eligible_target`; None for none.
         param: The field that is wrong; None for none.
-        headers: Further headers of the reply, such as `retry-after`.
+        headers: Further response headers, for example `retry-after`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RefusalError(PrefillRouterError):
         self.headers = dict(headers or {})
 
     def body(self, *, anthropic: bool = False) -> dict[str, Any]:
-        """The reply's JSON: OpenAI's shape, or that of Anthropic's API."""
+        """The JSON of the response, in OpenAI's format or Anthropic's."""
         if anthropic:
             other = "invalid_request_error" if self.status < 500 else "api_error"
             kind = _ANTHROPIC.get(self.status, other)
@@ -54,12 +54,12 @@ class RefusalError(PrefillRouterError):
 
 @final
 class BrokenResponseError(Exception):
-    """There is no reply, or no more of it.
+    """A target's response is missing or broke off.
 
     Attributes:
-        end: Why.
-        unheard: Whether an idle connection was closed as the request went out on it, so that the
-            same request may be sent again on a new one.
+        end: The reason.
+        unheard: Whether an idle connection was closed while the request was being sent on it, so
+            that the same request may be sent again on a new one.
     """
 
     def __init__(self, end: AttemptEnd, *, unheard: bool = False) -> None:
@@ -70,4 +70,4 @@ class BrokenResponseError(Exception):
 
 @final
 class ClientGoneError(Exception):
-    """The client has left."""
+    """The client has disconnected."""

@@ -1,4 +1,4 @@
-"""The records of one request: what is asked, the decision, the call, its end, and its receipt."""
+"""The records of one request: the request, the decision, the call, the outcome, the receipt."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,30 +17,29 @@ Header = tuple[bytes, bytes]
 @final
 @dataclass(frozen=True, kw_only=True)
 class RoutingRequest:
-    """What deciding needs to know of a request.
+    """The properties of a request that a decision needs.
 
     Attributes:
-        endpoint: What is asked.
-        at: When it came, seconds since 1970.
-        text_bytes: Bytes of all its text, UTF-8.
+        endpoint: The endpoint.
+        at: When it arrived, in seconds since 1970.
+        text_bytes: Bytes of all its text in UTF-8.
         scored_bytes: Bytes of the part that the encoder reads.
-        needs: What its target must be able to do.
+        needs: The abilities that its target needs.
         max_tokens: The most output tokens that the client allows; None for no limit.
-        session: What names its conversation, `session_name`; None where nothing does.
-        opening: Whether a conversation that is known by its first turns has no further ones yet.
-            Others may begin alike, so it isn't held to their target.
-        in_tool_loop: Whether it brings the results of tools that a target called.
-        tool_call_ids: The calls whose results it brings.
-        previous_response_id: The stored response that it goes on from.
+        session: The name of its conversation, from `session_name`; None where it has none.
+        opening: Whether it is the first request of a conversation recognised by its first turns.
+            Other conversations may begin alike, so it doesn't keep their target.
+        in_tool_loop: Whether it ends with results of tool calls.
+        tool_call_ids: The ids of these calls.
+        previous_response_id: The stored response that it continues.
         named: The target that the client named.
-        lam_asked: The trade-off that the client asked for.
-        max_cost: The most that it may cost, estimated, US dollars.
+        lam_asked: The trade-off that the client requested.
+        max_cost: The most that it may cost, estimated, in US dollars.
         allow: The targets that the client allows; None for all.
-        exclude: The targets that the client rules out.
-        key: The name of the client's key; None where none is asked for.
+        exclude: The targets that the client excludes.
+        key: The name of the client's key; None where the gateway has no keys.
         key_targets: The targets that the key may use; None for all.
-        to_call: Whether the target will be called, so that it needs an endpoint; False where the
-            decision alone is asked for.
+        to_call: Whether the target will be called, and so needs an endpoint; False for a dry run.
     """
 
     endpoint: Endpoint
@@ -67,29 +66,31 @@ class RoutingRequest:
 @final
 @dataclass(frozen=True, kw_only=True)
 class RoutingDecision:
-    """Which target is asked first, who is next if it fails, and why.
+    """The order in which targets are called, and why.
 
     Attributes:
-        id: The decision's own name, `pr_` and 32 hexadecimal digits that grow with time.
+        id: The decision's id, `pr_` and 32 hexadecimal digits that grow with time.
         order: The targets that may answer, the chosen one first.
         reason: Why the first was chosen.
-        fallback: Why there was no forecast to go by; None where there was one.
+        fallback: Why no forecast was used; None where one was.
         lam: The trade-off that was used, after budgets; None where the client named the target.
-        lam_asked: The trade-off that was asked for or set; None as `lam`.
-        correctness: Every target's predicted probability; empty without a forecast.
-        estimated_cost: Every target's estimated cost, US dollars; empty where prices are unknown.
+        lam_asked: The trade-off before budgets; None where the client named the target.
+        correctness: Every target's predicted probability of a correct answer; empty without a
+            forecast.
+        estimated_cost: Every target's estimated US dollars; empty where prices are unknown.
         excluded: Targets that couldn't answer, and why in a few words.
-        policy_target: Whom the policy alone would have chosen; None without a forecast. Differs
-            from `order[0]` where a session, a share or a shadow run decided.
+        policy_target: The target that the policy alone would have chosen; None without a forecast.
+            It differs from `order[0]` where a session or the routed share decided.
         novelty: As in `Forecast`.
         input_tokens: Estimated input tokens of the whole request.
-        session: A hash that names the conversation; None where there is none.
-        tool_loop: Whether the conversation waits for tool results; then nobody else is asked.
-        opening: Whether it begins a conversation that others may begin alike (`RoutingRequest`).
-        cached: What `estimated_cost` is lower by for what a target has in its cache, US dollars;
-            of the one that holds the conversation alone.
-        high_cost: What `order[0]` hardly costs more than, US dollars: budgets set it aside. None in
-            receipts, and where prices are unknown or the router doesn't know the target.
+        session: The name of the conversation, a hash; None where there is none.
+        tool_loop: Whether it is in a tool loop, so that no other target is called.
+        opening: As in `RoutingRequest`.
+        cached: US dollars by which a cache lowers `estimated_cost`, by target; only the
+            conversation's target has an entry.
+        high_cost: The 90th percentile of the cost of `order[0]` in US dollars, which budgets
+            reserve. None in receipts, and where prices are unknown or the router doesn't know the
+            target.
     """
 
     id: str
@@ -112,7 +113,7 @@ class RoutingDecision:
 
     @property
     def target(self) -> str:
-        """The target that is asked first."""
+        """The chosen target, which is called first."""
         return self.order[0]
 
 
@@ -143,10 +144,10 @@ class TargetAttempt:
     """One call of one target.
 
     Attributes:
-        target: Whom.
+        target: The target.
         end: How it ended.
-        status: The HTTP status of its reply; None where none came.
-        seconds: How long it took.
+        status: The HTTP status of the response; None without one.
+        seconds: Its duration in seconds.
     """
 
     target: str
@@ -161,14 +162,14 @@ class RequestOutcome:
     """How a request ended.
 
     Attributes:
-        kind: How.
-        target: Who answered; None where nobody did.
+        kind: The kind of end.
+        target: The target that answered; None where none did.
         status: The HTTP status that the client got.
         attempts: Every call, in order.
-        usage: Token counts; None where nothing is known.
-        usage_is_estimated: Whether they were estimated from the bytes, since none were reported.
+        usage: Token counts; None where unknown.
+        usage_is_estimated: Whether counts were estimated from bytes, since they weren't reported.
         response_id: The answer's own id, where it has one.
-        tool_calls: Ids of the tool calls in the answer, as far as they were seen.
+        tool_calls: The ids of the tool calls in the answer, as far as known.
         first_byte_seconds: From the request to the first byte of the answer; None without one.
         total_seconds: From the request to the end.
     """
@@ -189,29 +190,29 @@ class RequestOutcome:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ForwardRequest:
-    """One call, as it is to be forwarded.
+    """One call to forward.
 
     Attributes:
-        endpoint: What is asked.
+        endpoint: The endpoint.
         method: The HTTP method.
-        below: What follows the endpoint's path, percent-encoded, such as `/resp_1/cancel`.
-        query: What the client's address has behind its question mark, percent-encoded.
-        is_plain: Whether the answer is passed on as it is, and nothing is read of it.
-        lacking: The statuses by which a target tells a plain call that it has no such call.
-        bodies: The body for a target, by its name; made anew for each attempt.
-        order: The targets that may be asked, the first one first.
-        stream: Whether a stream is asked for.
-        usage_added: Whether the body asks for token counts that the client didn't ask for; the one
-            event that tells nothing else is then left out.
-        headers: The client's headers, as far as targets get them; names in lower case.
-        reply_headers: The gateway's own headers of the answer, given who answers (None for nobody)
-            and what was tried.
-        finished: Awaited once, just before the last byte goes to the client, or where it has left.
-        stay: Whether nobody but the first target may answer.
-        input_tokens: Of the request, estimated; used where a target reports none.
-        began: When the request came, by the loop's clock; None for now.
-        named: Called once a stream has told the answer's id: who answers, and the id.
-        settled: Called once no target will be asked any more, so that bodies are needed no longer.
+        below: The path after the endpoint's path, percent-encoded, e.g. `/resp_1/cancel`.
+        query: The client's query string, percent-encoded.
+        is_plain: Whether it is a passthrough call, whose answer is forwarded unread.
+        lacking: The statuses by which a target says that it doesn't support a passthrough call.
+        bodies: Makes the body for a target, given its name; called for each attempt.
+        order: The targets that may be called, in order.
+        stream: Whether the client requested a stream.
+        usage_added: Whether the body requests token counts that the client didn't; the event that
+            has only these is then dropped.
+        headers: The client's headers that targets get, with names in lower case.
+        reply_headers: Makes the gateway's own response headers, given the target that answers
+            (None for none) and the attempts.
+        finished: Awaited once, just before the last byte is sent or after a disconnect.
+        stay: Whether only the first target may answer.
+        input_tokens: Estimated input tokens, used where a target reports none.
+        began: When the request arrived, by the loop's clock; None for now.
+        named: Called with the target and the answer's id once a stream has sent the id.
+        settled: Called once no more targets will be called, so that bodies are no longer needed.
     """
 
     endpoint: Endpoint
@@ -238,25 +239,27 @@ class ForwardRequest:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What is kept of one request.
+    """The record that is kept of one request.
 
     Attributes:
-        choice: What was decided.
-        outcome: How it ended.
-        at: When it came, seconds since 1970.
+        choice: The decision.
+        outcome: The outcome.
+        at: When it arrived, in seconds since 1970.
         router: The fingerprint of the router that decided; empty where none did.
-        policy: The kind of its policy; empty where none decided.
-        endpoint: What was asked.
+        policy: The kind of its policy; empty where no router decided.
+        endpoint: The endpoint.
         requested: The model that the client named.
         stream: Whether the answer was streamed.
-        key: The name of the client's key; None where none is asked for.
-        scored: What the encoder read of the request.
-        cost: Observed cost at the target's prices, US dollars; None where unknown.
-        cost_is_estimated: Whether it is by estimates: no counts came, or none that can be true.
-        decision_seconds: From the whole request's arrival to the decision.
-        forecast_seconds: Of it, waiting for the forecast; None where there was none.
-        prompt: What the encoder read, where prompts are kept: a text, or messages as plain values.
-        details: What else may be told, plain values.
+        key: The name of the client's key; None where the gateway has no keys.
+        scored: The part of the request that the encoder read.
+        cost: Observed US dollars at the target's prices; None where unknown.
+        cost_is_estimated: Whether the cost is from estimated token counts, since none were reported
+            or they can't be true.
+        decision_seconds: From the arrival of the whole request to the decision.
+        forecast_seconds: The part of it spent waiting for the forecast; None where there was none.
+        prompt: The text or messages that the encoder read, as plain values; None where prompts
+            aren't kept.
+        details: Further plain values.
     """
 
     choice: RoutingDecision

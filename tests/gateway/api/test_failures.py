@@ -188,7 +188,7 @@ def test_the_page_is_not_ready_where_requests_have_drifted(
     monkeypatch.setattr(gateway.gateway, "drift", watch)
     after = gateway.ask("/page/api/overview").json
     assert after["state"] == "degraded"
-    assert any("1 of 2 features moved much" in problem for problem in after["problems"])
+    assert any("1 of 2 features have a drift above" in problem for problem in after["problems"])
 
 
 def test_without_text_the_fallback_decides(made: World, gateway: Served) -> None:
@@ -254,7 +254,7 @@ def test_as_a_budget_runs_down_so_does_lam(
     assert {receipt.choice.lam_asked for receipt in receipts} == {1.0}
     assert receipts[0].choice.target != receipts[-1].choice.target
     assert sum(receipt.cost or 0 for receipt in receipts) >= 1e-3
-    assert "lam is at" in caplog.text
+    assert "lam is lowered to" in caplog.text
     assert "budget" in left
 
 

@@ -218,11 +218,11 @@ def test_only_the_key_that_made_it_reaches_it(
     made: World, ann: openai.OpenAI, bob: openai.OpenAI, call: str
 ) -> None:
     begin(made, ann, "resp_8")
-    with pytest.raises(openai.NotFoundError, match="known to be this key's") as caught:
+    with pytest.raises(openai.NotFoundError, match="known to belong to this key") as caught:
         getattr(bob.responses, call)("resp_8")
     assert caught.value.code == "unknown_response"
     assert caught.value.param == "response_id"
-    with pytest.raises(openai.NotFoundError, match="known to be this key's"):
+    with pytest.raises(openai.NotFoundError, match="known to belong to this key"):
         getattr(ann.responses, call)("resp_never")
     assert made.asked() == []
 
@@ -290,7 +290,7 @@ def test_who_cannot_count_is_passed_over(made: World, claude: anthropic.Anthropi
     made[MIDDLE].then(none, none)
     made[DEAR].then(whole({"input_tokens": 12}), whole({"detail": "no"}, status=405))
     assert claude.messages.count_tokens(model="auto", messages=SAY).input_tokens == 12
-    with pytest.raises(anthropic.NotFoundError, match="target-1, target-2 can answer") as caught:
+    with pytest.raises(anthropic.NotFoundError, match="target-1, target-2 can't answer") as caught:
         claude.messages.count_tokens(model="auto", messages=SAY)
     assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
 

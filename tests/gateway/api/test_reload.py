@@ -176,7 +176,7 @@ def test_settings_are_read_anew(made: World, gateway: Served) -> None:
 def test_settings_that_last_are_told(made: World, gateway: Served) -> None:
     made.made.configure({**SETTINGS, "receipts": {"keep_days": 7, "prompts": True}})
     (told,) = gateway.ask("/admin/reload", {}).json["warnings"]
-    assert "receipts.keep_days: changed, but as at the start until" in told
+    assert "receipts.keep_days: changed, but only a restart" in told
     assert "prompts" not in told
 
 
@@ -223,7 +223,7 @@ def test_a_process_that_is_hung_up_on_reads_anew(made: World) -> None:
         made.made.pool.write_text("targets: [")
         process.reload()
         until = time.monotonic() + PATIENCE
-        while "not reloaded, all stays as it was" not in process.log.read_text():
+        while "reload failed, nothing was changed" not in process.log.read_text():
             assert time.monotonic() < until
             time.sleep(0.02)
         assert price(process.url) == DEARER[CHEAP]["input_price"]

@@ -49,7 +49,7 @@ def test_conversations_and_spending_outlive_the_process(tmp_path: Path) -> None:
             stored = {"model": "auto", "input": "And?", "previous_response_id": "resp_9"}
             reply = gateway.ask("/v1/responses", stored)
             assert (reply.own("target"), reply.own("reason")) == (HELPER, "stored")
-            seat = gateway.gateway.sessions.seat(receipts[-1].choice.session, time.time())
+            seat = gateway.gateway.sessions.state(receipts[-1].choice.session, time.time())
         assert made.asked() == [DEAR, HELPER]
     assert seat is not None
     assert seat.target == receipts[-1].outcome.target

@@ -226,7 +226,7 @@ def test_a_key_reaches_its_own_targets_alone(gateway: Served, made: World) -> No
     assert DEAR.encode() not in told.body
     refused = ask(gateway, chat(DEAR), "bob")
     assert refused.status == 404
-    assert DEAR not in refused.error["message"].partition("known are")[2]
+    assert DEAR not in refused.error["message"].partition("the models are")[2]
     listed = gateway.ask("/v1/models", authorization="Bearer pr-bob").json["data"]
     assert [row["id"] for row in listed if row["owned_by"] != "prefill-router"] == [CHEAP, HELPER]
     assert made.asked() == [CHEAP, HELPER]

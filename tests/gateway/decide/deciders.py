@@ -83,7 +83,7 @@ def world(router: Parts = THREE, **settings: Any) -> World:
         sessions=sessions,
         budgets=budgets,
         breaker_open=breakers.__contains__,
-        told=told.append,
+        warn=told.append,
     )
     return World(decider, sessions, budgets, breakers, told)
 

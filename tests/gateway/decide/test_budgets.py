@@ -120,7 +120,7 @@ def test_a_budget_that_stops_refuses_and_says_until_when() -> None:
     held.reserve("one", None, 2.0)
     error = refusal(lambda: held.lam(0.5, None, NOON))
     assert error.headers == {"retry-after": "1"}
-    assert "under way" in str(error)
+    assert "in flight" in str(error)
     held.release("one")
     assert held.lam(0.5, None, NOON).lam > 0
 
@@ -141,9 +141,10 @@ def test_every_tenth_is_noted_once() -> None:
     told = [note for note in notes if note is not None]
     assert len(told) == 10
     assert told[0].startswith("55 % of the budget of the gateway, 10 dollars per day, is used")
-    assert told[-1].endswith("lam is at 0 % of what is asked")
+    assert told[-1].endswith("lam is lowered to 0 % of what is requested")
     assert budgets.lam(0.5, None, NOON + DAY).note == (
-        "a new day: the budget of the gateway, 10 dollars per day, is whole, and lam is as asked"
+        "a new day: the budget of the gateway, 10 dollars per day, is unspent, and lam is as "
+        "requested"
     )
     assert budgets.lam(0.5, None, NOON + 2 * DAY).note is None
 

@@ -80,13 +80,13 @@ def test_what_fits_counts_the_whole_request_and_its_answer() -> None:
     assert fits(1000 - RESERVE_TOKENS, None)
     assert not fits(1001 - RESERVE_TOKENS, None)
     longer = here.decide(forecast(0.9, 0.1, tokens=400), text_bytes=1200, scored_bytes=400)
-    assert longer.excluded == {"short": "holds 1000 tokens, about 1456 are needed"}
+    assert longer.excluded == {"short": "its context has 1000 tokens, about 1456 are needed"}
 
 
 def test_a_request_too_long_for_all_says_so() -> None:
     here = world(parts(target("a", context_tokens=500), target("b", context_tokens=600)))
     error = refusal(lambda: here.decide(None, text_bytes=4000))
-    assert "send less, or lower the maximum of output tokens" in str(error)
+    assert "send a shorter request, or lower the maximum number of output" in str(error)
 
 
 def test_headers_and_keys_narrow_the_choice() -> None:

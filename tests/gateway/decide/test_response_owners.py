@@ -49,7 +49,7 @@ def test_a_key_reaches_its_own_alone_and_hears_nothing_of_others(pool: Pool) -> 
     errors = [refusal(pool, response, key=key) for response, key in asked]
     assert {error.status for error in errors} == {404}
     (told,) = {str(error) for error in errors}
-    assert "known to be this key's" in told
+    assert "known to belong to this key" in told
 
 
 def test_what_nobody_remembers_is_where_it_must_be() -> None:
@@ -62,8 +62,10 @@ def test_what_nobody_remembers_is_where_it_must_be() -> None:
 
 
 def test_a_target_that_cannot_be_asked_any_more_is_told() -> None:
-    assert "'gone', which can't be asked: it isn't in the pool" in str(refusal(TWO, "r_gone"))
-    assert "'b', which can't be asked: doesn't serve responses" in str(refusal(ONE, "r_b"))
+    assert "'gone', which can't be called: it is no longer in the pool" in str(
+        refusal(TWO, "r_gone")
+    )
+    assert "'b', which can't be called: doesn't serve responses" in str(refusal(ONE, "r_b"))
     other = {"key": "ann", "key_targets": frozenset("b")}
     assert "not allowed by the key" in str(refusal(TWO, "r_ann", **other))
     mute = Pool((target("b", serves=("chat",)),))

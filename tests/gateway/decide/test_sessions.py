@@ -72,17 +72,17 @@ def test_only_so_many_are_remembered_and_only_for_so_long() -> None:
     for i in range(3):
         sessions.answered(f"{i}", target="a", tokens=1, at=AT + i, tool_calls=(f"c{i}",))
     assert len(sessions) == 2
-    assert sessions.seat("0", AT) is None
+    assert sessions.state("0", AT) is None
     assert sessions.caller(["c0"], session="0", key=None) is None
     assert sessions.caller(["c0", "c2"], session="2", key=None) == "a"
-    seat = sessions.seat("2", AT + 102)
+    seat = sessions.state("2", AT + 102)
     assert seat is not None
     assert (seat.target, seat.tokens, seat.at) == ("a", 1, AT + 2)
-    assert sessions.seat("2", AT + 103) is None
+    assert sessions.state("2", AT + 103) is None
     sessions.answered("9", target="a", tokens=1, at=AT + 1000)
     sessions.use(SessionSettings(most=1))
     assert len(sessions) == 1
-    assert sessions.seat("9", AT + 1000) is not None
+    assert sessions.state("9", AT + 1000) is not None
 
 
 def test_forgotten_conversations_make_room() -> None:
@@ -101,7 +101,7 @@ def test_receipts_bring_back_what_was_remembered() -> None:
             (None, "a", 1, AT, ["y"], "r2", "ann"),
         ]
     )
-    seat = sessions.seat(S, AT + 2)
+    seat = sessions.state(S, AT + 2)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("b", 20)
     assert [sessions.caller([c], session=S, key="ann") for c in "xyz"] == ["a", "a", None]
@@ -287,7 +287,7 @@ def test_a_stored_response_goes_to_who_keeps_it() -> None:
     assert (error.code, error.param) == ("response_lost", "previous_response_id")
     sat(here, "gone", response_id="resp_2")
     error = refusal(lambda: here.decide(None, endpoint="responses", previous_response_id="resp_2"))
-    assert "isn't in the pool any more" in str(error)
+    assert "is no longer in the pool" in str(error)
 
 
 def test_an_unknown_response_goes_to_the_only_one_that_may_keep_it() -> None:
@@ -310,7 +310,7 @@ def test_answers_are_remembered_as_they_ended() -> None:
     assert len(here.sessions) == 0
     ended = outcome("middle", tokens=(70, 30), tool_calls=("call",), response_id="resp_1")
     here.decider.answered(choice, ended, cost=None, at=AT)
-    seat = here.sessions.seat(S, AT)
+    seat = here.sessions.state(S, AT)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("middle", 100)
     assert here.sessions.caller(["call"], session=S, key=None) == "middle"
@@ -319,7 +319,7 @@ def test_answers_are_remembered_as_they_ended() -> None:
     here.decider.answered(choice, ended, cost=None, at=AT, stored=False)
     assert here.sessions.keeper("chatcmpl-1", key=None) is None
     here.decider.answered(choice, outcome("small", kind="disconnected"), cost=None, at=AT + 1)
-    seat = here.sessions.seat(S, AT)
+    seat = here.sessions.state(S, AT)
     assert seat is not None
     assert (seat.target, seat.tokens) == ("small", choice.input_tokens)
 

@@ -97,7 +97,7 @@ def test_process_that_dies_is_replaced_each_time(
             assert forecaster.stats().restarts == number
 
     played(tmp_path, "good", scene)
-    assert "started again" in caplog.text
+    assert "it is restarted" in caplog.text
     assert "die 1" not in caplog.text
 
 
@@ -129,7 +129,7 @@ def test_router_that_was_replaced_on_disk_is_not_served(
     ("manners", "words"),
     [
         ("refused", "the router is no good"),
-        ("silent", r"exit status 7; it said: no such thing as a GPU"),
+        ("silent", r"exit status 7; last lines of its log: no such thing as a GPU"),
         ("rude", "ended before it was ready"),
     ],
 )
@@ -152,7 +152,7 @@ def test_process_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
 
 def test_forecaster_is_started_once(tmp_path: Path) -> None:
     async def scene(forecaster: Forecaster) -> None:
-        with pytest.raises(ConfigError, match="started once"):
+        with pytest.raises(ConfigError, match="started only once"):
             await forecaster.start()
 
     played(tmp_path, "good", scene)

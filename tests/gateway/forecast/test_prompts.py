@@ -14,7 +14,7 @@ from prefill_router.encoders.base import Encoder, States, TokenizedPrompt
 from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.fitting import fit_router
-from prefill_router.gateway.forecast.worker import forecast_each, reusing_beginnings, still_works
+from prefill_router.gateway.forecast.worker import forecast_each, still_works, with_shared_prefixes
 from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
@@ -125,7 +125,7 @@ def test_what_is_logged_quotes_no_prompt(router: Router, caplog: pytest.LogCaptu
 def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(tmp_path: Path) -> None:
     folder, sources = saved_router(tmp_path, save=save_causal_encoder)
     plain = Router.load(folder, sources=sources)
-    router = reusing_beginnings(plain, 1 << 20)
+    router = with_shared_prefixes(plain, 1 << 20)
     [reusing] = router.sources.loaded
     assert isinstance(reusing, PrefixCachingEncoder)
     for end in ("Why?", "Why not?"):
@@ -137,7 +137,7 @@ def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(tmp_path: P
 
 
 def test_other_encoders_stay_as_they_are(router: Router, encoder: Choking) -> None:
-    assert reusing_beginnings(router, 1 << 20).sources.loaded == (encoder,)
+    assert with_shared_prefixes(router, 1 << 20).sources.loaded == (encoder,)
 
 
 def test_ordinary_prompt_tells_whether_it_still_works(

@@ -95,7 +95,7 @@ def test_keys_name_targets_of_the_pool() -> None:
         ]
     )
     keys.check_targets(["big", "old", "new"])
-    with pytest.raises(ConfigError, match=r"(?s)'a' is for \['old'\].*'b' is for \['new'\]"):
+    with pytest.raises(ConfigError, match=r"(?s)'a' allows \['old'\].*'b' allows \['new'\]"):
         keys.check_targets(["big"])
 
 
@@ -122,7 +122,7 @@ def test_a_file_tells_all_that_is_wrong_and_quotes_nothing(tmp_path: Path) -> No
     assert SECRET not in text
     assert HASH not in text
     for place in (
-        *("keys.1.name: is there twice", "keys.1.sha256: is there twice"),
+        *("keys.1.name: is repeated", "keys.1.sha256: is repeated"),
         *("keys.2.name", "keys.2.sha256: Value error, is a key", "keys.3.sha256"),
         *("keys.3.requests_per_minute", "keys.3.targets", "keys.4.(another name)"),
         *("keys.4.dollars_per_day", "keys.4.admin", "keys.5.expires", "keys.6"),

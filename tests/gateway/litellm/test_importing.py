@@ -162,7 +162,7 @@ def test_what_is_known_of_a_provider_is_filled_in(imported: ImportedConfig) -> N
     assert sonnet.api_key_env is None  # its key isn't sent to an address of somebody else
     assert imported.pool["sonnet"].accepts == ("files",)
     assert imported.pool["sonnet"].input_price is None
-    assert "one price of two" in imported.notes["sonnet"][0]
+    assert "one of two prices" in imported.notes["sonnet"][0]
     assert imported.pool.provider_of("vectors").api_key_env == "MISTRAL_API_KEY"
     assert imported.pool.serves("vectors") == ("embeddings",)
 
@@ -231,8 +231,8 @@ def test_what_is_left_out_is_told_without_its_value(imported: ImportedConfig) ->
     assert left["litellm_params.weight", ("large",)] == "the router chooses"
     assert left["model_info.tpm_class", ("large",)] == "has no counterpart"
     assert "stands for many" in left["model_list", ("openai/*",)]
-    assert "no call that is routed" in left["model_list", ("pictures",)]
-    assert "azure speaks a protocol of its own" in left["model_list", ("large",)]
+    assert "its mode isn't routed" in left["model_list", ("pictures",)]
+    assert "azure has a protocol of its own" in left["model_list", ("large",)]
     for what in ("general_settings.master_key", "router_settings.fallbacks"):
         assert left[what, ()]
     assert left["environment_variables", ()]
@@ -255,7 +255,7 @@ def test_an_unknown_provider_with_an_address_is_taken_at_its_word(tmp_path: Path
     rows = [model(model="newcomer/x", api_base="http://127.0.0.1:1/v1", api_key="EMPTY")]
     found = of(tmp_path, {"model_list": rows})
     assert found.pool["a"].model == "x"
-    assert "taken to speak OpenAI's protocol" in found.notes["a"][0]
+    assert "assumed to use OpenAI's protocol" in found.notes["a"][0]
     ollama = of(tmp_path, {"model_list": [model(model="ollama/x", api_base="http://box:11434")]})
     assert ollama.pool.provider_of("a").base_url == "http://box:11434/v1"
 
@@ -280,14 +280,14 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         of(tmp_path, {"model_list": rows, "router_settings": {"num_retries": "many"}})
     told = str(caught.value)
     for part in (
-        "model 'k': api_key holds a key",
-        "model 'u': newcomer has no address",
-        "model 'v': hosted_vllm has no address",
-        "model 'z': azure speaks",
-        "model 'n': its model names no provider",
-        "model 'g': vertex_ai speaks",
+        "model 'k': api_key contains a key",
+        "model 'u': newcomer has no fixed address",
+        "model 'v': hosted_vllm has no fixed address",
+        "model 'z': azure has a protocol",
+        "model 'n': its model has no provider",
+        "model 'g': vertex_ai has a protocol",
         "model 'p': input_cost_per_token isn't a number",
-        "model 'e': api_base names a variable that isn't set",
+        "model 'e': api_base names an environment variable that isn't set",
         "password in its base_url",
         "model 'r': rpm must be above 0",
         "model 'm' has no litellm_params.model",
@@ -301,7 +301,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_key_is_refused_even_where_it_would_not_be_used(tmp_path: Path) -> None:
     rows = [model(model="openai/x"), model(model="openai/y", api_key="sk-very-secret")]
-    with pytest.raises(ConfigError, match="holds a key") as caught:
+    with pytest.raises(ConfigError, match="contains a key") as caught:
         of(tmp_path, {"model_list": rows})
     assert "secret" not in str(caught.value)
 
@@ -312,15 +312,15 @@ def test_a_key_is_refused_even_where_it_would_not_be_used(tmp_path: Path) -> Non
         ([], "no model_list"),
         ({"model_list": {}}, "no model_list"),
         ({"model_list": []}, "no entry of model_list"),
-        ({"model_list": [], "router_settings": [1]}, "router_settings isn't names"),
+        ({"model_list": [], "router_settings": [1]}, "router_settings isn't a mapping"),
         ({"model_list": [], "router_settings": {"num_retries": True}}, "isn't a number"),
         ({"model_list": [], "litellm_settings": {"allowed_fails": 1.5}}, "isn't a whole number"),
-        ({"model_list": [model(model="openai/x", info=[1])]}, "isn't names with values"),
+        ({"model_list": [model(model="openai/x", info=[1])]}, "isn't a mapping"),
         ({"model_list": [model(model="openai/x", temperature="nan")]}, "isn't a number"),
         ({"model_list": [model(model="openai/x", info={"supports_vision": "y"})]}, "neither true"),
-        ({"model_list": [model(model="openai/x", api_key=7)]}, "holds a key"),
-        ({"model_list": [model(model="openai/")]}, "names a provider alone"),
-        ({"model_list": [{"model_name": "a", "litellm_params": "x"}]}, "isn't names with values"),
+        ({"model_list": [model(model="openai/x", api_key=7)]}, "contains a key"),
+        ({"model_list": [model(model="openai/")]}, "is only a provider"),
+        ({"model_list": [{"model_name": "a", "litellm_params": "x"}]}, "isn't a mapping"),
     ],
 )
 def test_what_is_no_configuration_is_refused(tmp_path: Path, value: Any, why: str) -> None:

@@ -288,10 +288,10 @@ def test_a_spent_budget_is_no_reason_to_spend_on(lite: StandIn) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "give one of gateway"),
-        ({"gateway": "http://x", "router": "y"}, "give one of gateway"),
-        ({"gateway": "127.0.0.1:8080"}, "begins with http"),
-        ({"gateway": "http://me:password@host"}, "no password"),
+        ({}, "give either gateway"),
+        ({"gateway": "http://x", "router": "y"}, "give either gateway"),
+        ({"gateway": "127.0.0.1:8080"}, "must be http"),
+        ({"gateway": "http://me:password@host"}, "without a password"),
         ({"gateway": "http://x", "lam": 2.0}, "lam is 2"),
         ({"gateway": "http://x", "timeout": 0.0}, "above 0"),
         ({"gateway": "http://x", "api_key_env": "NOT_SET_HERE"}, "api_key_env"),
@@ -306,7 +306,7 @@ def test_what_cannot_be_used_is_told_at_once(options: Any, why: str) -> None:
 
 
 def test_what_is_no_router_of_litellm_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"no litellm\.Router"):
+    with pytest.raises(ConfigError, match=r"isn't a litellm\.Router"):
         PrefillRouterStrategy(object(), gateway="http://x")
 
 

@@ -102,7 +102,7 @@ def test_every_call_of_a_request_that_failed_over(looked: Any) -> None:
 def test_what_was_only_looked_at_is_left(looked: Any) -> None:
     looked.locator("#lam").fill("0.1")
     looked.wait_for_selector("#whatif .moves")
-    looked.get_by_role("button", name="Back to what is set").click()
+    looked.get_by_role("button", name="Reset").click()
     assert looked.locator("#lam").input_value() == "0.62"
     looked.wait_for_selector("#whatif .moves", state="detached")
     assert looked.evaluate("document.activeElement.id") == "lam"
@@ -210,8 +210,8 @@ def test_spend_is_told_by_key_and_for_1000_requests(looked: Any) -> None:
 
 def test_drift_is_told_in_words(looked: Any) -> None:
     said = looked.locator("#drift-body > p").inner_text()
-    assert "no longer what the router learned from: 1 of 6 features moved" in said
-    assert "most of all component 3, at 1.2 times what is much" in said
+    assert "no longer resembles the router's training data: 1 of 6 features have" in said
+    assert "the largest component 3, at 1.2 times the threshold" in said
 
 
 @pytest.mark.parametrize("width", [1280, 400, 320])

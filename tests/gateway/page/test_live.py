@@ -84,7 +84,7 @@ def test_decisions_are_filtered_by_outcome_and_id(live: Any, source: FakeSource)
     live.locator("#detail-title:focus").wait_for()
     live.locator("#detail-close").click()
     live.locator("#filter-id").fill("no such id")
-    live.get_by_text("None of the latest requests is so.").wait_for()
+    live.get_by_text("None of the latest requests matches.").wait_for()
     live.locator("#filter-id").fill("")
     live.locator("#filter-outcome").select_option("")
     until(live, "document.querySelectorAll('#rows tbody tr').length === 50")
@@ -95,7 +95,7 @@ def test_open_disclosures_outlive_new_numbers(live: Any, source: FakeSource) -> 
     settle(live, source)
     summary = live.locator("#spend summary").first
     summary.click()
-    table = live.get_by_role("table", name="Spend beside a single target")
+    table = live.get_by_role("table", name="Spend compared with a single target")
     cell = live.locator("#targets-body tbody th").first.element_handle()
     before = table.inner_text()
     source.arrive()
@@ -104,7 +104,7 @@ def test_open_disclosures_outlive_new_numbers(live: Any, source: FakeSource) -> 
     until(live, "(old) => document.querySelector('#spend table').innerText !== old", arg=before)
     assert table.is_visible()
     assert cell.evaluate("(cell) => cell.isConnected")
-    compared = f"Compared are the {len(source.kept) - 7} answered requests"
+    compared = f"The comparison is over the {len(source.kept) - 7} answered requests"
     assert compared in live.locator("#spend").inner_text()
     summary.click()
 
@@ -112,14 +112,14 @@ def test_open_disclosures_outlive_new_numbers(live: Any, source: FakeSource) -> 
 def test_lam_is_looked_at_then_applied_then_undone(live: Any, source: FakeSource) -> None:
     apply, slider = live.locator("#apply"), live.locator("#lam")
     assert slider.input_value() == "0.62"
-    assert slider.get_attribute("aria-valuetext") == "0.62, as set"
+    assert slider.get_attribute("aria-valuetext") == "0.62, the current value"
     assert apply.is_disabled()
     assert live.locator("#whatif-said").text_content() == ""
     slider.focus()
     for _ in range(28):
         live.keyboard.press("ArrowRight")
     assert slider.input_value() == "0.9"
-    words = "0.90, more accurate than the 0.62 that is set"
+    words = "0.90, more accurate than the current 0.62"
     assert slider.get_attribute("aria-valuetext") == words
     until(live, "document.querySelector('#whatif .moves') !== null")
     assert "→" in live.locator("#whatif dl").inner_text()
@@ -129,7 +129,7 @@ def test_lam_is_looked_at_then_applied_then_undone(live: Any, source: FakeSource
     assert source.lam == 0.62
     apply.click()
     dialog = live.get_by_role("dialog", name="Apply this trade-off?")
-    assert "lam 0.90, in place of 0.62" in dialog.inner_text()
+    assert "lam 0.90 instead of 0.62" in dialog.inner_text()
     dialog.get_by_role("button", name="Cancel").click()
     assert dialog.is_hidden()
     assert live.evaluate("document.activeElement.id") == "apply"
@@ -173,10 +173,10 @@ def test_no_request_yet_then_one_and_a_pause_asks_for_none(browser: Any) -> None
     source = FakeSource(requests=0)
     with served(PageApp(source)) as url, tab(browser, url) as page:
         for said in (
-            "No request has come yet.",
-            "No request with a forecast is on record yet.",
+            "No requests yet. They appear",
+            "No request with a forecast has been recorded yet.",
             "Nothing was spent.",
-            "0 of 200 requests",
+            "0 of the 200 requests",
         ):
             page.get_by_text(said).wait_for()
         first = source.arrive()
@@ -224,9 +224,9 @@ def test_what_the_reasons_say(live: Any, source: FakeSource) -> None:
 
     settle(live, source)
     policy = opened("policy")
-    assert "The router's policy chose it on its forecast." in policy
+    assert "The router's policy chose it by the forecast." in policy
     assert re.search(
-        r"(From lam [\d.]+ down, \S+ would win|Nobody else would win at a lower)", policy
+        r"(At lam [\d.]+ and below, \S+ would win|No other target would win at a lower)", policy
     )
     assert "The client named the target" in opened("named")
     fallback = opened("fallback")

@@ -113,7 +113,7 @@ def test_without_a_key_the_page_waits(browser: Any) -> None:
     with served(app) as url, tab(browser, url, quiet=False) as page:
         page.get_by_role("dialog", name="Admin key").wait_for()
         page.keyboard.press("Escape")
-        page.get_by_text("The gateway asks for an admin key.").wait_for()
+        page.get_by_text("The gateway requires an admin key.").wait_for()
         page.get_by_role("button", name="Enter a key").click()
         page.get_by_label("Key", exact=True).fill(KEY)
         page.keyboard.press("Enter")

@@ -61,7 +61,7 @@ def test_unknown_names() -> None:
     with pytest.raises(RefusalError, match="did you mean 'large'") as raised:
         parse("larg")
     assert (raised.value.status, raised.value.code) == (404, "model_not_found")
-    with pytest.raises(RefusalError, match="'gpt-9' doesn't exist; known are auto"):
+    with pytest.raises(RefusalError, match="'gpt-9' doesn't exist; the models are auto"):
         parse("gpt-9")
     with pytest.raises(RefusalError) as raised:
         parse("x" * 100_000)
@@ -122,14 +122,14 @@ def test_names_of_sessions() -> None:
     [
         ("lam", "1.5", "must be a number from 0 to 1"),
         ("lam", "", "must be a number from 0 to 1"),
-        ("max-cost", "-1", "must be US dollars"),
-        ("max-cost", "1e999", "must be US dollars"),
-        ("max-cost", "cheap", "must be US dollars"),
+        ("max-cost", "-1", "must be an amount in US dollars"),
+        ("max-cost", "1e999", "must be an amount in US dollars"),
+        ("max-cost", "cheap", "must be an amount in US dollars"),
         ("allow", " , ", "names no target"),
-        ("allow", "small,tiny", "names targets that aren't there: tiny"),
-        ("exclude", "auto", "names targets that aren't there: auto"),
+        ("allow", "small,tiny", "names unknown targets: tiny"),
+        ("exclude", "auto", "names unknown targets: auto"),
         ("scored", "everything", "must be one of last_user, "),
-        ("lambda", "0.5", "there is no such header as x-prefill-router-lambda; known are"),
+        ("lambda", "0.5", "there is no header x-prefill-router-lambda; the headers are"),
     ],
 )
 def test_malformed_wishes(name: str, value: str, told: str) -> None:
@@ -140,7 +140,7 @@ def test_malformed_wishes(name: str, value: str, told: str) -> None:
 
 
 def test_wishes_that_come_twice() -> None:
-    with pytest.raises(RefusalError, match=r"x-prefill-router-lam comes twice"):
+    with pytest.raises(RefusalError, match=r"x-prefill-router-lam is repeated"):
         wishes(("lam", "0.5"), ("lam", "0.5"))
 
 

@@ -47,7 +47,7 @@ def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
     breakers.succeeded("a")
     assert (breakers.state("a"), breakers.failures("a")) == ("closed", 0)
     assert caplog.messages == [  # once, however often it was tried in vain
-        "a failed 2 times in a row: it is left alone, but for one request every 10 seconds",
+        "a failed 2 times in a row: it gets no calls but one every 10 seconds, to test it",
         "a answers again",
     ]
 

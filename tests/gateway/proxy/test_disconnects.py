@@ -140,7 +140,7 @@ def test_a_call_that_is_cancelled_is_reported_too(sent: bool) -> None:
                 await task
             await fake.left.wait()
             assert client.is_over == sent
-            assert (b"the gateway is being stopped" in client.pieces[-1]) if sent else True
+            assert (b"the gateway is stopping" in client.pieces[-1]) if sent else True
             return app
 
     app = asyncio.run(ask())

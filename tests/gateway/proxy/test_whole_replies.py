@@ -108,7 +108,7 @@ def test_a_call_that_a_target_lacks_goes_to_the_next() -> None:
     lacking = {"lacking": frozenset((404,))}
     client, app, counts = plainly(whole(ERROR, status=404), fakes=2, **lacking)
     assert (client.status, counts) == (404, [1, 1])
-    assert b"a, b can answer" in client.body
+    assert b"a, b can't answer" in client.body
     assert [app.breakers.failures(name) for name in "ab"] == [0, 0]
 
 

@@ -87,4 +87,4 @@ def test_the_command(tmp_path: Path) -> None:
     text = succeeded("canary", file)
     assert "-$1,800.00" in text
     assert "score" in text
-    refused("share of routed traffic", "canary", write(tmp_path / "b.sqlite", TRAFFIC[:1]))
+    refused("outside the routed share", "canary", write(tmp_path / "b.sqlite", TRAFFIC[:1]))

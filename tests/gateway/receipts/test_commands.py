@@ -162,7 +162,7 @@ def test_another_router_needs_prompts(router: Path, asked: RoutingDataset) -> No
 
 def test_another_router_without_any_prompt(tmp_path: Path, router: Path) -> None:
     bare = write(tmp_path / "bare.sqlite", [made_receipt(1)])
-    refused("no receipt holds its prompt", "replay", bare, "--router", router)
+    refused("no receipt has its prompt", "replay", bare, "--router", router)
 
 
 def test_traffic_becomes_a_dataset_that_can_be_fitted(
@@ -192,10 +192,10 @@ def test_a_target_that_nobody_scored(asked: RoutingDataset, tmp_path: Path) -> N
     value = json.loads(succeeded("export", file, *options, "--json"))
     assert value["labels"] == 90
     assert "no answer of target-2 was scored" in value["notes"][0]
-    assert "how long answers of target-2 are isn't known" in value["notes"][1]
+    assert "the lengths of answers of target-2 are unknown" in value["notes"][1]
     assert "--assume-output-tokens" in value["notes"][1]
     value = json.loads(succeeded("export", file, "--out", tmp_path / "unpriced", "--json"))
-    assert "no cost of target-2 is known; give a pool with prices" in value["notes"]
+    assert "the costs of target-2 are unknown; give a pool with prices" in value["notes"]
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     fit = ("fit", tmp_path / "traffic", "--recipe", tmp_path / "recipe.yaml")
     # What it costs must be told too: its price is known, and how much it writes is assumed.
@@ -240,7 +240,7 @@ def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
     file = write(tmp_path / "a.sqlite", receipts, scores)
     told = succeeded("export", file, "--out", tmp_path / "traffic")
     assert "1 queries and 1 labels" in told
-    assert "left out: 1 with a prompt that no file holds" in told
+    assert "left out: 1 with a prompt that can't be written to a file" in told
     tokens = read_dataset(tmp_path / "traffic").input_tokens
     assert np.isnan(tokens).all()
 
@@ -248,12 +248,14 @@ def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
 def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "traffic")
     bare = write(tmp_path / "a.sqlite", [made_receipt(1)])
-    refused("have the gateway keep prompts", "export", bare, *out)
+    refused("to keep prompts, set in", "export", bare, *out)
     unscored = write(tmp_path / "b.sqlite", [made_receipt(1, prompt="of difficulty")])
-    refused("send scores of answers to its /v1/feedback", "export", unscored, *out)
+    refused("send scores of answers to the gateway's /v1/feedback", "export", unscored, *out)
     refused("there are no receipts in that time", "export", unscored, *out, "--since", "1m")
     write_pool(PRICES, tmp_path / "pool.yaml")
     score = Feedback(id=name_of(1), score=1, at=1)
     other = write(tmp_path / "c.sqlite", [made_receipt(1, prompt="of difficulty")], [score])
-    refused("a target that the pool lacks", "export", other, *out, "--pool", tmp_path / "pool.yaml")
+    refused(
+        "a target that isn't in the pool", "export", other, *out, "--pool", tmp_path / "pool.yaml"
+    )
     assert not (tmp_path / "traffic").exists()

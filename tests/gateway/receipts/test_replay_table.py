@@ -99,11 +99,11 @@ def test_what_a_lam_changes_by_hand() -> None:
 
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "the client named the target": {"choice": {"reason": "named", "lam": None}},
-    "waited for tool results": {"choice": {"reason": "tool_loop"}},
-    "went on from a stored response": {"choice": {"reason": "stored"}},
+    "was in a tool loop": {"choice": {"reason": "tool_loop"}},
+    "continued a stored response": {"choice": {"reason": "stored"}},
     "had no forecast": {"choice": {"reason": "fallback", "fallback": "novel"}},
-    "doesn't hold the policy or the scale of costs": {"details": {}},
-    "doesn't hold every target's probability and cost": {"choice": {"correctness": {"small": 1}}},
+    "lacks the policy or the cost scale": {"details": {}},
+    "lacks a target's probability or cost": {"choice": {"correctness": {"small": 1}}},
 }
 
 
@@ -124,7 +124,7 @@ def test_policies_that_cant_decide_here_are_counted() -> None:
     both = made_receipt(1, details=scale_details(SCALE, threshold), policy="threshold")
     recorded = Recorded.of([alone, both])
     assert recorded.ids == (name_of(1),)
-    assert recorded.left_out == {"the policy can't decide among those who could answer": 1}
+    assert recorded.left_out == {"the policy can't decide among the targets that could answer": 1}
     assert decide_again(alone) is None
     cascade = made_receipt(1, details=scale_details(SCALE, Cascade()), policy="cascade")
     assert len(Recorded.of([cascade])) == 0
@@ -164,7 +164,7 @@ def test_other_prices() -> None:
     dear = Pool(tuple(Target(name=n, input_price=0, output_price=1) for n in TARGETS))
     recorded = at_prices(Recorded.of(receipts), receipts + answered, dear)
     assert recorded.singles()["middle"].cost == pytest.approx(20 / 1e6)
-    with pytest.raises(DataError, match="how many tokens target 'middle' writes"):
+    with pytest.raises(DataError, match="has output tokens of target 'middle'"):
         at_prices(Recorded.of(receipts), receipts, dear)
     free = Pool(tuple(Target(name=n) for n in TARGETS))
     with pytest.raises(DataError, match="has no prices"):

@@ -106,7 +106,7 @@ def test_a_long_text_is_cut() -> None:
 def test_a_broken_row_is_told(column: str, value: str) -> None:
     row = list(to_row(made_receipt(1)))
     row[NAMES.index(column)] = value
-    with pytest.raises(CorruptError, match="isn't what was written"):
+    with pytest.raises(CorruptError, match="is damaged"):
         from_row(row)
 
 
@@ -126,7 +126,7 @@ def test_a_broken_row_is_told(column: str, value: str) -> None:
 def test_feedback_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"id": "pr_1", "score": 0.5, "at": 1.0}
     assert Feedback(**usual).row() == ("pr_1", "user", 1.0, 0.5)
-    with pytest.raises(DataError, match="must be"):
+    with pytest.raises(DataError, match="must"):
         Feedback(**{**usual, **wrong})
 
 

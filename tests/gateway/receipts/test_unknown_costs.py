@@ -73,7 +73,7 @@ def test_replay(file: Path, tmp_path: Path) -> None:
     assert "?" in told
     rows = json.loads(succeeded("replay", file, "--lam", 0.5, "--json"))["settings"]
     assert {(row["estimated_cost"], row["observed_cost"]) for row in rows} == {(None, None)}
-    refused("there is no picture of it", "replay", file, "--out", tmp_path / "picture")
+    refused("so there is no picture", "replay", file, "--out", tmp_path / "picture")
 
 
 def test_explain(file: Path) -> None:
@@ -121,8 +121,8 @@ class Unpriced(FakeSource):
 
 def test_the_page_shows_question_marks(browser: Any) -> None:
     with served(PageApp(Unpriced(requests=20))) as url, tab(browser, url) as page:
-        page.get_by_text("of them at a cost that isn't known").first.wait_for()
-        page.get_by_text("Without prices there is no cost to set against accuracy.").wait_for()
+        page.get_by_text("of them of unknown cost").first.wait_for()
+        page.get_by_text("Without prices there is no cost to plot accuracy against.").wait_for()
         page.wait_for_selector("#whatif dd")
         assert page.locator("#spend-body .figures dd").first.inner_text().startswith("?")
         for part in ("#spend-body", "#whatif"):

@@ -207,8 +207,8 @@ def test_nobody_waits_for_a_database_that_is_known_to_be_away(
     asyncio.run(work())
     assert [name for batch in store.batches for name in batch] == names(*range(7))
     gone, back = (record.message for record in caplog.records)
-    assert gone.startswith("receipts can't be kept (out for lunch)")
-    assert back == "receipts are kept again"
+    assert gone.startswith("receipts can't be written (out for lunch)")
+    assert back == "receipts are written again"
 
 
 def test_what_is_left_at_the_end_is_counted() -> None:

@@ -72,7 +72,7 @@ def test_what_is_well_is_told_with_warnings(made: Made, monkeypatch: pytest.Monk
     assert told["targets"] == ["target-0", "target-1", "target-2"]
     (warning,) = told["warnings"]
     assert warning == (
-        "the environment variable PREFILL_ROUTER_BUDGET sets nothing; did you mean "
+        "the environment variable PREFILL_ROUTER_BUDGET isn't a setting; did you mean "
         "PREFILL_ROUTER_BUDGETS?"
     )
     done = run(*line)
@@ -106,9 +106,8 @@ def test_what_was_hardly_meant_is_a_warning(made: Made, tmp_path: Path) -> None:
     assert done.err.splitlines() == [
         f"warning: {told}"
         for told in (
-            "target-0, target-2: without an endpoint in the pool, so never asked; "
-            "did you mean target_0?",
-            "routing.names has helper, which is a target: who asks for it gets the target",
-            "helper: no prices, so what is spent there isn't counted",
+            "target-0, target-2: no endpoint in the pool, so never called; did you mean target_0?",
+            "routing.names has helper, which is also a target: the target takes precedence",
+            "helper: no prices, so spending there isn't counted",
         )
     ]

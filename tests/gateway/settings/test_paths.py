@@ -40,7 +40,9 @@ def test_a_setting_of_the_file_is_told_with_its_line(file: Path) -> None:
     told = {one.partition(": ")[0].rpartition(":")[2]: one for one in wrong(file)}
     assert sorted(told) == ["3", "4", "7", "8", "9"]
     assert told["3"] == (f"{file}:3: routing.lam: Input should be less than or equal to 1, not 3")
-    assert told["4"].startswith(f"{file}:4: routing.fallbak: no such setting; there are lam, ")
+    assert told["4"].startswith(
+        f"{file}:4: routing.fallbak: no such setting; the settings are lam, "
+    )
     assert told["4"].endswith("; did you mean fallback?")
     assert "budgets.1.dollars" in told["7"]
     assert told["8"].endswith("Input should be 'hour' or 'day', not 'week'")
@@ -87,8 +89,8 @@ def test_what_several_set_together_names_them_all(tmp_path: Path) -> None:
 def test_what_isnt_json_hides_nothing_else(file: Path) -> None:
     told = wrong(file, BUDGETS="5 dollars", ROUTING__NAMES="{")
     assert told[:2] == [
-        "PREFILL_ROUTER_BUDGETS: isn't JSON; it holds several values: [...] or {...}",
-        "PREFILL_ROUTER_ROUTING__NAMES: isn't JSON; it holds several values: [...] or {...}",
+        "PREFILL_ROUTER_BUDGETS: isn't JSON; it has several values: [...] or {...}",
+        "PREFILL_ROUTER_ROUTING__NAMES: isn't JSON; it has several values: [...] or {...}",
     ]
     assert len(told) == 7
 

@@ -47,7 +47,7 @@ def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError) as caught:
         read_settings(file)
     for part in (
-        "rooting: no such setting; there are listen",
+        "rooting: no such setting; the settings are listen",
         "routing.lam",
         "routing.novelt",
         "receipts.url",
@@ -92,8 +92,14 @@ def test_a_malformed_variable_or_option_is_refused(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("routing: {lamb: 0.2}\n", r"routing\.lamb: no such setting; there are .*deadline_seconds"),
-        ("budgets: [{dollar: 1}]\n", r"budgets\.0\.dollar: no such setting; there are .*dollars"),
+        (
+            "routing: {lamb: 0.2}\n",
+            r"routing\.lamb: no such setting; the settings are .*deadline_seconds",
+        ),
+        (
+            "budgets: [{dollar: 1}]\n",
+            r"budgets\.0\.dollar: no such setting; the settings are .*dollars",
+        ),
     ],
 )
 def test_a_name_within_a_part_that_isnt_known_is_told_with_those_that_are(
@@ -111,7 +117,7 @@ def test_a_section_is_added_by_registering_it(
         name: str = "red"
         depth: int = 8
 
-    with pytest.raises(ConfigError, match="no section of the kind ColourSettings"):
+    with pytest.raises(ConfigError, match="no section of the class ColourSettings"):
         read_settings(environment={}).section(ColourSettings)
     monkeypatch.setitem(SECTIONS, "colour", ColourSettings)
     path = tmp_path / "gateway.yaml"
@@ -120,5 +126,7 @@ def test_a_section_is_added_by_registering_it(
     assert found.section(ColourSettings) == ColourSettings(name="green", depth=16)
     assert found.routing.lam == 0.7
     path.write_text("colour: {nam: green}\n")
-    with pytest.raises(ConfigError, match="no such setting; there are name, depth; did you mean"):
+    with pytest.raises(
+        ConfigError, match="no such setting; the settings are name, depth; did you mean"
+    ):
         read_settings(path, environment={})

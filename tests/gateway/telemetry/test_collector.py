@@ -160,7 +160,7 @@ def test_a_collector_that_takes_nothing_is_told_of_once_and_once_more_when_it_do
         traces.close()
     assert len(collector.got) == 5
     assert lines == [
-        "traces can't be sent: the collector doesn't take them; they are dropped",
+        "traces can't be sent to the collector; they are dropped",
         "traces are sent again",
     ]
     assert logging.getLogger("opentelemetry").level == before
@@ -189,4 +189,4 @@ def test_a_collector_that_never_answers_isnt_waited_for(monkeypatch: pytest.Monk
         assert sending.is_alive()
         stuck.go.set()
         sending.join()
-    assert lines[0] == "the last traces couldn't be sent within 0.05 s, and are lost"
+    assert lines[0] == "the last traces couldn't be sent within 0.05 s and are lost"

@@ -276,7 +276,7 @@ def test_a_target_that_gives_no_answers_is_left_after_a_while(kind: FailureKind)
         now[0] += 200
         circuit.answered("b1")  # it has nothing to do with the other target
     circuit.failed("b0", failure("server_error"), question="q4")
-    assert circuit.postponed("b0") == "b0 gives no answers (server_error)"
+    assert circuit.postponed("b0") == "b0 returns no answers (server_error)"
     assert circuit.postponed("b1") is None
 
 

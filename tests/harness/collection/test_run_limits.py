@@ -31,7 +31,7 @@ def test_a_server_that_takes_calls_and_answers_none_does_not_hold_a_run(tmp_path
     assert small.answered == 0
     assert small.not_asked > 300
     ((why, number),) = summary.not_asked.items()
-    assert why == "small gives no answers (first_token_timeout)"
+    assert why == "small returns no answers (first_token_timeout)"
     assert number == small.not_asked
 
 

@@ -1,11 +1,11 @@
-"""The HTTP interface: every route, one request after another, and the server's process.
+"""The HTTP interface: every route, and the server's process.
 
-app                  the application: every route, the guard before it, its own endpoints
-routed_calls         a request read, decided on, forwarded and recorded
-dry_run              a request decided on alone
-passthrough_routes   what is passed on undecided: stored responses, counts of tokens
-openapi              what the OpenAPI document says of all of these
-server               the process, or a thread of another one
+app                  the application: every route behind the guard, and the gateway's own endpoints
+routed_calls         reads, decides, forwards and records a request
+dry_run              decides about a request without calling a target
+passthrough_routes   forwards without a routing decision: stored responses, token counts
+openapi              the OpenAPI document of these routes
+server               runs the gateway as a process, or in a thread of another one
 """
 
 from prefill_router.lazy_imports import face

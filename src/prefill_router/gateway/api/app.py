@@ -1,6 +1,6 @@
-"""The application: every route, its description, and the guard before it.
+"""The application: every route, its OpenAPI description, and the guard in front of it.
 
-Its own endpoints are the decision without the call, feedback, models, reload, health and metrics.
+The gateway's own endpoints are the dry run, feedback, models, reload, health and metrics.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from prefill_router.gateway.api.openapi import (
     operation,
     page_paths,
     plain_paths,
-    wishes,
+    preference_headers,
 )
 from prefill_router.gateway.api.passthrough_routes import passthrough_routes
 from prefill_router.gateway.api.routed_calls import RoutedEndpoint
@@ -41,15 +41,15 @@ from prefill_router.targets import Target
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[Request, Any], Awaitable[Response]]
-_TOLD = "An OpenAI-compatible server that sends each request to the target a router picks."
+_DESCRIPTION = "An OpenAI-compatible server that sends each request to the target a router picks."
 
 
 def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
     """The whole application (ASGI).
 
     Args:
-        gateway: Started before the first request comes.
-        loaded: What it begins with.
+        gateway: The gateway; it is started before the first request arrives.
+        loaded: The router, pool and settings that it starts with.
     """
     settings = loaded.settings
     guard = Guard(
@@ -58,7 +58,7 @@ def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
         limits=settings.limits,
         keys=loaded.keys,
         key_limits=gateway.key_limits,
-        room=gateway.room,
+        body_budget=gateway.body_budget,
         refused=lambda refusal, address: _refused(gateway, refusal, address),
     )
     gateway.on_reload.append(
@@ -74,8 +74,8 @@ def application(gateway: Gateway) -> FastAPI:
     app = FastAPI(
         title="prefill-router",
         version=__version__,
-        description=_TOLD,
-        docs_url=None,  # its page would be fetched from elsewhere
+        description=_DESCRIPTION,
+        docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=handlers,
@@ -92,7 +92,7 @@ def application(gateway: Gateway) -> FastAPI:
 
 
 def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """FastAPI's own description, and that of the routes which it doesn't see."""
+    """FastAPI's OpenAPI document, with the routes that FastAPI doesn't know added."""
 
     @cache
     def describe() -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
 
 
 def _counted(gateway: Gateway, reply: _Handler) -> _Handler:
-    """Tell metrics and the log of what is refused once the guard has let it through."""
+    """Count and log requests that are refused after the guard has admitted them."""
 
     async def refuse(request: Request, error: Any) -> Response:
         _refused(gateway, error, address_of(request.scope), path=_route(request))
@@ -123,16 +123,16 @@ def _refused(gateway: Gateway, error: RefusalError, address: str | None, **more:
 
 
 def _route(request: Request) -> str:
-    """The path that a request's route has, never what was sent; empty where there is none."""
+    """The path pattern of a request's route, never the path sent; empty where there is none."""
     found = request.scope.get("route")
-    if found is None:  # only FastAPI's own leave theirs there
+    if found is None:  # only FastAPI's own routes set it
         fit = (r for r in request.app.routes if r.matches(request.scope)[0] is Match.FULL)
         found = next(fit, None)
     return getattr(found, "path", "")
 
 
 async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    """What a body lacks, without quoting it."""
+    """The errors of an invalid body, without quoting it."""
     found = error.errors() if isinstance(error, RequestValidationError) else []
     told = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in found)
     refusal = RefusalError(told or "the request can't be read", status=400)
@@ -144,12 +144,12 @@ _REPLIES: dict[int | str, dict[str, Any]] = {"default": ERROR}
 
 @final
 class FeedbackBody(BaseModel):
-    """How good somebody found an answer.
+    """A score of an answer.
 
     Attributes:
-        id: The decision's, from the reply's headers.
-        score: From 0, wrong, to 1, right.
-        source: Who says so; of each source the latest score counts.
+        id: The decision's id, from the response headers.
+        score: From 0 (wrong) to 1 (right).
+        source: Who gave the score; the latest score of each source counts.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -159,21 +159,19 @@ class FeedbackBody(BaseModel):
 
 
 def operations(gateway: Gateway) -> APIRouter:
-    """The routes, all but those that forward and those of the page."""
+    """The gateway's own routes, without those of the page."""
     routes = APIRouter()
-    _of_clients(routes, gateway)
-    _of_operators(routes, gateway)
+    _add_client_routes(routes, gateway)
+    _add_operator_routes(routes, gateway)
     return routes
 
 
-def _of_clients(routes: APIRouter, gateway: Gateway) -> None:
-    @routes.get("/v1/models", tags=["models"], summary="Targets, and names that route")
+def _add_client_routes(routes: APIRouter, gateway: Gateway) -> None:
+    @routes.get("/v1/models", tags=["models"], summary="Targets, and model names that route")
     async def models(request: Request) -> JSONResponse:
         return JSONResponse({"object": "list", "data": models_of(gateway, request.scope.get(KEY))})
 
-    @routes.get(
-        "/v1/models/{name:path}", tags=["models"], responses=_REPLIES, summary="One of them"
-    )
+    @routes.get("/v1/models/{name:path}", tags=["models"], responses=_REPLIES, summary="One model")
     async def model(request: Request, name: str) -> JSONResponse:
         found = [row for row in models_of(gateway, request.scope.get(KEY)) if row["id"] == name]
         if not found:
@@ -186,23 +184,21 @@ def _of_clients(routes: APIRouter, gateway: Gateway) -> None:
         "/v1/route",
         tags=["routing"],
         responses=_REPLIES,
-        summary="The decision without the call",
-        openapi_extra={"requestBody": body, "parameters": wishes()},
+        summary="The routing decision without the call",
+        openapi_extra={"requestBody": body, "parameters": preference_headers()},
     )
     async def route(request: Request) -> JSONResponse:
         return await dry_run(gateway, request)
 
-    @routes.post(
-        "/v1/feedback", tags=["routing"], responses=_REPLIES, summary="How good an answer was"
-    )
+    @routes.post("/v1/feedback", tags=["routing"], responses=_REPLIES, summary="Score an answer")
     async def feedback(request: Request, body: FeedbackBody) -> JSONResponse:
         try:
             said = Feedback(id=body.id, score=body.score, source=body.source, at=time.time())
         except DataError as error:
             raise RefusalError(str(error)) from None
-        if not await _may_be_told(gateway, body.id, request.scope.get(KEY)):
+        if not await _may_score(gateway, body.id, request.scope.get(KEY)):
             raise RefusalError(
-                "no such decision of yours; its id is in the reply's headers",
+                "your key has no such decision; its id is in the response headers",
                 status=404,
                 code="unknown_decision",
                 param="id",
@@ -211,19 +207,19 @@ def _of_clients(routes: APIRouter, gateway: Gateway) -> None:
         return JSONResponse({"id": body.id, "kept": kept}, status_code=200 if kept else 503)
 
 
-def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
+def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
     @routes.post(
         "/admin/reload",
         tags=["operating"],
         responses=_REPLIES,
-        summary="Read router, pool, prices and settings again",
+        summary="Reload router, pool, prices and settings",
     )
     async def reload() -> JSONResponse:
         try:
             loaded = await gateway.reload()
         except PrefillRouterError as error:
             raise RefusalError(
-                f"all stays as it was: {error}", status=409, code="reload_failed"
+                f"nothing was changed: {error}", status=409, code="reload_failed"
             ) from None
         return JSONResponse(
             {
@@ -242,7 +238,7 @@ def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
 
     routes.head("/health", include_in_schema=False)(alive)
 
-    @routes.get("/ready", tags=["operating"], responses=_REPLIES, summary="Whether it answers")
+    @routes.get("/ready", tags=["operating"], responses=_REPLIES, summary="Whether it can answer")
     async def ready() -> JSONResponse:
         gateway.is_watched = True
         report = health.ready()
@@ -257,14 +253,15 @@ def _of_operators(routes: APIRouter, gateway: Gateway) -> None:
         return Response(content, headers={"content-type": kind})
 
 
-async def _may_be_told(gateway: Gateway, decision: str, key: ClientKey | None) -> bool:
-    """Whether there is a receipt of a decision, and who asks may score it.
+async def _may_score(gateway: Gateway, decision: str, key: ClientKey | None) -> bool:
+    """Whether a decision has a receipt and the client may score it.
 
-    A key's holder may score what was decided for that key, an admin everything. What is another
-    key's is looked for as long as what never was, so that nobody learns of it.
+    A key may score its own decisions, an admin key all of them. Looking up another key's decision
+    takes as long as looking up one that doesn't exist, so that timing reveals nothing.
 
     Raises:
-        RefusalError: That can't be read now; without keys, or of an admin, it is taken for granted.
+        RefusalError: Receipts can't be read now. Admins, and clients of a gateway without keys,
+            may then score any id.
     """
     owner = None if key is None or key.admin else key.name
     recent = gateway.recent.find(decision)
@@ -272,13 +269,13 @@ async def _may_be_told(gateway: Gateway, decision: str, key: ClientKey | None) -
         return True
     try:
         if not gateway.writer.healthy:
-            raise StoreError("the receipts' database is away")
+            raise StoreError("the receipts' database isn't available")
         return await asyncio.to_thread(is_recorded, gateway.receipts_url, decision, key=owner)
     except StoreError:
         if owner is None:
             return True
         raise RefusalError(
-            "receipts can't be read now, so whose decision this is isn't known; send it again",
+            "receipts can't be read now, so the decision's key is unknown; try again later",
             status=503,
             kind="server_error",
             code="unavailable",
@@ -287,7 +284,7 @@ async def _may_be_told(gateway: Gateway, decision: str, key: ClientKey | None) -
 
 
 def models_of(gateway: Gateway, key: ClientKey | None) -> list[dict[str, Any]]:
-    """The rows that a client sees: of the targets, those that its key may use."""
+    """The models that a client sees: names that route, and the targets that its key may use."""
     live = gateway.live
     allowed = None if key is None else key.targets
     names = dict.fromkeys((*ROUTING_NAMES, *live.settings.routing.names))
@@ -296,7 +293,7 @@ def models_of(gateway: Gateway, key: ClientKey | None) -> list[dict[str, Any]]:
     targets = [
         {
             **_model(t.name, live.loaded.pool.provider_of(t.name).name, gateway.began),
-            **_can(live, t),
+            **_capabilities(live, t),
         }
         for t in live.loaded.pool
         if allowed is None or t.name in allowed
@@ -308,7 +305,7 @@ def _model(name: str, owner: str, created: float) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
 
 
-def _can(live: Snapshot, target: Target) -> dict[str, Any]:
+def _capabilities(live: Snapshot, target: Target) -> dict[str, Any]:
     return {
         "context_length": target.context_tokens,
         "accepts": list(target.accepts),

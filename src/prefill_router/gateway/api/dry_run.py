@@ -1,4 +1,4 @@
-"""The decision without the call, `/v1/route`, for those who have a gateway already."""
+"""The routing decision without the call, `/v1/route`, for users with a gateway of their own."""
 
 import json
 import time
@@ -22,16 +22,16 @@ _ENDPOINTS: Mapping[str, Endpoint] = {
     "input": "responses",
 }
 _ANTHROPIC = b"anthropic-version"
-"""A header that all who speak Anthropic's protocol send; the bodies look alike."""
+"""The header that marks Anthropic's protocol, whose bodies look like chat completions."""
 
 
 async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
-    """Decide about a request as it would be forwarded, and keep a receipt of that.
+    """Decide about a request as if to forward it, and keep a receipt of the decision.
 
-    The target that is told counts as the one that goes on with the conversation; nothing is spent.
+    The chosen target counts as the conversation's target from now on; nothing is spent.
 
     Raises:
-        RefusalError: It can't be read, no target may answer it, or a budget is spent.
+        RefusalError: The request can't be read, no target may answer it, or a budget is spent.
     """
     at, began = time.time(), time.perf_counter()
     headers = list(request.scope["headers"])
@@ -64,14 +64,13 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
         )
         await record.finished(outcome)
     own = {n.decode(): v.decode() for n, v in record.reply_headers(choice.target, ())}
-    told = _told(live, choice, incoming.question.key_targets)
-    return JSONResponse(told, headers=own)
+    return JSONResponse(_shown(live, choice, incoming.question.key_targets), headers=own)
 
 
-def _told(
+def _shown(
     live: Snapshot, choice: RoutingDecision, allowed: frozenset[str] | None
 ) -> dict[str, Any]:
-    """A decision as plain values; of targets that the client's key may not use it tells nothing."""
+    """A decision as plain values, without the targets that the client's key may not use."""
     routed = live.loaded.light.pool.names
     names = routed if choice.target in routed else (choice.target,)
     shown = [name for name in names if allowed is None or name in allowed]
@@ -99,14 +98,14 @@ def _told(
 
 
 def _whole(body: bytes, headers: list[Header]) -> tuple[bytes, Endpoint]:
-    """A body with a model's name, and the call that it would be: its fields and headers say so."""
+    """The body with a model's name, and the endpoint that its fields and headers imply."""
     try:
         with without_collecting(body):
             value = json.loads(body)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        return body, "chat"  # whoever reads it says what is wrong
+        return body, "chat"  # the reader of the body reports what is wrong
     found = next((call for field, call in _ENDPOINTS.items() if field in value), None)
     if found is None:
         raise RefusalError("the body has no messages, prompt or input; send one", param="messages")

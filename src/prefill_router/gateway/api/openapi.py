@@ -1,7 +1,7 @@
-"""What the OpenAPI document says of the routed endpoints and of passthrough calls.
+"""The OpenAPI descriptions of the routed endpoints and the passthrough calls.
 
-Of bodies and replies only what the gateway itself reads is described; every other field goes on to
-the target as it is.
+Only the fields that the gateway itself reads are described; every other field is forwarded to the
+target unchanged.
 """
 
 from typing import Any
@@ -17,13 +17,13 @@ PATHS: dict[Endpoint, str] = {
     "embeddings": "/v1/embeddings",
     "messages": "/v1/messages",
 }
-"""The path of each call."""
+"""The path of each endpoint."""
 
 _SUMMARIES: dict[Endpoint, str] = {
     "chat": "Chat completion, by the target that the router picks",
     "completions": "Text completion, by the target that the router picks",
     "responses": "Response, by the target that the router picks",
-    "embeddings": "Embeddings, by the target that is named",
+    "embeddings": "Embeddings, by the named target",
     "messages": "Message in Anthropic's protocol, by a target that speaks it",
 }
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -94,46 +94,46 @@ _BODIES: dict[Endpoint, dict[str, Any]] = {
         },
     },
 }
-_WISHES = {
-    f"{HEADER}lam": "the trade-off, from 0, cheapest, to 1, most probably correct",
-    f"{HEADER}max-cost": "US dollars that nine answers of ten must be expected to stay within",
-    f"{HEADER}allow": "targets that may answer, between commas",
-    f"{HEADER}exclude": "targets that must not answer, between commas",
-    f"{HEADER}scored": "what the encoder reads of the request",
-    SESSION_HEADER: "names the conversation",
+_PREFERENCES = {
+    f"{HEADER}lam": "the trade-off, from 0 (cheapest) to 1 (most likely correct)",
+    f"{HEADER}max-cost": "the most US dollars that an answer may cost in nine cases of ten",
+    f"{HEADER}allow": "targets that may answer, separated by commas",
+    f"{HEADER}exclude": "targets that must not answer, separated by commas",
+    f"{HEADER}scored": "the part of the request that the encoder reads",
+    SESSION_HEADER: "the name of the conversation",
 }
 _OWN = {
-    "target": "who answers",
-    "decision-id": "the decision's name, for explain and feedback",
-    "reason": "why this target",
+    "target": "the target that answers",
+    "decision-id": "the decision's id, for explain and feedback",
+    "reason": "why this target was chosen",
     "lam": "the trade-off, after budgets",
-    "probability": "of a correct answer, predicted",
-    "estimated-cost": "US dollars",
-    "decision-ms": "how long the decision took, milliseconds",
-    "retries": "calls that failed before",
+    "probability": "predicted probability of a correct answer",
+    "estimated-cost": "estimated cost in US dollars",
+    "decision-ms": "time that the decision took, in milliseconds",
+    "retries": "failed calls before the one that was answered",
     "fallback": "why there was no forecast",
 }
 HEADERS: dict[str, Any] = {
-    f"{HEADER}{name}": {"description": told, "schema": _TEXT} for name, told in _OWN.items()
+    f"{HEADER}{name}": {"description": meaning, "schema": _TEXT} for name, meaning in _OWN.items()
 }
-"""The gateway's own headers of a reply, each where it is known."""
+"""The response headers that the gateway adds, each where its value is known."""
 ERROR: dict[str, Any] = {
-    "description": "An error, in the shape of the protocol that was asked",
+    "description": "An error, in the format of the protocol that was called",
     "content": {"application/json": {"schema": {"type": "object", "required": ["error"]}}},
 }
-"""The reply to what can't be answered."""
+"""The response to a request that can't be answered."""
 
 
-def wishes() -> list[dict[str, Any]]:
-    """The parameters of every request that is decided on: its headers."""
+def preference_headers() -> list[dict[str, Any]]:
+    """The header parameters of every routed request."""
     return [
-        {"name": name, "in": "header", "required": False, "schema": _TEXT, "description": told}
-        for name, told in _WISHES.items()
+        {"name": name, "in": "header", "required": False, "schema": _TEXT, "description": meaning}
+        for name, meaning in _PREFERENCES.items()
     ]
 
 
 def page_paths() -> dict[str, Any]:
-    """The paths of the page's numbers."""
+    """The paths of the page's API."""
     lam = {"type": "number", "minimum": 0, "maximum": 1}
     asked = {
         "overview": [],
@@ -176,7 +176,7 @@ def operation(endpoint: Endpoint) -> dict[str, Any]:
         "operationId": endpoint,
         "summary": _SUMMARIES[endpoint],
         "tags": ["forwarded"],
-        "parameters": wishes(),
+        "parameters": preference_headers(),
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": body_schema(endpoint)}},
@@ -203,8 +203,8 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
 _PASSTHROUGH_SUMMARIES = {
     "retrieve": "A stored response, by the target that keeps it",
     "delete": "Deletes a stored response, at the target that keeps it",
-    "input_items": "What a stored response was asked, by the target that keeps it",
-    "cancel": "Cancels a response in the background, at the target that keeps it",
+    "input_items": "The input of a stored response, by the target that keeps it",
+    "cancel": "Cancels a background response, at the target that keeps it",
 }
 _PLAIN_TEXT: dict[str, Any] = {"type": "string"}
 _ANY: dict[str, Any] = {"type": "object"}
@@ -212,12 +212,12 @@ _QUERIES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "retrieve": (("stream", {"type": "boolean"}), ("starting_after", {"type": "integer"})),
     "input_items": (("after", _PLAIN_TEXT), ("limit", {"type": "integer"}), ("order", _PLAIN_TEXT)),
 }
-"""What clients may add to an address; other words go on to the target too."""
-_TARGET = {f"{HEADER}target": {"description": "who answers", "schema": _PLAIN_TEXT}}
+"""The query parameters of each call; others are forwarded to the target too."""
+_TARGET = {f"{HEADER}target": {"description": _OWN["target"], "schema": _PLAIN_TEXT}}
 
 
 def plain_paths() -> dict[str, Any]:
-    """The paths of all plain calls."""
+    """The paths of all passthrough calls."""
     about = {
         f"/v1/responses/{{id}}{below}": {
             method.lower(): _stored(name) for method, name in names.items()
@@ -232,7 +232,7 @@ def _stored(name: str) -> dict[str, Any]:
     named = [
         {"name": "id", "in": "path", "required": True, "schema": _PLAIN_TEXT},
         *(_parameter(query, "query", schema) for query, schema in _QUERIES.get(name, ())),
-        *(_parameter(f"{HEADER}{wish}", "header", _PLAIN_TEXT) for wish in ("allow", "exclude")),
+        *(_parameter(f"{HEADER}{name}", "header", _PLAIN_TEXT) for name in ("allow", "exclude")),
     ]
     body = {"required": False, "content": {"application/json": {"schema": _ANY}}}
     return {
@@ -253,7 +253,7 @@ def _count(endpoint: Endpoint) -> dict[str, Any]:
         "operationId": f"count {endpoint}",
         "summary": "Counts a request's tokens, by the target that would answer it",
         "tags": ["forwarded"],
-        "parameters": wishes(),
+        "parameters": preference_headers(),
         "requestBody": {"required": True, "content": content},
         "responses": _replies(stream=False),
     }
@@ -267,8 +267,8 @@ def _replies(*, stream: bool) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": _ANY}}
     if stream:
         content["text/event-stream"] = {"schema": _PLAIN_TEXT}
-    told = "The target's answer, byte for byte"
+    answer = "The target's answer, byte for byte"
     return {
-        "200": {"description": told, "headers": _TARGET, "content": content},
+        "200": {"description": answer, "headers": _TARGET, "content": content},
         "default": ERROR,
     }

@@ -1,7 +1,7 @@
-"""Calls that go to a target undecided, and its answer back, as they are (ASGI).
+"""Calls that are forwarded without a routing decision, request and answer unchanged (ASGI).
 
-They are those about a stored response, and counts of tokens. They cost nothing and nothing of them
-is learned from, so that no receipt is kept: they are counted, logged and traced.
+They are calls about a stored response, and token counts. They cost nothing and nothing is learned
+from them, so no receipt is kept; they are counted, logged and traced.
 """
 
 import logging
@@ -40,16 +40,16 @@ _log = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True, kw_only=True)
 class PassthroughRequest:
-    """A plain request.
+    """A request of a passthrough call.
 
     Attributes:
         gateway: The gateway.
-        live: What it goes on with.
-        scope: Of ASGI.
-        body: All of it.
-        at: When it came, seconds since 1970.
-        name: What the call is called in metrics and the log.
-        trace: Its span; None for none.
+        live: The snapshot that it is answered with, whatever is reloaded meanwhile.
+        scope: The ASGI scope.
+        body: The whole body.
+        at: When it arrived, in seconds since 1970.
+        name: The call's name in metrics and the log.
+        trace: Its span; None where it isn't traced.
     """
 
     gateway: Gateway
@@ -76,7 +76,7 @@ class PassthroughRequest:
         stream: bool = False,
         lacking: frozenset[int] = frozenset(),
     ) -> ForwardRequest:
-        """The call to forward; the arguments are fields of `ForwardRequest`."""
+        """The request to forward; the arguments are fields of `ForwardRequest`."""
         return ForwardRequest(
             endpoint=endpoint,
             below=below,
@@ -93,7 +93,7 @@ class PassthroughRequest:
         )
 
     async def finished(self, outcome: RequestOutcome) -> None:
-        """Tell metrics, the log and the trace how it ended."""
+        """Record the outcome in metrics, the log and the trace."""
         self.gateway.metrics.passed(self.name, outcome)
         fields = {
             "call": self.name,
@@ -112,12 +112,12 @@ class PassthroughRequest:
 
 @final
 class PassthroughEndpoint:
-    """The plain calls of one path.
+    """The passthrough calls of one path.
 
     Args:
         gateway: The gateway.
-        names: What each method is called in metrics and the log.
-        find: Finds where a request goes, or refuses it.
+        names: The call's name in metrics and the log, by HTTP method.
+        find: Finds the target of a request, or refuses it.
     """
 
     def __init__(
@@ -153,17 +153,17 @@ STORED: Mapping[str, Mapping[str, str]] = {
     "/input_items": {"GET": "input_items"},
     "/cancel": {"POST": "cancel"},
 }
-"""The calls about a stored response, by what follows it in the path, and their methods."""
+"""The calls about a stored response, by the path after its id and by HTTP method."""
 COUNTED: Mapping[str, tuple[Endpoint, str]] = {
     "/v1/messages/count_tokens": ("messages", "/count_tokens"),
     "/v1/responses/input_tokens": ("responses", "/input_tokens"),
 }
-"""The counts of tokens: by their path, the call that they are about and what follows its path."""
+"""The token counts, by path: the endpoint that they are for, and the path after the endpoint's."""
 _LACKING = frozenset((404, 405, 501))
 
 
 def passthrough_routes(gateway: Gateway) -> list[Route]:
-    """The routes of all plain calls."""
+    """The routes of all passthrough calls."""
     counts = [
         Route(
             path,
@@ -186,14 +186,14 @@ def passthrough_routes(gateway: Gateway) -> list[Route]:
 
 
 async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
-    """To the target that keeps the response which the path names.
+    """Forward to the target that keeps the response named in the path.
 
     Raises:
-        RefusalError: 404, nobody is known to keep it for this key.
+        RefusalError: 404, no target is known to keep it for this key.
     """
     scope = asked.scope
     name: str = scope["path_params"]["id"]
-    if not name.strip("."):  # it would climb in the target's path
+    if not name.strip("."):  # dots would change the target's path
         raise RefusalError("the path names no response", status=404, code="unknown_response")
     query = parse_qs(scope["query_string"].decode("latin-1"))
     sent = asked.body if scope["method"] == "POST" else b""
@@ -207,10 +207,10 @@ async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
 
 
 async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -> ForwardRequest:
-    """To the target that would answer the request itself, or the next that can count.
+    """Forward to the target that would answer the request, or the next that can count tokens.
 
     Raises:
-        RefusalError: As of the request itself.
+        RefusalError: As for the request itself.
     """
     gateway, live = asked.gateway, asked.live
     incoming = read_incoming(
@@ -235,17 +235,17 @@ async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -
 
 
 def _question(asked: PassthroughRequest) -> RoutingRequest:
-    """Who asks about a response, and which targets may be asked."""
+    """The routing request of a call about a stored response: its key, and the allowed targets."""
     key = asked.key
     allowed = None if key is None or key.targets is None else frozenset(key.targets)
     names = [n for n in asked.live.loaded.pool.names if allowed is None or n in allowed]
-    wishes = read_preferences(asked.scope["headers"], names)
+    preferences = read_preferences(asked.scope["headers"], names)
     return RoutingRequest(
         endpoint="responses",
         at=asked.at,
         max_tokens=0,  # nothing is written
-        allow=wishes.allow,
-        exclude=wishes.exclude,
+        allow=preferences.allow,
+        exclude=preferences.exclude,
         key=None if key is None else key.name,
         key_targets=allowed,
     )

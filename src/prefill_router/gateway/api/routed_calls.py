@@ -1,4 +1,4 @@
-"""The routed endpoints: a request is read, decided on, forwarded and recorded (ASGI)."""
+"""The routed endpoints, which read, decide, forward and record a request (ASGI)."""
 
 import asyncio
 import re
@@ -33,11 +33,11 @@ from prefill_router.targets import Endpoint, Pool
 
 @final
 class RoutedEndpoint:
-    """One forwarding endpoint. What it refuses, it raises: the guard replies.
+    """One routed endpoint. It raises its refusals; the guard turns them into responses.
 
     Args:
         gateway: The gateway.
-        endpoint: Which call.
+        endpoint: The endpoint.
     """
 
     def __init__(self, gateway: Gateway, endpoint: Endpoint) -> None:
@@ -54,7 +54,7 @@ class RoutedEndpoint:
     async def _decide(
         self, scope: Scope, receive: Receive, live: Snapshot, trace: Trace | None, at: float
     ) -> ForwardRequest:
-        """The call to make; nothing but it keeps the request's body."""
+        """The request to forward; nothing else keeps the request's body."""
         began, arrived = time.perf_counter(), asyncio.get_running_loop().time()
         gateway, headers = self._gateway, scope["headers"]
         incoming = read_incoming(
@@ -69,7 +69,7 @@ class RoutedEndpoint:
         )
         check_streams(gateway, stream=incoming.envelope.stream)
         choice, waited = await decide(gateway, live, incoming)
-        check_streams(gateway, stream=incoming.envelope.stream)  # others may have come meanwhile
+        check_streams(gateway, stream=incoming.envelope.stream)  # others may have opened meanwhile
         record = RequestRecord(
             live,
             incoming,
@@ -86,7 +86,7 @@ class RoutedEndpoint:
 async def forward(
     gateway: Gateway, live: Snapshot, call: ForwardRequest, receive: Receive, send: Send
 ) -> None:
-    """Answer a client by a target, or by an error."""
+    """Answer a client with a target's answer or an error."""
     gateway.under_way += 1
     gateway.streams += call.stream
     try:
@@ -99,13 +99,16 @@ async def forward(
 async def decide(
     gateway: Gateway, live: Snapshot, incoming: IncomingRequest, *, counted: bool = True
 ) -> tuple[RoutingDecision, float | None]:
-    """Decide about a request; and how long its forecast was waited for, None where it wasn't.
+    """Decide about a request, and measure the wait for its forecast.
 
     Args:
         gateway: The gateway.
-        live: By what.
+        live: The snapshot to decide with.
         incoming: The request.
-        counted: Whether it is one of those whose drift and fallbacks are watched.
+        counted: Whether it counts in the gauges of drift and fallbacks.
+
+    Returns:
+        The decision, and the seconds waited for its forecast; None where it needed none.
 
     Raises:
         RefusalError: No target may answer it, or a budget is spent.
@@ -124,15 +127,15 @@ async def decide(
 
 
 def check_streams(gateway: Gateway, *, stream: bool) -> None:
-    """Check that there is room for a request, where its answer is a stream.
+    """Check that another stream may be opened, where the answer is a stream.
 
     Raises:
-        RefusalError: 503, with `retry-after`: as many streams are open as may be.
+        RefusalError: 503 with `retry-after`: as many streams are open as the limit allows.
     """
     most = gateway.live.settings.limits.streams
     if stream and gateway.streams >= most:
         raise RefusalError(
-            f"the gateway has {most} streams open and takes no more; ask again soon",
+            f"the gateway has {most} streams open, its limit; try again soon",
             status=503,
             kind="server_error",
             code="overloaded",
@@ -184,9 +187,9 @@ def _call(
 def _bodies(
     live: Snapshot, envelope: Envelope, *, ask_usage: bool, free: Callable[[], object]
 ) -> tuple[Callable[[str], bytes], Callable[[], None]]:
-    """What makes a request's body for a target, and what ends that, to free what it is made of.
+    """A function that builds the body for a target, and one that frees what it is built from.
 
-    Only the bytes that came are kept for it: the fields that were read may take ten times as much.
+    Only the received bytes are kept for it: the parsed fields may take ten times as much memory.
     """
     endpoint, held = envelope.endpoint, [envelope.splicer]
 
@@ -218,26 +221,26 @@ def read_incoming(
     """Read a request.
 
     Args:
-        endpoint: What is asked.
-        body: All of it.
-        headers: Names in lower case.
+        endpoint: The endpoint that was called.
+        body: The whole body.
+        headers: The headers, with names in lower case.
         key: The client's key.
-        settings: The present ones.
-        pool: All that can be asked.
-        lam: The trade-off of requests that name none; None for that of the settings.
-        at: When it came, seconds since 1970.
+        settings: The current settings.
+        pool: All targets.
+        lam: The trade-off of requests that give none; None for that of the settings.
+        at: When it arrived, in seconds since 1970.
         to_call: Whether a target will be called.
 
     Raises:
-        RefusalError: It can't be read, or asks for what there isn't.
+        RefusalError: It can't be read, or names a model or target that doesn't exist.
     """
     envelope = read_envelope(endpoint, body)
     allowed = None if key is None or key.targets is None else frozenset(key.targets)
-    names = [n for n in pool.names if allowed is None or n in allowed]  # others aren't even told
-    wishes = read_preferences(headers, names)
+    names = [n for n in pool.names if allowed is None or n in allowed]  # errors list these alone
+    preferences = read_preferences(headers, names)
     asked = parse_model(envelope.model, targets=names, names=settings.routing.names)
-    scored = wishes.scored or settings.routing.scored
-    lams = (wishes.lam, asked.lam, lam) if asked.target is None else ()
+    scored = preferences.scored or settings.routing.scored
+    lams = (preferences.lam, asked.lam, lam) if asked.target is None else ()
     question = RoutingRequest(
         endpoint=endpoint,
         at=at,
@@ -246,9 +249,9 @@ def read_incoming(
         previous_response_id=envelope.previous_response_id,
         named=asked.target,
         lam_asked=next((given for given in lams if given is not None), None),
-        max_cost=wishes.max_cost,
-        allow=wishes.allow,
-        exclude=wishes.exclude,
+        max_cost=preferences.max_cost,
+        allow=preferences.allow,
+        exclude=preferences.exclude,
         key=None if key is None else key.name,
         key_targets=allowed,
         to_call=to_call,
@@ -256,8 +259,8 @@ def read_incoming(
     prompt = None
     if asked.target is None or settings.receipts.prompts:
         prompt = scored_prompt(envelope, scored)
-    if asked.target is None:  # of a request that names its target only the length is read
-        question = _routed(question, envelope, wishes, settings, prompt)
+    if asked.target is None:  # a request that names its target needs only its length
+        question = _routed(question, envelope, preferences, settings, prompt)
     envelope.forget()
     return IncomingRequest(envelope=envelope, question=question, prompt=prompt, scored=scored)
 
@@ -265,16 +268,16 @@ def read_incoming(
 def _routed(
     question: RoutingRequest,
     envelope: Envelope,
-    wishes: RoutingPreferences,
+    preferences: RoutingPreferences,
     settings: GatewaySettings,
     prompt: Prompt | None,
 ) -> RoutingRequest:
-    """The same with what only routing needs to know."""
+    """The routing request with the fields that only a routing decision needs."""
     text = "" if prompt is None else prompt_text(prompt)
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     session = session_name(
         settings.sessions,
-        header=wishes.session,
+        header=preferences.session,
         hint=envelope.session_hint,
         key_turns=envelope.key_turns,
         key=question.key,
@@ -284,13 +287,13 @@ def _routed(
         scored_bytes=size,
         needs=envelope.needs,
         session=session,
-        opening=wishes.session is None and len(envelope.turns) == len(envelope.key_turns),
+        opening=preferences.session is None and len(envelope.turns) == len(envelope.key_turns),
         in_tool_loop=envelope.in_tool_loop,
         tool_call_ids=envelope.tool_call_ids,
     )
 
 
 def query_of(scope: Scope) -> bytes:
-    """What a request's address has behind its question mark, as a target may be sent it."""
+    """The query string of a request, with unsafe characters escaped for a target."""
     query: bytes = scope["query_string"]
     return _odd(lambda found: b"%%%02X" % found[0][0], query) if query else b""

@@ -1,6 +1,6 @@
-"""Running a gateway: its event loop, its server, and the signals that end or reload it.
+"""Runs a gateway: its event loop, its server, and the signals that end or reload it.
 
-Or in a thread of this process: for notebooks, tests, and programs with a gateway inside.
+It can also run in a thread of this process, for notebooks, tests and programs that embed it.
 """
 
 import asyncio
@@ -30,21 +30,21 @@ from prefill_router.gateway.telemetry import LogWriter, logging_to
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 4096
-_COLLECT_AFTER = 2000  # objects more than there were; 700 is the usual
+_COLLECT_AFTER = 2000  # new objects between garbage collections; Python's default is 700
 _KEEP_ALIVE_SECONDS = 75
-_LAST_SECONDS = 5  # what was cut off still has so long to be put on record
+_LAST_SECONDS = 5  # after connections are closed, the time left to write receipts
 
 
-def run(places: GatewayPaths, loaded: LoadedGateway, *, told: Callable[[str], None]) -> None:
-    """Serve until the process is asked to end, and requests under way have ended.
+def run(places: GatewayPaths, loaded: LoadedGateway, *, on_ready: Callable[[str], None]) -> None:
+    """Serve until the process is asked to end and the requests in flight have ended.
 
     Args:
-        places: What the gateway is made of.
-        loaded: The same, read.
-        told: Given the gateway's address once it answers.
+        places: The files that the gateway is loaded from.
+        loaded: The gateway as loaded from them.
+        on_ready: Called with the gateway's address once it answers.
 
     Raises:
-        ConfigError: The address can't be listened on, or the encoder can't be started.
+        ConfigError: It can't listen on the address, or the encoder can't be started.
         StoreError: The receipts can't be opened.
     """
     keys = provider_keys(loaded.pool, os.environ)
@@ -54,17 +54,17 @@ def run(places: GatewayPaths, loaded: LoadedGateway, *, told: Callable[[str], No
         listening(loaded.settings.listen) as place,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        runner.run(_serve(places, loaded, place, told, log))
+        runner.run(_serve(places, loaded, place, on_ready, log))
 
 
 def listening(listen: ListenSettings) -> socket.socket:
-    """A socket that is bound, before anything that takes long.
+    """A bound socket, opened before anything that takes long.
 
     Raises:
         ConfigError: The address is taken, or isn't this machine's.
     """
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    # asyncio sends small pieces at once only where the protocol is named
+    # asyncio sets TCP_NODELAY only where the protocol is given
     place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -72,8 +72,8 @@ def listening(listen: ListenSettings) -> socket.socket:
     except OSError as error:
         place.close()
         raise ConfigError(
-            f"can't listen on {listen.host}, port {listen.port}: {error.strerror}; name another"
-            " with --host or --port, or in listen; port 0 takes a free one"
+            f"can't listen on {listen.host}, port {listen.port}: {error.strerror}; choose another"
+            " with --host or --port, or in the settings under listen; port 0 takes any free port"
         ) from error
     return place
 
@@ -82,7 +82,7 @@ async def _serve(
     places: GatewayPaths,
     loaded: LoadedGateway,
     place: socket.socket,
-    told: Callable[[str], None],
+    on_ready: Callable[[str], None],
     log: LogWriter,
 ) -> None:
     gateway = Gateway(places, loaded)
@@ -93,7 +93,7 @@ async def _serve(
         config = server_config(guarded_app(gateway, loaded), loaded.settings)
         server = GatewayServer(
             config,
-            lambda: told(address_of(loaded.settings.listen, place)),
+            lambda: on_ready(address_of(loaded.settings.listen, place)),
             end_soon=gateway.end_soon,
             drain_seconds=loaded.settings.listen.drain_seconds,
         )
@@ -105,34 +105,35 @@ async def _serve(
 
 @final
 class GatewayServer(uvicorn.Server):
-    """Says when it answers, and ends in good order.
+    """A server that reports when it is ready, and shuts down gracefully.
 
     Args:
-        config: Of uvicorn.
-        told: Called once it answers.
-        end_soon: Called once it is to end; gives the seconds for which it still takes requests.
-        drain_seconds: Then those under way have so long, before their connections are closed.
+        config: uvicorn's configuration.
+        on_ready: Called once it answers.
+        end_soon: Called when it is to end; returns for how many seconds it still takes requests.
+        drain_seconds: After that, how long requests in flight have before their connections are
+            closed.
     """
 
     def __init__(
         self,
         config: uvicorn.Config,
-        told: Callable[[], None],
+        on_ready: Callable[[], None],
         *,
         end_soon: Callable[[], float],
         drain_seconds: float,
     ) -> None:
         super().__init__(config)
-        self.told, self._end_soon, self._drain_seconds = told, end_soon, drain_seconds
+        self._on_ready, self._end_soon, self._drain_seconds = on_ready, end_soon, drain_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start answering requests."""
         await super().startup(sockets)
         if self.started:
-            self.told()
+            self._on_ready()
 
     async def main_loop(self) -> None:
-        """Serve until asked to end, and a little longer."""
+        """Serve until asked to end, and then for `end_soon`'s seconds."""
         await super().main_loop()
         loop = asyncio.get_running_loop()
         until = loop.time() + self._end_soon()
@@ -140,10 +141,10 @@ class GatewayServer(uvicorn.Server):
             await asyncio.sleep(0.05)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take nothing more, and let what is under way end, for as long as it may take.
+        """Accept no more requests, and give those in flight `drain_seconds` to end.
 
-        Requests that take longer end as if their clients had left: their receipts are kept, and
-        nothing is cancelled in the middle.
+        Requests that take longer end as if their clients had disconnected: their receipts are
+        kept, and nothing is cancelled halfway.
         """
         timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._cut)
         try:
@@ -164,9 +165,9 @@ class GatewayServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, which would then raise the signal again, and so end the process.
+        """Capture signals as uvicorn does, but don't raise them again afterwards.
 
-        But receipts and lines of the log are still to be written.
+        That would end the process before receipts and log lines are written.
         """
         with super().capture_signals():
             try:
@@ -176,9 +177,9 @@ class GatewayServer(uvicorn.Server):
 
 
 def _settle_memory() -> None:
-    """Keep the collector from what was loaded: looking through it takes a tenth of a second.
+    """Exclude loaded objects from garbage collection: scanning them takes a tenth of a second.
 
-    Nearly all that requests make is freed without it, so it also needs to look less often.
+    Nearly all objects of requests are freed without it, so it also runs less often.
     """
     gc.collect()
     gc.freeze()
@@ -186,7 +187,7 @@ def _settle_memory() -> None:
 
 
 def server_config(app: Guard, settings: GatewaySettings) -> uvicorn.Config:
-    """How uvicorn serves a gateway."""
+    """Uvicorn's configuration for a gateway."""
     return uvicorn.Config(
         app,
         http=guarded_protocol(
@@ -208,14 +209,14 @@ def server_config(app: Guard, settings: GatewaySettings) -> uvicorn.Config:
 
 
 def _reload_on_hangup(gateway: Gateway) -> None:
-    """SIGHUP reads everything again; what can't be used is logged, and all stays as it was."""
+    """Reload everything on SIGHUP; if that fails, log why and change nothing."""
     going: set[asyncio.Task[None]] = set()
 
     async def reload() -> None:
         try:
             await gateway.reload()
         except (PrefillRouterError, OSError) as error:
-            _log.error("not reloaded, all stays as it was: %s", error)
+            _log.error("reload failed, nothing was changed: %s", error)
 
     def begin() -> None:
         task = asyncio.create_task(reload())
@@ -235,7 +236,7 @@ def address_of(listen: ListenSettings, place: socket.socket) -> str:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # not made for every platform
+    except ImportError:  # not available on every platform
         return None
     return uvloop.new_event_loop
 
@@ -243,17 +244,17 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 @final
 @dataclass(frozen=True)
 class RunningGateway:
-    """A gateway that answers.
+    """A running gateway.
 
     Attributes:
-        address: Where, such as `http://127.0.0.1:8080`.
+        address: Its URL, for example `http://127.0.0.1:8080`.
     """
 
     address: str
 
     @property
     def base_url(self) -> str:
-        """For clients: the address, with `/v1`."""
+        """The base URL for clients: the address with `/v1`."""
         return f"{self.address}/v1"
 
 
@@ -265,18 +266,18 @@ def serving_gateway(
     config: Path | str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[RunningGateway]:
-    """Serve until the block ends; nothing is logged, and no signal is heard.
+    """Serve until the block ends, without logging or signal handlers.
 
     Args:
         router: The router's folder.
-        pool: The pool file: who is asked, and the variables of their keys.
-        config: The settings' file.
-        settings: Settings that come before it, by part: `{"routing": {"lam": 0.7}}`. Without a
-            port a free one is taken.
+        pool: The pool file, with the targets and the environment variables of their keys.
+        config: The settings file.
+        settings: Settings that override the file, by section: `{"routing": {"lam": 0.7}}`.
+            Without a port, any free one is taken.
 
     Raises:
-        ConfigError: Something can't be used, and the message names everything that can't; or the
-            address can't be listened on.
+        ConfigError: Some settings are invalid, and the message names them all; or it can't listen
+            on the address.
         StoreError: The receipts can't be opened.
     """
     given = dict(settings or {})
@@ -300,7 +301,7 @@ def serving_gateway(
 
 @final
 class _GatewayThread(threading.Thread):
-    """A gateway's thread: it ends when it is told to, or when it can't begin."""
+    """The thread of a gateway; it ends on request, or when the gateway can't start."""
 
     def __init__(self, places: GatewayPaths, loaded: LoadedGateway, place: socket.socket) -> None:
         super().__init__(name="gateway", daemon=True)
@@ -333,13 +334,13 @@ class _GatewayThread(threading.Thread):
             await gateway.close()
 
     def await_ready(self) -> None:
-        """Wait until it answers; what kept it from that is raised."""
+        """Wait until it answers; raises the error if it can't start."""
         self._settled.wait()
         if self._failure is not None:
             raise self._failure
 
     def end(self) -> None:
-        """Have it end, and wait for that."""
+        """End it and wait until it has ended."""
         if self._server is not None:
             self._server.should_exit = True
         self.join()

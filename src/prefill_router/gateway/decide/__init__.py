@@ -1,12 +1,12 @@
-"""The decision: which targets may answer a request, which of them does, and why.
+"""The decision: which targets may answer a request, which one does, and why.
 
 candidates         which targets may answer, and what each would cost
-refusals           what a client is told where none may
-affinity           who holds a conversation, a tool loop or a stored response
+refusals           the error that a client gets where none may
+affinity           which target has a conversation, a tool loop or a stored response
 budgets            how spending lowers the trade-off
 selection          the free choice: policy, fallback, routed share, cost of a switch
-unrouted_targets   targets that the pool has and the router doesn't know
-decider            all of these in their order
+unrouted_targets   targets in the pool that the router doesn't know
+decider            runs all of these in order
 """
 
 from prefill_router.lazy_imports import face

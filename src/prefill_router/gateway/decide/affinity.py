@@ -1,8 +1,9 @@
-"""Who holds a conversation, a tool loop or a stored response: the target that must answer next.
+"""Which target has a conversation, a tool loop or a stored response, and so answers next.
 
-`Sessions` remembers of conversations who answered last, who called which tools, and who keeps which
-responses. By it `Affinity` settles the target of a request, whatever anybody expects or wishes, and
-`ResponseOwners` that of a call about a stored response: nobody else has the response.
+`Sessions` remembers which target answered a conversation last, called which tools, and keeps which
+responses. From that, `Affinity` fixes the target of a request in a tool loop or after a stored
+response, whatever the forecast or the client prefers, and `ResponseOwners` the target of a call
+about a stored response.
 """
 
 import hashlib
@@ -29,13 +30,13 @@ from prefill_router.targets import Pool
 
 _DIGITS = 32
 _MOST_CALLS = 128
-"""Tool calls of one answer that are remembered; the conversation itself is known besides."""
+"""The most tool calls of one answer that are remembered."""
 _Entry = TypeVar("_Entry")
 _LONGEST_ID = 256
 SessionRow = tuple[str | None, str, int, float, Sequence[str], str | None, str | None]
-"""What a receipt says of an answer: the session, who answered, its tokens in and out, when it
-ended (seconds since 1970), the ids of its tool calls, its own id where the target keeps it, and the
-name of the client's key."""
+"""An answer as its receipt has it: the session, the target, its input and output tokens together,
+when it ended (seconds since 1970), the ids of its tool calls, its own id where the target keeps it,
+and the name of the client's key."""
 
 
 def session_name(
@@ -46,17 +47,18 @@ def session_name(
     key_turns: Iterable[Message],
     key: str | None,
 ) -> str | None:
-    """What names a request's conversation: 32 hexadecimal digits, the same after a restart.
+    """The name of a request's conversation: 32 hexadecimal digits, the same after a restart.
 
-    The header alone names it. Without one its first turns do, together with the hint: clients send
-    one `prompt_cache_key` for all that begins alike, so it can't stand alone.
+    It is derived from the header alone, or without one from the first turns and the hint: clients
+    send the same `prompt_cache_key` for all conversations that begin alike, so the hint alone
+    isn't enough.
 
     Args:
-        settings: By what conversations are known.
+        settings: How conversations are recognised.
         header: The session header.
-        hint: What the body says of its session.
+        hint: The session field of the body.
         key_turns: The turns up to the first user turn, which all later requests repeat.
-        key: The name of the client's key: clients don't share conversations.
+        key: The name of the client's key, since clients don't share conversations.
     """
     if settings.known_by == "none" or (settings.known_by == "header" and header is None):
         return None
@@ -75,12 +77,13 @@ def session_name(
 @final
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """Who holds a conversation.
+    """The last answer of a conversation.
 
     Attributes:
-        target: Who answered last.
-        tokens: Tokens of that turn, in and out, in the target's own: what its cache may hold.
-        at: When, seconds since 1970.
+        target: The target that answered last.
+        tokens: Input and output tokens of that turn, by the target's count: what its cache may
+            hold.
+        at: When it answered, in seconds since 1970.
     """
 
     target: str
@@ -90,7 +93,7 @@ class SessionState:
 
 @final
 class _LatestEntries(Generic[_Entry]):
-    """The last entries that were put in, at most so many."""
+    """The `most` entries that were added last."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -108,47 +111,47 @@ class _LatestEntries(Generic[_Entry]):
 
 @final
 class Sessions:
-    """What is remembered of conversations, in the memory of the gateway's process.
+    """What the gateway remembers of conversations, in its process's memory.
 
-    It outlives reloads. A conversation that was silent for longer than the settings say counts as
-    forgotten. Tool calls and stored responses don't go by time, since somebody may be asked before
-    a tool runs, and providers keep responses for weeks; of them too, only so many are remembered.
+    It survives reloads. A conversation expires after `settings.seconds` without an answer. Tool
+    calls and stored responses don't expire, since a tool may wait for a person, and providers keep
+    responses for weeks. Of each, the last `settings.most` are remembered.
 
-    What one key's clients were answered never steers those of another one. Some targets count the
-    ids of their tool calls anew in each conversation, so these go by the conversation first.
+    Answers to one key's clients never affect those of another key. Some targets restart the ids of
+    their tool calls in each conversation, so these are looked up by conversation first.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self._seats: _LatestEntries[SessionState] = _LatestEntries(settings.most)
+        self._states: _LatestEntries[SessionState] = _LatestEntries(settings.most)
         self._calls: _LatestEntries[str] = _LatestEntries(settings.most)  # by session and id
         self._loose_calls: _LatestEntries[str] = _LatestEntries(settings.most)  # by key and id
         self._responses: _LatestEntries[tuple[str, str | None]] = _LatestEntries(settings.most)
 
     def __len__(self) -> int:
-        return len(self._seats.entries)
+        return len(self._states.entries)
 
     def use(self, settings: SessionSettings) -> None:
-        """Go on with other settings, after a reload."""
+        """Use other settings, after a reload."""
         self._settings = settings
-        for recent in (self._seats, self._calls, self._loose_calls, self._responses):
+        for recent in (self._states, self._calls, self._loose_calls, self._responses):
             recent.most = settings.most
             recent.shrink()
 
-    def seat(self, session: str | None, at: float) -> SessionState | None:
-        """Who holds a conversation, at a time; None where nobody is remembered."""
-        seat = None if session is None else self._seats.entries.get(session)
-        return None if seat is None or at - seat.at > self._settings.seconds else seat
+    def state(self, session: str | None, at: float) -> SessionState | None:
+        """The last answer of a conversation; None where it is unknown or expired at this time."""
+        state = None if session is None else self._states.entries.get(session)
+        return None if state is None or at - state.at > self._settings.seconds else state
 
     def caller(
         self, tool_call_ids: Sequence[str], *, session: str | None, key: str | None
     ) -> str | None:
-        """The target that called tools; None where that isn't remembered.
+        """The target that made these tool calls; None where it isn't remembered.
 
         Args:
-            tool_call_ids: The calls.
-            session: What names the conversation.
-            key: The name of the client's key; None where none is asked for.
+            tool_call_ids: The ids of the calls.
+            session: The name of the conversation.
+            key: The name of the client's key; None where the gateway has no keys.
         """
         places = [(self._loose_calls, key)]
         if session is not None:
@@ -159,22 +162,22 @@ class Sessions:
         return next((target for target in known if target is not None), None)
 
     def keeper(self, response_id: str, *, key: str | None) -> str | None:
-        """The target that keeps a stored response of this key's; None where none is remembered."""
+        """The target that keeps a stored response of this key; None where it isn't remembered."""
         target, owner = self._responses.entries.get(response_id, (None, None))
         return target if owner in (None, key) else None
 
     def keep(self, response_id: str, *, target: str, key: str | None) -> None:
-        """Remember who keeps a response, and the key that it was given to."""
+        """Remember which target keeps a response, and the key that received it."""
         if len(response_id) <= _LONGEST_ID:
             self._responses.put(response_id, (target, key))
 
     def owned(self, response_id: str, *, key: str | None) -> str | None:
-        """As `keeper`, and only where it was given to this very key."""
+        """As `keeper`, but only where this very key received the response."""
         target, owner = self._responses.entries.get(response_id, (None, None))
         return target if owner == key else None
 
     def is_anothers(self, response_id: str, *, key: str | None) -> bool:
-        """Whether a stored response is known to be that of another key."""
+        """Whether a stored response is known to belong to another key."""
         _, owner = self._responses.entries.get(response_id, (None, None))
         return owner not in (None, key)
 
@@ -192,19 +195,19 @@ class Sessions:
         """Remember an answer.
 
         Args:
-            session: What names the conversation; None where nothing does.
-            target: Who answered.
-            tokens: Of the turn, in and out, in the target's own.
-            at: When the answer ended, seconds since 1970.
+            session: The name of the conversation; None where it has none.
+            target: The target that answered.
+            tokens: Input and output tokens of the turn, by the target's count.
+            at: When the answer ended, in seconds since 1970.
             tool_calls: The ids of the answer's tool calls.
             response_id: The answer's own id, where the target keeps it.
-            key: The name of the client's key; None where none is asked for.
+            key: The name of the client's key; None where the gateway has no keys.
         """
         if session is not None:
-            self._seats.put(session, SessionState(target, tokens, at))
-            oldest = next(iter(self._seats.entries))  # for one that comes, a forgotten one goes
-            if at - self._seats.entries[oldest].at > self._settings.seconds:
-                del self._seats.entries[oldest]
+            self._states.put(session, SessionState(target, tokens, at))
+            oldest = next(iter(self._states.entries))  # each new one evicts an expired one, if any
+            if at - self._states.entries[oldest].at > self._settings.seconds:
+                del self._states.entries[oldest]
         for call in tool_calls[:_MOST_CALLS]:
             if len(call) <= _LONGEST_ID:
                 self._loose_calls.put((key, call), target)
@@ -214,7 +217,7 @@ class Sessions:
             self.keep(response_id, target=target, key=key)
 
     def restore(self, rows: Iterable[SessionRow]) -> None:
-        """Remember what receipts tell, oldest first."""
+        """Remember the answers in receipts, oldest first."""
         for session, target, tokens, at, tool_calls, response_id, key in rows:
             self.answered(
                 session,
@@ -229,11 +232,11 @@ class Sessions:
 
 @final
 class Affinity:
-    """Who must answer: the target that keeps a stored response, or that called tools.
+    """Finds the target that must answer: it keeps the stored response, or called the tools.
 
     Args:
         names: The pool's targets.
-        candidates: The same, with what they can do.
+        candidates: The same targets, with their capabilities.
         sessions: What is remembered of conversations.
     """
 
@@ -243,10 +246,10 @@ class Affinity:
         self._sessions = sessions
 
     def check_owner(self, question: RoutingRequest) -> None:
-        """Check that a stored response is gone on from by the key that it was given to alone.
+        """Check that a stored response is continued only by the key that received it.
 
         Raises:
-            RefusalError: It is another key's.
+            RefusalError: It belongs to another key.
         """
         response = question.previous_response_id
         if response is not None and self._sessions.is_anothers(response, key=question.key):
@@ -255,14 +258,14 @@ class Affinity:
     def holder(
         self, question: RoutingRequest, cannot: Mapping[str, Exclusion]
     ) -> tuple[str, Reason] | None:
-        """Who must answer, and why; None for nobody.
+        """The target that must answer, and why; None where the choice is free.
 
         Args:
             question: The request.
             cannot: The targets that can't answer, or that the client's key may not use.
 
         Raises:
-            RefusalError: Who keeps the response isn't known, or can't answer.
+            RefusalError: The target that keeps the response is unknown, or can't answer.
         """
         if question.previous_response_id is not None:
             return self._keeper(question, question.previous_response_id, cannot), "stored"
@@ -276,7 +279,7 @@ class Affinity:
         if keeper is not None:
             if keeper in self._names and keeper not in cannot:
                 return keeper
-            why = cannot[keeper].words if keeper in cannot else "it isn't in the pool any more"
+            why = cannot[keeper].words if keeper in cannot else "it is no longer in the pool"
             raise response_lost(keeper, why)
         serving = [self._names[k] for k in self._candidates.left(cannot)]
         if not serving:
@@ -286,16 +289,16 @@ class Affinity:
         return serving[0]
 
     def caller(self, question: RoutingRequest, cannot: Mapping[str, Exclusion]) -> str | None:
-        """Who called the tools whose results a request brings, if it can go on; None for nobody.
+        """The target that called the tools that a request answers; None if unknown or unable.
 
-        That it can be called with tools, whatever the pool file says, was seen.
+        It evidently accepts tools, whatever the pool file says.
         """
         caller = self._sessions.caller(
             question.tool_call_ids, session=question.session, key=question.key
         )
         if caller is None:
-            seat = self._sessions.seat(question.session, question.at)
-            caller = None if seat is None else seat.target
+            state = self._sessions.state(question.session, question.at)
+            caller = None if state is None else state.target
         elif caller in cannot and cannot[caller].obstacle == "need":
             without = replace(question, needs=question.needs - {"tools"})
             cannot = self._candidates.cannot(without, 0)
@@ -304,10 +307,10 @@ class Affinity:
 
 @final
 class ResponseOwners:
-    """Who keeps stored responses.
+    """Finds the target that keeps a stored response.
 
     Args:
-        pool: All that can be asked.
+        pool: All targets.
         sessions: What is remembered of responses.
     """
 
@@ -319,16 +322,16 @@ class ResponseOwners:
     def keeper(self, response: str, question: RoutingRequest) -> str:
         """The target that keeps a response.
 
-        Where keys are asked for, a response that isn't known to be the key's own is nobody's: who
-        guesses an id, or was told one, gets nothing. Without keys, one that isn't remembered can
-        only be with the target that serves responses, where there is but one.
+        Where the gateway has keys, only a response known to belong to the client's key is found,
+        so a guessed or shared id is useless. Without keys, a response that isn't remembered is
+        assumed to be at the only target that serves responses, if there is just one.
 
         Args:
             response: Its id.
-            question: Who asks, and which targets may be asked.
+            question: The client's key and the targets that it allows.
 
         Raises:
-            RefusalError: 404, it isn't known, or not the key's; its target isn't there any more.
+            RefusalError: 404, it is unknown or another key's, or its target is gone.
         """
         key = question.key
         cannot = self._candidates.cannot(question, 0)
@@ -336,7 +339,7 @@ class ResponseOwners:
         if target is not None:
             if target in self._names and target not in cannot:
                 return target
-            why = cannot[target].words if target in cannot else "it isn't in the pool any more"
+            why = cannot[target].words if target in cannot else "it is no longer in the pool"
             raise stored_lost(target, why)
         if key is not None or self._sessions.is_anothers(response, key=None):
             raise stored_not_of_key()

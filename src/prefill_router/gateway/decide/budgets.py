@@ -1,9 +1,9 @@
-"""Dollars that may be spent: as they run out, lam is lowered, and in the end requests are refused.
+"""Spending budgets: as one is used up, lam is lowered, and in the end requests may be refused.
 
-Up to `soften_from` of a budget lam is what was asked for; from there on it falls in a straight
-line, to 0 where all is spent. What requests under way are expected to cost counts as spent. Of
-several budgets, the one that lowers lam most counts. Budgets are of hours and days (UTC), so their
-clock tells the time of day and doesn't jump.
+Up to the share `soften_from` of a budget, lam is as requested; from there it falls linearly to 0
+where all is spent. The estimated cost of requests in flight counts as spent. Of several budgets,
+the one that lowers lam most applies. Budgets are per hour or day (UTC), so their clock follows the
+time of day but ignores jumps.
 """
 
 import logging
@@ -25,12 +25,12 @@ _WINDOWS = 2
 
 @final
 class Allowance(NamedTuple):
-    """What budgets leave of a trade-off.
+    """The trade-off after budgets.
 
     Attributes:
-        lam: After budgets.
-        note: What the log is to say; None for nothing. Once for every tenth by which lam falls.
-        exhausted: Whether all is spent, so that the cheapest target is to answer.
+        lam: The trade-off after budgets.
+        note: A message for the log, once for every tenth by which lam falls; None for none.
+        exhausted: Whether all is spent, so that the cheapest target must answer.
     """
 
     lam: float
@@ -41,14 +41,14 @@ class Allowance(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class BudgetState:
-    """How far one budget is used.
+    """How much of one budget is used.
 
     Attributes:
         budget: The budget.
-        spent: In the present hour or day, US dollars.
-        reserved: What requests under way are expected to cost, US dollars.
-        factor: What lam is multiplied by.
-        seconds_left: Until the next hour or day.
+        spent: US dollars spent in the current hour or day.
+        reserved: US dollars that requests in flight are expected to cost.
+        factor: The factor that lam is multiplied by.
+        seconds_left: Seconds until the next hour or day.
     """
 
     budget: BudgetSettings
@@ -59,20 +59,20 @@ class BudgetState:
 
     @property
     def left(self) -> float:
-        """Dollars that are left, at least 0."""
+        """The remaining US dollars, at least 0."""
         return max(0.0, self.budget.dollars - self.spent - self.reserved)
 
 
 @final
 class Budgets:
-    """What was spent in the present hour and day (UTC), by the whole gateway and by every key.
+    """Spending in the current hour and day (UTC), of the whole gateway and of every key.
 
-    It outlives reloads: what was spent is counted whether or not a budget asks for it. Of each key
-    the two latest hours and days are known, so that a clock that is set back finds what was spent.
+    It survives reloads: spending is counted whether or not a budget needs it. The two latest hours
+    and days of each key are kept, so that nothing is lost when the clock is set back.
 
     Args:
-        budgets: What may be spent.
-        steady: Gives the time that counts for the system's.
+        budgets: The budgets.
+        steady: Maps the system's time to the time that budgets use.
     """
 
     def __init__(
@@ -82,20 +82,20 @@ class Budgets:
         self._spent: dict[tuple[Per, str | None], dict[int, float]] = {}
         self._reserved: dict[str | None, float] = {}
         self._under_way: dict[str, tuple[str | None, float]] = {}
-        self._told: dict[BudgetSettings, tuple[int, int]] = {}
+        self._noted: dict[BudgetSettings, tuple[int, int]] = {}
 
     def use(self, budgets: Sequence[BudgetSettings]) -> None:
-        """Go on with other budgets, after a reload."""
+        """Use other budgets, after a reload."""
         self._budgets = tuple(budgets)
-        self._told = {budget: told for budget, told in self._told.items() if budget in budgets}
+        self._noted = {budget: noted for budget, noted in self._noted.items() if budget in budgets}
 
     def spend(self, key: str | None, dollars: float, at: float) -> None:
-        """Count what a request cost.
+        """Count the cost of a request.
 
         Args:
-            key: The name of the client's key; None where none is asked for.
-            dollars: Its cost.
-            at: Now, seconds since 1970.
+            key: The name of the client's key; None where the gateway has no keys.
+            dollars: Its cost in US dollars.
+            at: The current time, in seconds since 1970.
         """
         self._count(key, dollars, self._steady(at))
 
@@ -106,15 +106,15 @@ class Budgets:
                 spent = self._spent.setdefault((per, whose), {})
                 spent[window] = spent.pop(window, 0.0) + dollars
                 while len(spent) > _WINDOWS:
-                    del spent[next(iter(spent))]  # what was spent in longest ago
+                    del spent[next(iter(spent))]  # the one that was added to longest ago
 
     def reserve(self, name: str, key: str | None, dollars: float) -> None:
-        """Set aside what a request is expected to cost, until it is released.
+        """Reserve the expected cost of a request until it is released.
 
         Args:
-            name: The name of its decision.
-            key: The name of the client's key; None where none is asked for.
-            dollars: Its estimated cost.
+            name: The id of its decision.
+            key: The name of the client's key; None where the gateway has no keys.
+            dollars: Its estimated cost in US dollars.
         """
         self.release(name)
         self._under_way[name] = (key, dollars)
@@ -122,24 +122,24 @@ class Budgets:
             self._reserved[whose] = self._reserved.get(whose, 0.0) + dollars
 
     def release(self, name: str) -> str | None:
-        """Take back what was set aside; gives the name of the key that it was for, if any."""
+        """Release a reservation; returns the name of the key that it was for, if any."""
         key, dollars = self._under_way.pop(name, (None, 0.0))
         if not self._under_way:
-            self._reserved.clear()  # no rounding is left over
+            self._reserved.clear()  # leaves no rounding error
         for whose in {None, key} & self._reserved.keys():
             self._reserved[whose] -= dollars
         return key
 
     def lam(self, asked: float, key: str | None, at: float) -> Allowance:
-        """The trade-off that budgets leave.
+        """The trade-off after budgets.
 
         Args:
-            asked: What was asked for or set.
-            key: The name of the client's key; None where none is asked for.
-            at: The time, seconds since 1970.
+            asked: The trade-off of the request or the settings.
+            key: The name of the client's key; None where the gateway has no keys.
+            at: The time, in seconds since 1970.
 
         Raises:
-            RefusalError: All of a budget that stops is spent; it says when to ask again.
+            RefusalError: A budget that stops requests is spent; it says when to try again.
         """
         at = self._steady(at)
         states = [self._state(b, at) for b in self._budgets if b.key is None or b.key == key]
@@ -153,12 +153,12 @@ class Budgets:
         return Allowance(asked * least.factor, "; ".join(notes) or None, least.factor <= 0)
 
     def states(self, at: float) -> tuple[BudgetState, ...]:
-        """How far every budget is used at a time, in the order of the settings."""
+        """How much of every budget is used at a time, in the order of the settings."""
         at = self._steady(at)
         return tuple(self._state(budget, at) for budget in self._budgets)
 
     def restore(self, rows: Iterable[tuple[str | None, float, float]]) -> None:
-        """Count what receipts tell, oldest first: the key's name, when, and the cost."""
+        """Count the costs in receipts, oldest first: the key's name, the time, and the cost."""
         for key, at, cost in rows:
             self._count(key, cost, at)
 
@@ -176,39 +176,39 @@ class Budgets:
         )
 
     def _note(self, state: BudgetState, at: float) -> str | None:
-        """What is new: another tenth has gone, or what was lowered is at its full height again."""
+        """A message where lam fell by another tenth, or was restored in a new window."""
         budget = state.budget
         window = int(at // _SECONDS[budget.per])
         stage = _STAGES - math.ceil(state.factor * _STAGES - 1e-9)
-        told_in, told = self._told.get(budget, (window, 0))
-        if window == told_in and stage <= told:
+        noted_in, noted = self._noted.get(budget, (window, 0))
+        if window == noted_in and stage <= noted:
             return None
-        self._told[budget] = (window, stage)
+        self._noted[budget] = (window, stage)
         if stage == 0:
-            whole = f"a new {budget.per}: {_whose(budget)} is whole, and lam is as asked"
-            return whole if told else None
+            restored = f"a new {budget.per}: {_shown(budget)} is unspent, and lam is as requested"
+            return restored if noted else None
         used = 100 * (state.spent + state.reserved) / budget.dollars
         return (
-            f"{used:.0f} % of {_whose(budget)} is used; lam is at {100 * state.factor:.0f} % of "
-            "what is asked"
+            f"{used:.0f} % of {_shown(budget)} is used; lam is lowered to "
+            f"{100 * state.factor:.0f} % of what is requested"
         )
 
 
-def _whose(budget: BudgetSettings) -> str:
+def _shown(budget: BudgetSettings) -> str:
     owner = "the gateway" if budget.key is None else f"the key {budget.key!r}"
     return f"the budget of {owner}, {budget.dollars:g} dollars per {budget.per},"
 
 
 def _wait(state: BudgetState) -> int:
-    """Seconds until asking again may help: requests under way may cost less than was expected."""
+    """Seconds until a retry may help: requests in flight may cost less than expected."""
     return max(1, math.ceil(state.seconds_left)) if state.spent >= state.budget.dollars else 1
 
 
 def _all_spent(state: BudgetState) -> RefusalError:
     wait = _wait(state)
-    how = "is held by requests under way" if state.spent < state.budget.dollars else "is spent"
+    how = "is reserved by requests in flight" if state.spent < state.budget.dollars else "is spent"
     return RefusalError(
-        f"{_whose(state.budget)} {how}; ask again in {wait} seconds",
+        f"{_shown(state.budget)} {how}; try again in {wait} s",
         status=429,
         kind="insufficient_quota",
         code="budget_spent",
@@ -220,17 +220,17 @@ _log = logging.getLogger(__name__)
 _SLACK = 60.0
 _BELIEVED = 3600.0
 _running = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""Seconds that only grow, those included in which the machine slept, where that is known."""
+"""A monotonic clock in seconds, which includes time asleep where the system can tell."""
 
 
 @final
 class SteadyClock:
-    """Gives the system's time, and goes on evenly where that jumps by more than a minute.
+    """The system's time, with jumps of more than a minute ignored at first.
 
-    A jump that lasts is believed after an hour: until then what was spent today stays spent.
+    A jump that lasts is accepted after an hour; until then the current day's spending still counts.
 
     Args:
-        clock: Seconds that only grow.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = _running) -> None:
@@ -239,10 +239,10 @@ class SteadyClock:
         self._jumped_at: float | None = None
 
     def __call__(self, at: float) -> float:
-        """The time that counts.
+        """The time that budgets use, in seconds since 1970.
 
         Args:
-            at: The system's, seconds since 1970; now, or not long ago.
+            at: The system's time, in seconds since 1970; now or shortly before.
         """
         now = self._clock()
         jump = 0.0 if self._offset is None else at - now - self._offset
@@ -251,8 +251,8 @@ class SteadyClock:
             return at
         if self._jumped_at is None:
             self._jumped_at = now
-            told = "the system's clock jumped by %.0f s; budgets go on without that, for an hour"
-            _log.warning(told, jump)
+            message = "the system's clock jumped by %.0f s; budgets ignore the jump for an hour"
+            _log.warning(message, jump)
         if now - self._jumped_at <= _BELIEVED:
             return at - jump
         self._offset, self._jumped_at = at - now, None

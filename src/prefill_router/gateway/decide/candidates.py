@@ -1,7 +1,7 @@
 """Which targets may answer a request, why the others may not, and what each would cost.
 
-Costs are those of Equation 1, scores those of Equation 2. Of a request's text nothing is known here
-but its length.
+Costs are those of Equation 1, scores those of Equation 2. Only the length of a request's text is
+known here.
 """
 
 import math
@@ -24,26 +24,26 @@ PerTarget = Float[NDArray[np.float64], " target"]
 _BYTES_PER_TOKEN = 4
 _MILLION = 1e6
 RESERVE_TOKENS = 256
-"""Room for an answer in a target's context, where the client sets no limit."""
+"""Tokens reserved for the answer in a target's context, where the client sets no limit."""
 
 Obstacle = Literal["call", "endpoint", "need", "context", "key", "request", "cost", "breaker"]
-"""What keeps a target from answering.
+"""Why a target may not answer.
 
-- `call`: the pool names no endpoint of it; `endpoint`: it doesn't serve this call;
+- `call`: the pool has no endpoint for it; `endpoint`: it doesn't serve this endpoint;
 - `need`: it lacks an ability; `context`: the request is too long for it;
 - `key`: the client's key may not use it; `request`: the client rules it out;
-- `cost`: it would cost more than the client allows; `breaker`: it failed too often just now.
+- `cost`: it would cost more than the client allows; `breaker`: it failed too often recently.
 """
 
 
 @final
 @dataclass(frozen=True)
 class Exclusion:
-    """Why one target can't answer, or isn't to.
+    """Why one target may not answer.
 
     Attributes:
         obstacle: The kind of reason.
-        words: The same in a few words.
+        words: The reason in a few words.
     """
 
     obstacle: Obstacle
@@ -63,7 +63,7 @@ class _Candidate:
 
 @final
 class Candidates:
-    """A pool's targets, with what each can do at hand."""
+    """A pool's targets with their capabilities."""
 
     def __init__(self, pool: Pool) -> None:
         self._members = tuple(_candidate(pool, name) for name in pool.names)
@@ -91,7 +91,7 @@ class Candidates:
         Args:
             question: The request.
             tokens: Its estimated input tokens.
-            barred: Those of `barred`, where they are known already.
+            barred: The result of `barred`, where it is known already.
         """
         barred = self.barred(question) if barred is None else barred
         needed = tokens + written_tokens(question)
@@ -99,18 +99,18 @@ class Candidates:
         for member in self._members:
             most = member.context
             if most is not None and needed > most and member.name not in barred:
-                told = f"holds {most} tokens, about {needed} are needed"
-                found[member.name] = Exclusion("context", told)
+                why = f"its context has {most} tokens, about {needed} are needed"
+                found[member.name] = Exclusion("context", why)
         return found if len(found) == len(barred) else self._in_order(found)
 
     def unwanted(
         self, question: RoutingRequest, cost: PerTarget | None, excluded: Mapping[str, Exclusion]
     ) -> dict[str, Exclusion]:
-        """`excluded`, and the targets that the client rules out: by name, or by what they cost.
+        """`excluded`, and the targets that the client rules out by name or by cost.
 
         Args:
             question: The request.
-            cost: Every target's estimated cost, US dollars; None where prices are unknown.
+            cost: Every target's estimated cost in US dollars; None where prices are unknown.
             excluded: The targets that can't answer.
         """
         ruled = dict(excluded)
@@ -120,7 +120,7 @@ class Candidates:
             name, allowed = member.name, question.allow
             if name in ruled:
                 continue
-            why = _too_dear(member, question, cost)
+            why = _too_expensive(member, question, cost)
             if name in question.exclude or (allowed is not None and name not in allowed):
                 why = Exclusion("request", "ruled out by the request")
             if why is not None:
@@ -132,15 +132,15 @@ class Candidates:
     ) -> Exclusion | None:
         """Why a target that the client named can't be used; None where it can.
 
-        What it accepts and holds isn't looked at: the client knows what it names.
+        Its abilities and context length aren't checked: the client chose it knowingly.
         """
         member = next(m for m in self._members if m.name == name)
-        return _closed(member, question) or _too_dear(member, question, cost)
+        return _closed(member, question) or _too_expensive(member, question, cost)
 
     def broken(
         self, excluded: Mapping[str, Exclusion], breaker_open: Callable[[str], bool]
     ) -> dict[str, Exclusion]:
-        """`excluded`, and the targets whose breaker is open, unless nobody would be left."""
+        """`excluded`, and the targets with an open breaker, unless no target would be left."""
         names = [m.name for m in self._members if m.name not in excluded]
         failing = {name for name in names if breaker_open(name)}
         if not failing or len(failing) == len(names):
@@ -159,7 +159,7 @@ class Candidates:
 
 
 def written_tokens(question: RoutingRequest) -> int:
-    """Tokens that an answer may have: the client's limit, or room for a common one."""
+    """Tokens reserved for the answer: the client's limit, or a default length."""
     if question.endpoint == "embeddings":
         return 0
     return RESERVE_TOKENS if question.max_tokens is None else question.max_tokens
@@ -189,7 +189,7 @@ def _closed(member: _Candidate, question: RoutingRequest) -> Exclusion | None:
     return None
 
 
-def _too_dear(
+def _too_expensive(
     member: _Candidate, question: RoutingRequest, cost: PerTarget | None
 ) -> Exclusion | None:
     most = question.max_cost
@@ -199,12 +199,12 @@ def _too_dear(
 
 
 def request_tokens(question: RoutingRequest, read: int | None) -> int:
-    """Estimated input tokens of the whole request, in the encoder's own tokens.
+    """Estimated input tokens of the whole request, in the encoder's tokens.
 
     Args:
         question: The request.
-        read: What the encoder read; its tokens per byte are taken for the rest too. None where it
-            read nothing: then a token is 4 bytes.
+        read: The tokens that the encoder read, whose tokens per byte are assumed for the rest.
+            None where it read nothing; then 4 bytes per token are assumed.
     """
     if read is None or not question.scored_bytes:
         return max(read or 0, -(-question.text_bytes // _BYTES_PER_TOKEN))
@@ -212,25 +212,25 @@ def request_tokens(question: RoutingRequest, read: int | None) -> int:
 
 
 class CostScores:
-    """Costs that are known, with the provider's cache, and the score of Equation 2.
+    """Adjusts estimated costs for the provider's cache, and scores them by Equation 2.
 
     Args:
-        scale: Of Equation 2.
-        saved: What a cached token saves at each target, US dollars.
-        ratio: Every target's own tokens for each of the encoder's.
+        scale: The cost scale of Equation 2.
+        saved: US dollars that a cached token saves, per target.
+        ratio: Tokens of each target per token of the encoder.
     """
 
     def __init__(self, scale: CostScale, *, saved: PerTarget, ratio: PerTarget) -> None:
         self._scale, self.saved, self.ratio = scale, saved, ratio
 
     def with_cache(self, cost: PerTarget, column: int, *, tokens: int, cached: int) -> PerTarget:
-        """The same costs where one target has some of the request in its cache.
+        """The costs where one target has part of the request in its cache.
 
         Args:
-            cost: With nothing cached, US dollars.
-            column: Who has it.
-            tokens: The request's, in the encoder's tokens.
-            cached: How many it has, in its own tokens; the request has no more than all of its own.
+            cost: Costs with nothing cached, in US dollars.
+            column: The column of that target.
+            tokens: Tokens of the request, in the encoder's tokens.
+            cached: Tokens that the target has cached, in its own tokens; capped at the request's.
         """
         own = tokens * float(self.ratio[column])
         less = cost.copy()
@@ -250,7 +250,7 @@ class CostScores:
 
 @final
 class RequestCosts(CostScores):
-    """What a router estimates of one request, besides."""
+    """Also estimates the costs of a request, by a router's estimator."""
 
     def __init__(self, estimator: CostEstimator) -> None:
         recorded = set(estimator.recorded)
@@ -267,15 +267,15 @@ class RequestCosts(CostScores):
     def estimate(
         self, question: RoutingRequest, tokens: int, *, expected: PerTarget | None = None
     ) -> PerTarget:
-        """Every target's estimated cost, US dollars, with nothing cached.
+        """Every target's estimated cost in US dollars, with nothing cached.
 
-        An answer is expected to be as long as the forecast says, or without one as the target's
-        median on the train rows; but no longer than the client's limit.
+        An answer is assumed to have the forecast's length, or without a forecast the target's
+        median length on the train rows, and no more than the client's limit.
 
         Args:
             question: The request.
-            tokens: Its input tokens, in the encoder's own.
-            expected: What the forecast expects of each answer, on average or at most.
+            tokens: Its input tokens, in the encoder's tokens.
+            expected: The forecast's output tokens per target, the mean or a high quantile.
         """
         most = 0 if question.endpoint == "embeddings" else question.max_tokens
         counts = np.array([tokens], dtype=np.float64)
@@ -287,15 +287,16 @@ class RequestCosts(CostScores):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RequestEstimate:
-    """What is known of a request when its target is chosen.
+    """The estimates of a request that its target is chosen by.
 
     Attributes:
-        tokens: Its estimated input tokens, in the encoder's own.
-        cost: Every target's estimated cost with nothing cached, US dollars.
-        high: What nine answers of ten don't cost more than; None where no forecast tells.
-        correctness: Every target's predicted probability; None without a forecast.
+        tokens: Its estimated input tokens, in the encoder's tokens.
+        cost: Every target's estimated cost with nothing cached, in US dollars.
+        high: The 90th percentile of each target's cost, in US dollars; None without a forecast.
+        correctness: Every target's predicted probability of a correct answer; None without a
+            forecast.
         novelty: As in `Forecast`.
-        fallback: Why there is no forecast, or why it isn't trusted; None where nothing is wrong.
+        fallback: Why there is no forecast, or why it isn't trusted; None where it is used.
     """
 
     tokens: int
@@ -307,12 +308,12 @@ class RequestEstimate:
 
     @property
     def high_cost(self) -> PerTarget:
-        """What they hardly cost more than, as far as it is known, US dollars."""
+        """The 90th percentile of each target's cost in US dollars, or else the estimate."""
         return self.cost if self.high is None else self.high
 
     @property
     def trusted(self) -> PerTarget | None:
-        """The probabilities, where they are to decide."""
+        """The probabilities, where the forecast is trusted; else None."""
         return self.correctness if self.fallback is None else None
 
 
@@ -324,15 +325,15 @@ def request_estimate(
     targets: int,
     novelty: float,
 ) -> RequestEstimate:
-    """What is known of a request.
+    """Estimate a request from its forecast.
 
     Args:
         question: The request.
-        forecast: What the router expects, or why there is no forecast; None where none was asked.
+        forecast: The forecast, or why there is none; None where none was requested.
         costs: The router's costs.
-        targets: How many targets the router has.
-        novelty: Forecasts of requests above this quantile of the train rows aren't trusted; 1 for
-            none.
+        targets: The number of the router's targets.
+        novelty: Forecasts of requests whose novelty is above this quantile of the train rows
+            aren't trusted; 1 trusts all.
     """
     if not isinstance(forecast, Forecast):
         tokens = request_tokens(question, None)
@@ -340,7 +341,7 @@ def request_estimate(
         return RequestEstimate(tokens=tokens, cost=cost, fallback=forecast)
     tokens = request_tokens(question, forecast.tokens)
     p = forecast.correctness
-    if p.shape != (targets,) or not np.isfinite(p).all():  # that of another router, or none at all
+    if p.shape != (targets,) or not np.isfinite(p).all():  # another router's forecast, or invalid
         cost = costs.estimate(question, tokens)
         return RequestEstimate(tokens=tokens, cost=cost, fallback="encoder_down")
     cost, high = (

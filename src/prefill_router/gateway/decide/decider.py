@@ -1,8 +1,9 @@
 """The decision about one request.
 
-In this order: the target that the client named; the one that keeps the response it goes on from; in
-a tool loop the one that called the tools; outside the routed share the one that is set; the one
-that holds the conversation, unless a switch pays; and else the policy's winner, or the fallback's.
+The target is, in this order: the one that the client named; the one that keeps the response that
+the request continues; in a tool loop, the one that called the tools; outside the routed share, the
+one in the settings; the conversation's current one, unless a switch pays; otherwise the policy's
+choice, or the fallback's.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +46,7 @@ from prefill_router.targets import Pool
 
 @runtime_checkable
 class RouterParts(Protocol):
-    """What deciding needs of a router, such as a `router.light.LightRouter`."""
+    """The parts of a router that decisions need; `router.light.LightRouter` has them."""
 
     @property
     def pool(self) -> Pool:
@@ -53,15 +54,15 @@ class RouterParts(Protocol):
 
     @property
     def costs(self) -> CostEstimator:
-        """Equation 1."""
+        """The cost estimates of Equation 1."""
 
     @property
     def policy(self) -> Policy:
-        """Who answers, given probabilities and costs."""
+        """Chooses a target, given probabilities and costs."""
 
     @property
     def reference_accuracy(self) -> PerTarget | None:
-        """Every target's share of correct answers on the train rows; None where unknown."""
+        """Every target's accuracy on the train rows; None where unknown."""
 
 
 @final
@@ -72,8 +73,8 @@ class OpenDecision:
     Attributes:
         question: The request.
         barred: The targets that can't answer it however short it is.
-        needs_forecast: Whether a forecast would matter: not where a name, a tool loop or a rule
-            settles it.
+        needs_forecast: Whether a forecast would matter; it doesn't where a name, a tool loop or a
+            rule fixes the target.
     """
 
     question: RoutingRequest
@@ -83,22 +84,23 @@ class OpenDecision:
 
 @final
 class Decider:
-    """Decides about requests, by one router and one set of settings.
+    """Decides about requests with one router and one set of settings.
 
-    After a reload there is a new one; what was remembered and spent is handed on to it.
+    A reload makes a new one, which gets the same sessions and budgets.
 
     Args:
-        router: What was fitted.
-        settings: The gateway's.
+        router: The fitted router.
+        settings: The gateway's settings.
         sessions: What is remembered of conversations.
-        budgets: What was spent.
-        breaker_open: Whether a target failed too often just now.
-        pool: All that can be asked, of which the router may not know all: the others answer where
-            they are named. None for the router's targets.
-        told: Gets what the log is to say of budgets.
+        budgets: The budgets and what was spent.
+        breaker_open: Returns whether a target failed too often recently.
+        pool: All targets; those that the router doesn't know answer only where they are named.
+            None for the router's targets.
+        warn: Called with messages about budgets, for the log.
 
     Raises:
-        ConfigError: The policy decides by answers, or the settings name no target of the pool.
+        ConfigError: The policy decides by answers, or the settings name a target that isn't in the
+            pool.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Decider:
         budgets: Budgets,
         breaker_open: Callable[[str], bool],
         pool: Pool | None = None,
-        told: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self._names = router.pool.names
         _check(router, settings)
@@ -131,10 +133,10 @@ class Decider:
         self._sessions = sessions
         self._budgets = budgets
         self._breaker_open = breaker_open
-        self._told = told
+        self._warn = warn
 
     def begin(self, question: RoutingRequest) -> OpenDecision:
-        """Look at what doesn't depend on a forecast; `finish` of it must follow."""
+        """Check what doesn't depend on a forecast; `finish` must follow."""
         barred = {} if question.named else self._candidates.barred(question)
         needs_forecast = (
             not question.named
@@ -150,29 +152,28 @@ class Decider:
         cannot = self._candidates.cannot(question, tokens, barred=barred)
         if self._holders.holder(question, cannot) is not None:
             return False
-        wanted = self._candidates.unwanted(question, None, cannot)  # a forecast tells costs too
+        wanted = self._candidates.unwanted(question, None, cannot)  # costs need a forecast
         return len(self._candidates.left(wanted)) > 1
 
     def finish(
         self, begun: OpenDecision, forecast: Forecast | FallbackReason | None
     ) -> RoutingDecision:
-        """Choose the target for one request.
+        """Choose the target of a request.
 
         Args:
-            begun: The request.
-            forecast: What the router expects of it; why there is no forecast; or None where none
-                is needed.
+            begun: The request, as `begin` returned it.
+            forecast: Its forecast, or why there is none; None where none is needed.
 
         Raises:
-            RefusalError: No target may answer, or a budget is spent; it says what would do.
+            RefusalError: No target may answer, or a budget is spent; it says what would help.
         """
         question = begun.question
         self._holders.check_owner(question)
         decision = decision_id(question.at)
         asked = self._routing.lam if question.lam_asked is None else question.lam_asked
         allowance = self._budgets.lam(asked, question.key, question.at)
-        if allowance.note is not None and self._told is not None:
-            self._told(allowance.note)
+        if allowance.note is not None and self._warn is not None:
+            self._warn(allowance.note)
         settled = None if self._others is None else self._others.settled(question)
         if self._others is not None and settled is not None:
             return self._others.choice(decision, question, allowance, asked=asked, settled=settled)
@@ -195,7 +196,7 @@ class Decider:
         excluded = self._excluded(question, known, cannot)
         among = self._candidates.left(excluded)
         if forecast is None and len(among) > 1:
-            known = replace(known, fallback="no_text")  # nobody read any
+            known = replace(known, fallback="no_text")  # the encoder read none
         chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
         return self._choice(decision, question, known, chosen, excluded, lams)
 
@@ -206,15 +207,15 @@ class Decider:
     def decide(
         self, question: RoutingRequest, forecast: Forecast | FallbackReason | None
     ) -> RoutingDecision:
-        """`begin` and `finish` at once."""
+        """`begin` and `finish` in one call."""
         return self.finish(self.begin(question), forecast)
 
     def started(self, choice: RoutingDecision, *, key: str | None) -> None:
-        """Set aside what the chosen target hardly costs more than, until `answered`.
+        """Reserve the chosen target's high cost estimate until `answered`.
 
         Args:
-            choice: What was decided.
-            key: The name of the client's key; None where none is asked for.
+            choice: The decision.
+            key: The name of the client's key; None where the gateway has no keys.
         """
         expected = choice.estimated_cost.get(choice.order[0], 0.0)
         dollars = expected if choice.high_cost is None else choice.high_cost
@@ -229,19 +230,19 @@ class Decider:
         at: float,
         stored: bool = True,
     ) -> None:
-        """Remember how a request ended, and count its cost.
+        """Remember the outcome of a request, and count its cost.
 
         Args:
-            choice: What was decided.
-            outcome: How it ended.
-            cost: What it cost, US dollars; None where unknown.
-            at: When it ended, seconds since 1970.
-            stored: Whether its target keeps answers of this call, for others to go on from.
+            choice: The decision.
+            outcome: The outcome.
+            cost: Its cost in US dollars; None where unknown.
+            at: When it ended, in seconds since 1970.
+            stored: Whether the target stores the answer, so that later requests can continue it.
         """
         key = self._budgets.release(choice.id)
         if cost:
             self._budgets.spend(key, cost, at)
-        # who asks for the decision alone then asks the target that it tells
+        # after a dry run the client is expected to call the chosen target
         target = choice.target if outcome.kind == "routed" else outcome.target
         if target is None or outcome.kind not in ("answered", "disconnected", "routed"):
             return

@@ -1,4 +1,4 @@
-"""What clients are told where no target may answer, or not the one that must."""
+"""The errors that clients get where no target may answer, or the required one can't."""
 
 from collections.abc import Mapping
 
@@ -7,12 +7,12 @@ from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.records import RoutingRequest
 from prefill_router.gateway.types import HEADER
 
-_WHAT_WOULD_DO: dict[Obstacle, str] = {
+_ADVICE: dict[Obstacle, str] = {
     "call": "give it a base_url or a provider in the pool file",
-    "endpoint": "if it serves this call, say so in the pool file: serves: [{endpoint}]",
+    "endpoint": "if it serves this endpoint, say so in the pool file: serves: [{endpoint}]",
     "need": "if it can, say so in the pool file: accepts: [{needs}]",
-    "context": "send less, or lower the maximum of output tokens",
-    "key": "ask with another key",
+    "context": "send a shorter request, or lower the maximum number of output tokens",
+    "key": "use another key",
     "request": "allow more targets, or exclude fewer",
     "cost": "raise the maximum cost",
     "breaker": "try again later",
@@ -20,17 +20,17 @@ _WHAT_WOULD_DO: dict[Obstacle, str] = {
 
 
 def no_eligible_target(question: RoutingRequest, excluded: Mapping[str, Exclusion]) -> RefusalError:
-    """The error that says of every target why it may not answer, and what would do.
+    """The error that says for every target why it may not answer, and what would help.
 
-    Targets that the client's key may not use are left unnamed, unless there are no others.
+    Targets that the client's key may not use aren't named, unless there are no others.
     """
-    told = {n: e for n, e in excluded.items() if e.obstacle != "key"} or dict(excluded)
+    shown = {n: e for n, e in excluded.items() if e.obstacle != "key"} or dict(excluded)
     groups: dict[Obstacle, list[str]] = {}
-    for name, why in told.items():
+    for name, why in shown.items():
         groups.setdefault(why.obstacle, []).append(f"{name} ({why.words})")
     if set(groups) == {"key"}:
         return RefusalError(
-            "the key may not use any target of this gateway; ask with another key",
+            "the key may not use any target of this gateway; use another key",
             status=403,
             kind="permission_error",
             code="no_eligible_target",
@@ -44,9 +44,9 @@ def no_eligible_target(question: RoutingRequest, excluded: Mapping[str, Exclusio
 
 
 def unknown_target(name: str, names: tuple[str, ...]) -> RefusalError:
-    """The error of a named target that isn't in the pool, perhaps since a reload."""
+    """The error for a named target that isn't in the pool, perhaps since a reload."""
     return RefusalError(
-        f"there is no target {name!r}; known are {list(names)}",
+        f"there is no target {name!r}; the targets are {list(names)}",
         status=404,
         code="model_not_found",
         param="model",
@@ -54,7 +54,7 @@ def unknown_target(name: str, names: tuple[str, ...]) -> RefusalError:
 
 
 def named_cannot(question: RoutingRequest, name: str, why: Exclusion) -> RefusalError:
-    """The error of a named target that can't answer this call, is too dear, or isn't allowed."""
+    """The error for a named target that can't answer, is too expensive, or isn't allowed."""
     advice = _advice(why.obstacle, question)
     by_key = why.obstacle == "key"
     return RefusalError(
@@ -67,56 +67,56 @@ def named_cannot(question: RoutingRequest, name: str, why: Exclusion) -> Refusal
 
 
 def unknown_response(serving: list[str]) -> RefusalError:
-    """The error of a stored response that no target is known to keep."""
+    """The error for a stored response that no target is known to keep."""
     return RefusalError(
-        "it isn't known which target keeps the response that previous_response_id names, and "
-        f"{len(serving)} may: name one of {serving} as the model, or send the whole conversation",
+        "it isn't known which target keeps the response in previous_response_id, and "
+        f"{len(serving)} could: name one of {serving} as the model, or send the whole conversation",
         code="unknown_response",
         param="previous_response_id",
     )
 
 
 def response_of_another() -> RefusalError:
-    """The error of a stored response that belongs to another key; it tells nothing of it."""
+    """The error for a stored response of another key; it reveals nothing about the response."""
     return RefusalError(
-        "the response that previous_response_id names isn't one of this key's; send the whole "
-        "conversation instead",
+        "the response in previous_response_id isn't one of this key's; send the whole conversation "
+        "instead",
         code="unknown_response",
         param="previous_response_id",
     )
 
 
 def response_lost(target: str, why: str) -> RefusalError:
-    """The error of a stored response whose target can't be asked any more."""
+    """The error for a stored response on a target that can't answer any more."""
     return RefusalError(
-        f"the response that previous_response_id names is kept by the target {target!r}, which "
-        f"can't answer: {why}; send the whole conversation instead",
+        f"the response in previous_response_id is kept by the target {target!r}, which can't "
+        f"answer: {why}; send the whole conversation instead",
         code="response_lost",
         param="previous_response_id",
     )
 
 
 def stored_unknown(serving: list[str]) -> RefusalError:
-    """The error of a call about a response that no target is known to keep."""
+    """The error for a call about a response that no target is known to keep."""
     header = f"{HEADER}allow"
     return _not_found(
-        f"it isn't known which target keeps this response, and {len(serving)} may: name one of "
+        f"it isn't known which target keeps this response, and {len(serving)} could: name one of "
         f"{serving} in the header {header}"
     )
 
 
 def stored_not_of_key() -> RefusalError:
-    """The same where keys are asked for, or were; it tells nothing of others' responses."""
+    """The error for a response that isn't known to be this key's; it reveals nothing else."""
     return _not_found(
-        "no response of this id is known to be this key's: another key made it, or it was made so "
-        "long ago that the gateway no longer knows; ask its target itself"
+        "no response with this id is known to belong to this key: another key received it, or it "
+        "is so old that the gateway has forgotten it; call its target directly"
     )
 
 
 def stored_lost(target: str, why: str) -> RefusalError:
-    """The error of a call about a response whose target can't be asked any more."""
+    """The error for a call about a response on a target that can't be called any more."""
     return _not_found(
-        f"this response is kept by the target {target!r}, which can't be asked: {why}"
+        f"this response is kept by the target {target!r}, which can't be called: {why}"
     )
 
 
@@ -125,7 +125,7 @@ def _not_found(message: str) -> RefusalError:
 
 
 def several_embeddings(serving: list[str]) -> RefusalError:
-    """The error of embeddings that several targets could make."""
+    """The error for embeddings that several targets could make."""
     return RefusalError(
         "embeddings of different targets can't be compared, so they aren't routed; name one of "
         f"{serving} as the model",
@@ -136,4 +136,4 @@ def several_embeddings(serving: list[str]) -> RefusalError:
 
 def _advice(obstacle: Obstacle, question: RoutingRequest) -> str:
     needs = ", ".join(sorted(question.needs))
-    return _WHAT_WOULD_DO[obstacle].format(endpoint=question.endpoint, needs=needs)
+    return _ADVICE[obstacle].format(endpoint=question.endpoint, needs=needs)

@@ -1,14 +1,13 @@
 """The free choice among the targets that may answer.
 
-Who is asked first and who is next is what the policy says (the order of `router.decision.decide`);
-where there is no forecast, or none that is trusted, the fallback decides. A share of the traffic is
-routed: whole conversations, and always the same ones, by the names of decisions and conversations.
-Names of decisions grow with time, so that receipts are kept in their order.
+The policy ranks the targets (the order of `router.decision.decide`); without a forecast that is
+trusted, the fallback does. A share of the traffic is routed: whole conversations, and always the
+same ones, by the conversation's name or else the decision's id. Decision ids grow with time, so
+that they sort receipts by time.
 
-A conversation keeps its target unless a switch gains more than it throws away. A provider reads the
-turns that it has just seen from its cache, at a lower price. So the present target is priced with
-what its cache should hold, and every other one in full; by these costs the scores of Equation 2 are
-compared.
+A conversation keeps its target unless a switch gains more than it loses. A provider reads the turns
+that it has just seen from its cache, at a lower price. So the current target is priced with what
+its cache should hold, and every other target in full; Equation 2 compares them at these costs.
 """
 
 import os
@@ -33,13 +32,13 @@ from prefill_router.policy import Lambda, Policy, rank, score
 @final
 @dataclass(frozen=True, eq=False)
 class TargetChoice:
-    """Whom the free choice fell on.
+    """The result of the free choice.
 
     Attributes:
-        order: The columns of those that may answer, the chosen one first.
-        reason: Why it is the first.
-        winner: The column of whom the policy alone would choose; None without a forecast.
-        cost: Every target's estimated cost, with what the present one has cached, US dollars.
+        order: The columns of the targets that may answer, the chosen one first.
+        reason: Why it was chosen.
+        winner: The column that the policy alone would choose; None without a forecast.
+        cost: Every target's estimated cost in US dollars, with the current target's cache.
     """
 
     order: list[int]
@@ -50,15 +49,15 @@ class TargetChoice:
 
 @final
 class TargetChooser:
-    """Chooses by the policy, the fallback, the share of traffic, and who holds the conversation.
+    """Chooses by the policy, the fallback, the routed share, and the conversation's target.
 
     Args:
         names: The pool's targets.
-        policy: Who answers.
+        policy: The policy.
         costs: The router's costs.
-        prior: Every target's share of correct answers on the train rows; None where unknown, as it
-            is where one isn't finite.
-        settings: The gateway's.
+        prior: Every target's accuracy on the train rows; None where unknown. It counts as unknown
+            where a value isn't finite.
+        settings: The gateway's settings.
         sessions: What is remembered of conversations.
     """
 
@@ -89,19 +88,19 @@ class TargetChooser:
         *,
         decision: str,
     ) -> TargetChoice:
-        """Choose for one request.
+        """Choose a target for one request.
 
         Args:
             question: The request.
-            known: What is known of it.
-            allowance: The trade-off.
-            among: The columns of those that may answer, at least one.
-            decision: The decision's name.
+            known: Its estimates.
+            allowance: The trade-off after budgets.
+            among: The columns of the targets that may answer, at least one.
+            decision: The decision's id.
         """
         names, lam, cost = self._names, allowance.lam, self._costs.normalise(known.cost)
         p, winner = known.correctness, None
         if known.trusted is not None:
-            # a spent budget leaves the cheapest, whatever the policy makes of its parameter
+            # a spent budget leaves only the cheapest, whatever the policy does with lam
             policy = Lambda() if allowance.exhausted else self._policy
             order = policy_order(policy, known.trusted, cost, lam, names=names, among=among)
             winner = order[0]
@@ -136,19 +135,19 @@ class TargetChooser:
         among: Sequence[int],
         winner: int,
     ) -> tuple[int, PerTarget, bool] | None:
-        """Who holds the conversation, the costs with its cache, and whether it is kept."""
+        """The conversation's target, the costs with its cache, and whether it is kept."""
         if question.opening:
             return None
-        seat = self._sessions.seat(question.session, question.at)
-        present = -1 if seat is None else self._column.get(seat.target, -1)
-        if seat is None or present not in among:
+        state = self._sessions.state(question.session, question.at)
+        present = -1 if state is None else self._column.get(state.target, -1)
+        if state is None or present not in among:
             return None
         sessions = self._settings.sessions
-        cached = cached_tokens(seat, at=question.at, settings=sessions)
+        cached = cached_tokens(state, at=question.at, settings=sessions)
         cost = self._costs.with_cache(known.cost, present, tokens=known.tokens, cached=cached)
         p = known.trusted
         if p is None and not allowance.exhausted:
-            return present, cost, True  # nothing speaks for a switch
+            return present, cost, True  # no forecast favours a switch
         keeps = keeps_target(
             np.zeros_like(cost) if p is None else p,
             cost,
@@ -180,16 +179,16 @@ def policy_order(
 ) -> list[int]:
     """The columns of the targets that may answer, best first.
 
-    A policy that names targets of which some may not answer is asked about all, and these are
-    passed over, as if they had failed.
+    A policy that names a target that may not answer ranks all targets, and those that may not
+    answer are then dropped.
 
     Args:
-        policy: Who answers.
-        correctness: Every target's probability.
+        policy: The policy.
+        correctness: Every target's probability of a correct answer.
         cost: Every target's normalised cost.
         lam: The policy's parameter.
         names: All targets.
-        among: The columns of those that may answer.
+        among: The columns of the targets that may answer.
     """
     columns = np.asarray(among, dtype=np.int64)
     order: list[int]
@@ -216,9 +215,9 @@ def _by_score(
     cost: Float[NDArray[np.float64], "1 target"],
     lam: float,
 ) -> Int[NDArray[np.int64], " target"] | None:
-    """The order by Equation 2; None where the first two are so near that rounding may decide.
+    """The order by Equation 2; None where the first two are within rounding error.
 
-    The exact path then tells the winner. It takes 20 times as long.
+    The exact path then decides; it takes 20 times as long.
     """
     order: Int[NDArray[np.int64], " target"] = rank(correctness, cost, lam)[0]
     if len(order) > 1:
@@ -232,14 +231,14 @@ PriorColumn = Float[NDArray[np.float64], " target"]
 
 
 def check_fallback(fallback: str, names: tuple[str, ...]) -> None:
-    """Check that a fallback is one.
+    """Check that a fallback is known.
 
     Raises:
-        ConfigError: It is neither a word for one nor a target.
+        ConfigError: It is neither the name of a fallback nor a target.
     """
     if fallback not in FALLBACKS and fallback not in names:
         raise ConfigError(
-            f"routing.fallback is {fallback!r}; known are {', '.join(FALLBACKS)}, and the targets "
+            f"routing.fallback is {fallback!r}; it can be {', '.join(FALLBACKS)}, or one of "
             f"{list(names)}"
         )
 
@@ -257,16 +256,16 @@ def fallback_order(
     """The columns of the targets that may answer, best first, without a forecast.
 
     Args:
-        fallback: `prior`, the policy on the shares of correct answers; `best` by these, or
-            `cheapest`; or a target, which goes before the order of `prior`. A target's own name
-            wins over a word.
-        policy: Who answers, with a forecast.
-        prior: Every target's share of correct answers on the train rows. None where the router
-            doesn't keep it: the dearest target then counts as the best.
+        fallback: `prior`, the policy applied to train accuracies; `best`, by train accuracy;
+            `cheapest`; or a target, which comes before the order of `prior`. A target's name
+            takes precedence.
+        policy: The policy.
+        prior: Every target's accuracy on the train rows. None where the router doesn't have it;
+            the most expensive target then counts as the best.
         cost: Every target's normalised cost.
         lam: The policy's parameter.
         names: All targets.
-        among: The columns of those that may answer.
+        among: The columns of the targets that may answer.
     """
     if fallback in names:
         rest = _by_prior(policy, prior, cost, lam, names, among)
@@ -297,9 +296,9 @@ def _best(prior: PriorColumn | None, cost: PriorColumn, among: Sequence[int]) ->
     return sorted(among, key=lambda k: (-prior[k], cost[k]))
 
 
-def cached_tokens(seat: SessionState, *, at: float, settings: SessionSettings) -> int:
-    """Tokens that the present target's provider should still hold, in the target's own."""
-    return seat.tokens if at - seat.at <= settings.cache_seconds else 0
+def cached_tokens(state: SessionState, *, at: float, settings: SessionSettings) -> int:
+    """Tokens that the current target's provider should still have cached, by its own count."""
+    return state.tokens if at - state.at <= settings.cache_seconds else 0
 
 
 def keeps_target(
@@ -312,19 +311,19 @@ def keeps_target(
     costs: CostScores,
     margin: float,
 ) -> bool:
-    """Whether the present target is kept: where the policy's winner gains no more than the margin.
+    """Whether the current target is kept: the winner's gain in score is within the margin.
 
-    By the policy `lambda` the winner has the best score of the others; by other policies it is
-    whom they would choose, and must be better by the same rule.
+    With the policy `lambda` the winner has the best score of the others; with other policies it is
+    the target that they would choose, and must be better by the same score.
 
     Args:
-        correctness: Every target's probability.
-        cost: Every target's estimated cost, the present one's with its cache, US dollars.
+        correctness: Every target's probability of a correct answer.
+        cost: Every target's estimated cost in US dollars, the current one's with its cache.
         lam: The trade-off.
-        present: The column of the present target.
-        winner: The column of whom the policy would choose, with nothing cached.
+        present: The column of the current target.
+        winner: The column that the policy would choose with nothing cached.
         costs: The router's costs.
-        margin: What a switch must gain in score.
+        margin: The gain in score that a switch must exceed.
     """
     if winner == present:
         return True
@@ -333,14 +332,14 @@ def keeps_target(
 
 
 def is_routed(traffic: TrafficSettings, *, session: str | None, decision: str) -> bool:
-    """Whether the router decides on a request.
+    """Whether a request is in the routed share.
 
-    As the share grows, what was routed stays routed.
+    As the share grows, conversations that were routed stay routed.
 
     Args:
-        traffic: The share.
-        session: What names the conversation; without one the request stands for itself.
-        decision: The name of the decision.
+        traffic: The settings of the share.
+        session: The name of the conversation; None where it has none.
+        decision: The decision's id, which counts where there is no conversation.
     """
     return traffic.share >= 1 or share_of(session or decision) < traffic.share
 
@@ -350,13 +349,13 @@ _SHARE_DIGITS = 13
 
 
 def decision_id(at: float, *, random: Callable[[int], bytes] = os.urandom) -> str:
-    """A new name: `pr_` and the 32 hexadecimal digits of a UUID of version 7 (RFC 9562, 5.7).
+    """A new decision id: `pr_` and 32 hexadecimal digits, a UUID version 7 (RFC 9562, 5.7).
 
-    The 12 bits behind the milliseconds are their fraction (RFC 9562, 6.2, method 3).
+    The 12 bits after the milliseconds are their fraction (RFC 9562, 6.2, method 3).
 
     Args:
         at: Seconds since 1970.
-        random: Gives so many random bytes.
+        random: Returns the given number of random bytes.
     """
     ticks = int(at * 4_096_000)
     milliseconds, fraction = (ticks >> 12) & ((1 << 48) - 1), ticks & 0xFFF
@@ -366,9 +365,9 @@ def decision_id(at: float, *, random: Callable[[int], bytes] = os.urandom) -> st
 
 
 def share_of(name: str) -> float:
-    """A number in [0, 1) made of a name's last hexadecimal digits, always the same for the name.
+    """A fixed number in [0, 1) for a name, from its last hexadecimal digits.
 
     Args:
-        name: A decision's, or that of a conversation.
+        name: A decision's id or a conversation's name.
     """
     return int(name[-_SHARE_DIGITS:], 16) / float(1 << 4 * _SHARE_DIGITS)

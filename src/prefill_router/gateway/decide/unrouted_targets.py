@@ -1,4 +1,4 @@
-"""Targets that the pool has and the router doesn't know: they answer where nothing is to choose."""
+"""Targets in the pool that the router doesn't know: they answer where the target is fixed."""
 
 from typing import final
 
@@ -21,10 +21,10 @@ _MILLION = 1e6
 
 @final
 class UnroutedTargets:
-    """Targets that only a name leads to, or an answer that they gave before.
+    """Targets that answer only where they are named, or to continue their own earlier answer.
 
     Args:
-        pool: They, at least one.
+        pool: These targets, at least one.
         sessions: What is remembered of conversations.
     """
 
@@ -36,12 +36,12 @@ class UnroutedTargets:
         self._sessions = sessions
 
     def serving(self, question: RoutingRequest) -> list[str]:
-        """Those that could answer, were they named."""
+        """The targets that could answer if they were named."""
         cannot = self._candidates.cannot(question, 0)
         return [name for name in self.names if name not in cannot]
 
     def settled(self, question: RoutingRequest) -> tuple[str, Reason] | None:
-        """The one that must answer, and why: as with the router's own targets; None for nobody."""
+        """The one of them that must answer, and why; None where none must."""
         name: str | None
         reason: Reason
         if question.named is not None:
@@ -65,17 +65,18 @@ class UnroutedTargets:
         asked: float,
         settled: tuple[str, Reason],
     ) -> RoutingDecision:
-        """The choice of the one that must answer.
+        """The decision for the target that must answer.
 
         Args:
-            decision: The decision's name.
+            decision: The decision's id.
             question: The request.
-            allowance: The trade-off.
-            asked: The same before budgets.
-            settled: Who must answer, and why.
+            allowance: The trade-off after budgets.
+            asked: The trade-off before budgets.
+            settled: The target that must answer, and why.
 
         Raises:
-            RefusalError: It doesn't serve this call, is too dear, or the key may not use it.
+            RefusalError: It doesn't serve this endpoint, is too expensive, or isn't allowed for
+                the key.
         """
         name, reason = settled
         tokens = request_tokens(question, None)
@@ -99,9 +100,9 @@ class UnroutedTargets:
         )
 
     def _cost(self, name: str, question: RoutingRequest, tokens: int) -> float | None:
-        """What one is expected to cost, US dollars; None where its prices are unknown.
+        """The expected cost in US dollars; None where the target's prices are unknown.
 
-        Nobody knows how long its answers are: the client's limit is taken, or a common length.
+        The length of its answers is unknown: the client's limit is assumed, or a default length.
         """
         target = self._targets[name]
         if target.input_price is None or target.output_price is None:

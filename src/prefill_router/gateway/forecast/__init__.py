@@ -1,9 +1,10 @@
 """Forecasts: the router's encoder and predictor, in a process of their own.
 
-forecaster       what the gateway asks: forecasts, with a deadline, a queue and a cache
-queue            the requests that wait, each prompt once, and which come in time
-worker_process   the process as its parent sees it, and what goes through the pipes
-worker           the process itself, and its forecasts of a batch
+forecaster       the gateway's interface to forecasts: a cache and a queue, with deadlines
+queue            the queued requests, each prompt once, and which can be answered in time
+worker_process   starts, calls and ends the process
+worker           the process itself, which forecasts a batch
+messages         the messages between the two
 
 Importing this loads no torch; only the worker does.
 """

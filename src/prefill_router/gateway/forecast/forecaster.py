@@ -1,7 +1,4 @@
-"""What the gateway asks for forecasts: a cache and a queue before the encoder's process.
-
-Forecasts of prompts that came lately are kept.
-"""
+"""The gateway's interface to forecasts: a cache and a queue in front of the encoder's process."""
 
 import asyncio
 import logging
@@ -33,24 +30,24 @@ from prefill_router.gateway.forecast.worker_process import (
 from prefill_router.router import EncoderSources, Forecast
 
 ForecasterState = Literal["starting", "ready", "down", "closed"]
-"""`starting`: its process loads the encoder; `down`: it failed, and is started again in a while."""
+"""`starting`: its process loads the encoder; `down`: it failed, and is restarted after a pause."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ForecasterStats:
-    """Counts since the start, but for the first three.
+    """The current state and queue, and counts since the start.
 
     Attributes:
-        state: Whether it gives forecasts now.
-        waiting: Prompts that no batch has taken yet.
-        under_way: Prompts of the batch that is being read.
-        batches: Batches that were answered.
-        encoded: Prompts in them.
-        cache_hits: Requests that were answered from memory.
-        shared: Requests that waited for a prompt which another had asked for already.
-        restarts: How often the encoder's process was started again.
-        busy_seconds: How long it worked on batches.
+        state: Whether it can forecast now.
+        waiting: Prompts in the queue.
+        under_way: Prompts in the batch that is being encoded.
+        batches: Completed batches.
+        encoded: Prompts in completed batches.
+        cache_hits: Requests that were answered from the cache.
+        shared: Requests that joined an equal prompt already in the queue.
+        restarts: Restarts of the encoder's process.
+        busy_seconds: Seconds that the process spent on batches.
     """
 
     state: ForecasterState
@@ -65,16 +62,16 @@ class ForecasterStats:
 
     @property
     def mean_batch(self) -> float:
-        """Prompts in a batch; 0 before the first."""
+        """Mean prompts per batch; 0 before the first."""
         return self.encoded / self.batches if self.batches else 0.0
 
 
 @final
 class ForecastCache:
-    """Forecasts by the key of their prompt; the one that was asked for longest ago goes first.
+    """A cache of forecasts by prompt key, with least-recently-used eviction.
 
     Args:
-        entries: So many are kept; 0 for none.
+        entries: The most entries that are kept; 0 disables the cache.
     """
 
     def __init__(self, entries: int) -> None:
@@ -83,7 +80,7 @@ class ForecastCache:
         self.hits = 0
 
     def get(self, key: str) -> Forecast | None:
-        """The forecast of this prompt, if it is still known."""
+        """The forecast of this prompt, if it is cached."""
         held = self._held.get(key)
         if held is not None:
             self._held.move_to_end(key)
@@ -91,7 +88,7 @@ class ForecastCache:
         return held
 
     def put(self, key: str, forecast: Forecast) -> None:
-        """Keep a forecast."""
+        """Add a forecast."""
         if not self._entries:
             return
         self._held[key] = forecast
@@ -103,33 +100,34 @@ class ForecastCache:
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 30.0
 _BATCH_CHARACTERS = 1_000_000
-_PATIENCE = 10  # the longest prompts take so many times as long as that of the warm-up
+_PATIENCE = 10  # the longest prompts take this many times as long as that of the warm-up
 
 
 @final
 class Forecaster:
-    """Forecasts by an encoder in a process of its own, which is started again when it fails.
+    """Forecasts by an encoder in a process of its own, which is restarted when it fails.
 
-    While one batch is read, what comes waits, and goes as the next batch; nothing waits for company
-    otherwise. What would come too late, by how long batches took so far, is refused at once. Equal
-    prompts are read once, and what was read lately is remembered.
+    Prompts that arrive while a batch is encoded are queued and become the next batch; there is no
+    other delay. A prompt that would miss its deadline, by the time that batches have taken so far,
+    is refused at once. Equal prompts are encoded once, and recent forecasts are cached.
 
     Args:
-        folder: The router's.
-        sources: Where its encoders are found; none may be loaded already.
-        max_queue: So many prompts wait at most.
-        max_batch: So many are read together at most.
-        cache_entries: So many forecasts are remembered; 0 for none.
-        threads: How many the encoder computes with; by default one fewer than cores, so that one is
-            left for the gateway: threads that must wait for a core hold all the others up.
-        reuse_bytes: How much a causal encoder keeps of the beginnings that prompts share, so as not
-            to read them again; 0 for nothing. Prompts of more than 64 tokens are then read one by
-            one.
-        max_characters: Longer prompts count as unreadable: tokenising them would hold all others.
-        hang_seconds: A batch that takes so much longer than batches should means that the process
+        folder: The router's folder.
+        sources: Where its encoders are found; none may be a loaded encoder.
+        max_queue: The most prompts in the queue.
+        max_batch: The most prompts in a batch.
+        cache_entries: The most forecasts in the cache; 0 disables it.
+        threads: Threads of the encoder; by default one fewer than there are cores, which leaves one
+            for the gateway: a thread that waits for a core delays all the others.
+        reuse_bytes: Memory in which a causal encoder keeps the states of prefixes that prompts
+            share; 0 for none. Prompts of more than 64 tokens are then encoded one by one.
+        max_characters: Longer prompts are refused as unreadable, since tokenising them would delay
+            all others.
+        hang_seconds: A batch that takes this much longer than expected means that the process
             hangs; it is killed.
-        start_seconds: So long may loading take, a download included.
-        pause_seconds: Before a failed process is started again; doubled up to 30 s while it fails.
+        start_seconds: Time limit for loading, a download included.
+        pause_seconds: Pause before a failed process is restarted; doubled up to 30 s while it
+            fails.
     """
 
     def __init__(
@@ -169,15 +167,15 @@ class Forecaster:
 
     @property
     def state(self) -> ForecasterState:
-        """Whether it gives forecasts now."""
+        """Whether it can forecast now."""
         return self._state
 
     @property
     def hello(self) -> WorkerHello:
-        """What the process said of itself: fingerprint, targets, encoders.
+        """The process's first message: fingerprint, targets, encoders.
 
         Raises:
-            ConfigError: It wasn't started yet.
+            ConfigError: It hasn't been started.
         """
         if self._hello is None:
             raise ConfigError("the forecaster isn't started; await its start() first")
@@ -185,7 +183,7 @@ class Forecaster:
 
     @property
     def pid(self) -> int | None:
-        """The number of the encoder's process; None where there is none."""
+        """The process id of the encoder's process; None where there is none."""
         return None if self._link is None else self._link.pid
 
     def stats(self) -> ForecasterStats:
@@ -206,10 +204,10 @@ class Forecaster:
         """Start the process, and wait until it is warm.
 
         Raises:
-            ConfigError: It can't load the router or its encoder; in its own words.
+            ConfigError: It can't load the router or its encoder; the message is the process's.
         """
         if self._task is not None or self._state == "closed":
-            raise ConfigError("a forecaster is started once; make another")
+            raise ConfigError("a forecaster can be started only once; make another")
         self._link = await start_worker(self._options, seconds=self._start_seconds)
         self._hello = self._link.hello
         self._pace.begin(self._hello.prompt_seconds)
@@ -217,7 +215,7 @@ class Forecaster:
         self._task = asyncio.create_task(self._run(self._link))
 
     async def close(self, *, seconds: float = 5.0) -> None:
-        """Take nothing more, answer what waits for at most `seconds`, and end the process."""
+        """Accept no more prompts, wait at most `seconds` for the queue, and end the process."""
         self._state = "closed"
         waiting = [job.found for job in self._waiting.jobs]
         if waiting:
@@ -232,14 +230,14 @@ class Forecaster:
             self._link = None
 
     async def forecast(self, prompt: Prompt, *, seconds: float) -> Forecast:
-        """What the router expects of a prompt.
+        """Forecast a prompt.
 
         Args:
             prompt: Text or messages.
-            seconds: It isn't waited for longer.
+            seconds: The deadline.
 
         Raises:
-            NoForecastError: There is none, or not in time; it says why.
+            NoForecastError: There is no forecast, or none in time; it says why.
         """
         key = prompt_key(prompt)
         held = self._memory.get(key)
@@ -283,13 +281,13 @@ class Forecaster:
         return found
 
     async def _run(self, link: WorkerProcess) -> None:
-        """Serve until cancelled; a process that fails is replaced."""
+        """Serve until cancelled, and replace a process that fails."""
         while True:
             watching = asyncio.create_task(self._wake_at_end(link))
             try:
                 await self._serve(link)
             except EncoderGoneError as error:
-                _log.warning("%s; it is started again", error)
+                _log.warning("%s; it is restarted", error)
             finally:
                 watching.cancel()
                 if self._state != "closed":
@@ -328,7 +326,7 @@ class Forecaster:
                 f"a batch of {len(batch)} took the encoder's process over {limit:.0f} s"
             ) from None
         except (FrameError, LookupError, TypeError, ValueError):
-            raise EncoderGoneError("the encoder's process answers with no forecasts") from None
+            raise EncoderGoneError("the encoder's process sent an invalid answer") from None
         self._batches += 1
         self._encoded += len(batch)
         for job, one in zip(batch, found, strict=True):
@@ -350,6 +348,6 @@ class Forecaster:
                     self._restarts += 1
                     self._state = "ready"
                     return link
-                _log.error("the router's folder holds another router now; reload the gateway")
+                _log.error("the router's folder now has another router; reload the gateway")
                 await link.kill()
             self._state = "down"

@@ -1,7 +1,7 @@
-"""What the gateway and the encoder's process say to each other.
+"""The messages between the gateway and the encoder's process.
 
-Through the pipes go frames: four bytes of length, big end first, then JSON in UTF-8. The JSON holds
-options, prompts and forecasts as plain values.
+They are sent through pipes in frames: the length as four big-endian bytes, then JSON in UTF-8 with
+options, prompts or forecasts as plain values.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ _REASONS: dict[str, FallbackReason] = {reason: reason for reason in FALLBACK_REA
 @final
 @dataclass(frozen=True, kw_only=True)
 class WorkerHello:
-    """What the process says once it is ready.
+    """The process's first message, sent once it is ready.
 
     Attributes:
-        fingerprint: Of the router that it has loaded.
+        fingerprint: The fingerprint of the router that it has loaded.
         targets: The router's targets, in order.
         encoders: The names of its encoders.
-        seconds: How long it took to load and to warm up.
-        prompt_seconds: How long one prompt of some 600 words took, once warm.
+        seconds: Seconds that loading and warming up took.
+        prompt_seconds: Seconds that one prompt of about 600 words took after warming up.
     """
 
     fingerprint: str
@@ -52,10 +52,10 @@ class WorkerHello:
 
     @classmethod
     def from_dict(cls, value: Any) -> "WorkerHello":
-        """That of `to_dict`.
+        """Read the result of `to_dict`.
 
         Raises:
-            FrameError: It is something else.
+            FrameError: It isn't one.
         """
         try:
             return cls(
@@ -66,27 +66,27 @@ class WorkerHello:
                 prompt_seconds=float(value["prompt_seconds"]),
             )
         except (LookupError, TypeError, ValueError):
-            raise FrameError("that is no greeting") from None
+            raise FrameError("not a valid first message") from None
 
 
 def plain_options(
     folder: Path, sources: EncoderSources, *, threads: int | None, reuse_bytes: int
 ) -> dict[str, Any]:
-    """What the process is told first.
+    """The options that the process is sent first.
 
     Args:
-        folder: The router's.
+        folder: The router's folder.
         sources: Where its encoders are found.
-        threads: How many it computes with; None lets it choose.
-        reuse_bytes: How much of shared beginnings it keeps; 0 for nothing.
+        threads: The number of its threads; None for its default.
+        reuse_bytes: Memory for the states of shared prefixes; 0 for none.
 
     Raises:
-        ConfigError: An encoder that is loaded here can't be given to another process.
+        ConfigError: The sources have a loaded encoder, which can't be sent to another process.
     """
     if sources.loaded:
         raise ConfigError(
-            "the encoder runs in a process of its own and is loaded there: name its folder instead "
-            "of giving a loaded one"
+            "the encoder is loaded in a process of its own; give its folder instead of a loaded "
+            "encoder"
         )
     return {
         "router": str(folder.absolute()),
@@ -99,7 +99,7 @@ def plain_options(
 
 
 def sources_of(options: Any) -> EncoderSources:
-    """The sources that `plain_options` tells of."""
+    """The sources in the result of `plain_options`."""
     return EncoderSources(
         folders=options["folders"],
         device=options["device"],
@@ -108,17 +108,17 @@ def sources_of(options: Any) -> EncoderSources:
 
 
 def plain_prompt(prompt: Prompt) -> Any:
-    """A text as it is, messages as pairs."""
+    """A prompt as plain values: a text unchanged, messages as pairs."""
     return prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt]
 
 
 def prompt_of(value: Any) -> Prompt:
-    """The prompt of `plain_prompt`."""
+    """Read the result of `plain_prompt`."""
     return value if isinstance(value, str) else tuple(Message(role, text) for role, text in value)
 
 
 def plain_found(found: ForecastResult) -> Any:
-    """A reason as it is, a forecast as a dictionary."""
+    """A result as plain values: a reason unchanged, a forecast as a dictionary."""
     if isinstance(found, str):
         return found
     return {
@@ -141,24 +141,24 @@ def _amounts(value: Any, *, targets: int) -> PerTarget | None:
         return None
     amounts = np.array(value, dtype=np.float64)  # None becomes NaN
     if amounts.shape != (targets,) or (amounts < 0).any() or np.isinf(amounts).any():
-        raise ValueError("these are no amounts of output")
+        raise ValueError("not numbers of output tokens")
     amounts.flags.writeable = False
     return amounts
 
 
 def found_of(values: Any, *, count: int, targets: int) -> Sequence[ForecastResult]:
-    """What was found of each prompt of a batch.
+    """Read the results of a batch's prompts.
 
     Raises:
-        FrameError: It isn't what `plain_found` gives, for so many prompts and targets.
+        FrameError: They aren't results of `plain_found` for this number of prompts and targets.
     """
     try:
         found = [_found(value) for value in values]
     except (LookupError, TypeError, ValueError):
-        raise FrameError("that is no list of forecasts") from None
+        raise FrameError("not a list of forecasts") from None
     shapes = {one.correctness.shape for one in found if isinstance(one, Forecast)}
     if len(found) != count or not shapes <= {(targets,)}:
-        raise FrameError(f"these aren't {count} forecasts of {targets} targets")
+        raise FrameError(f"not {count} forecasts of {targets} targets")
     return found
 
 
@@ -166,7 +166,7 @@ def _found(value: Any) -> ForecastResult:
     if isinstance(value, str):
         return _REASONS[value]
     correctness = np.array(value["correctness"], dtype=np.float64)
-    correctness.flags.writeable = False  # requests share what is remembered
+    correctness.flags.writeable = False  # requests share cached forecasts
     return Forecast(
         correctness=correctness,
         tokens=int(value["tokens"]),
@@ -180,24 +180,24 @@ def _found(value: Any) -> ForecastResult:
 
 _HEAD = struct.Struct(">I")
 MOST_FRAME_BYTES = 128 << 20
-"""A longer frame is none of ours."""
+"""The longest valid frame."""
 
 
 @runtime_checkable
 class Readable(Protocol):
-    """What bytes are read from."""
+    """A binary file that can be read."""
 
     def read(self, size: int, /) -> bytes:
-        """So many bytes; fewer at the end."""
+        """Read this many bytes, or fewer at the end."""
         ...
 
 
 class FrameError(ValueError):
-    """What came is no whole frame."""
+    """The received bytes aren't a complete, valid frame."""
 
 
 def pack_frame(value: Any) -> bytes:
-    """A frame; what isn't ASCII is escaped, so that lone surrogates pass as well."""
+    """A frame; non-ASCII characters are escaped, so that lone surrogates survive."""
     content = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     return _HEAD.pack(len(content)) + content
 
@@ -206,7 +206,7 @@ async def receive_frame(reader: asyncio.StreamReader) -> Any:
     """The next frame of a stream.
 
     Raises:
-        FrameError: The stream ends, or it is no frame.
+        FrameError: The stream ends, or the frame isn't valid.
     """
     try:
         length = _length(await reader.readexactly(_HEAD.size))
@@ -219,7 +219,7 @@ def read_frame(file: Readable) -> Any:
     """The next frame of a file; None at its end.
 
     Raises:
-        FrameError: It ends within a frame, or it is no frame.
+        FrameError: The file ends within a frame, or the frame isn't valid.
     """
     head = file.read(_HEAD.size)
     if not head:
@@ -236,12 +236,12 @@ def read_frame(file: Readable) -> Any:
 def _length(head: bytes) -> int:
     length: int = _HEAD.unpack(head)[0]
     if length > MOST_FRAME_BYTES:
-        raise FrameError(f"a frame of {length:,} bytes; at most {MOST_FRAME_BYTES:,} are taken")
+        raise FrameError(f"a frame of {length:,} bytes; the most is {MOST_FRAME_BYTES:,}")
     return length
 
 
 def _value(content: bytes) -> Any:
     try:
         return json.loads(content)
-    except (ValueError, RecursionError):  # covers bad JSON and bad UTF-8; neither is quoted
+    except (ValueError, RecursionError):  # bad JSON or bad UTF-8, never quoted
         raise FrameError(f"a frame of {len(content):,} bytes isn't JSON") from None

@@ -1,7 +1,7 @@
-"""The prompts that wait for the encoder, each once, the oldest first, none in vain.
+"""The queue of prompts for the encoder: each prompt once, the oldest first, late ones dropped.
 
-Whether a forecast comes in time is told by how long the encoder takes for prompts, which is learned
-from its batches.
+Whether a forecast will be in time is predicted from the encoder's speed, which is learned from its
+batches.
 """
 
 import asyncio
@@ -17,76 +17,76 @@ from prefill_router.gateway.forecast.messages import ForecastResult
 from prefill_router.gateway.types import FallbackReason
 
 _LEAST = 1e-5
-_SURPRISE = 4.0  # one batch counts as at most so many times slower or faster than was expected
+_SURPRISE = 4.0  # one batch counts as at most this many times slower or faster than predicted
 _RATE = 0.5
 
 
 @final
 class BatchTimeModel:
-    """The seconds of a batch: some for the batch itself, and some for each prompt, by its size.
+    """Predicts the seconds of a batch: a fixed part, and a part per prompt that depends on size.
 
-    Each batch corrects what its seconds were expected from, all in the ratio of the two and each by
-    its share (an exponentiated gradient, so that all stay above 0). Sizes are told apart by
-    doublings: a prompt beyond the encoder's window takes no longer than one that fills it, and that
-    shows here without being known.
+    Each batch scales the parts of its prediction by the ratio of measured to predicted seconds,
+    each part by its share (an exponentiated gradient step, so that all stay positive). Sizes are
+    binned by powers of two: a prompt longer than the encoder's window takes no longer than one
+    that fills it, and the bins learn this.
 
     Args:
-        first: What a prompt alone takes, as long as no batch was read.
+        first: The seconds of a batch of one prompt, used until a batch is measured.
     """
 
     def __init__(self, first: float = 0.0) -> None:
         self.begin(first)
 
     def begin(self, first: float) -> None:
-        """Forget what was learned."""
+        """Start again from this value."""
         self._first = first / 2
         self._batch = max(first / 2, _LEAST)
         self._prompt: dict[int, float] = {}
 
     def of_batch(self, prompts: int, *, most: int) -> float:
-        """What batches take beside their prompts, where so many prompts go, so many in each."""
+        """The fixed seconds of the batches for this many prompts, `most` in each."""
         return -(-prompts // most) * self._batch
 
     def of(self, size: int) -> float:
-        """What a prompt of such a `doubling` takes; of one not read yet, as the nearest."""
+        """The seconds of a prompt in this size bin, or in the nearest one that was measured."""
         found = self._prompt.get(size)
         if found is None and self._prompt:
             found = self._prompt[min(self._prompt, key=lambda other: abs(other - size))]
         return self._first if found is None else found
 
     def learn(self, sizes: Sequence[int], seconds: float) -> None:
-        """Take into account how long one batch took, of prompts of such doublings."""
+        """Learn from one batch: the size bins of its prompts and its seconds."""
         counts = Counter(sizes)
         before = {size: max(self.of(size), _LEAST) for size in counts}
-        told = self._batch + sum(before[size] * number for size, number in counts.items())
-        ratio = min(max(seconds / told, 1 / _SURPRISE), _SURPRISE)
-        self._batch = max(self._batch * ratio ** (_RATE * self._batch / told), _LEAST)
+        predicted = self._batch + sum(before[size] * number for size, number in counts.items())
+        ratio = min(max(seconds / predicted, 1 / _SURPRISE), _SURPRISE)
+        self._batch = max(self._batch * ratio ** (_RATE * self._batch / predicted), _LEAST)
         for size, value in before.items():
-            share = value * counts[size] / told
+            share = value * counts[size] / predicted
             self._prompt[size] = max(value * ratio ** (_RATE * share), _LEAST)
 
 
 def doubling(characters: int) -> int:
-    """The size of a prompt: how often one character is doubled to reach it."""
+    """The size bin of a prompt: the bit length of its number of characters."""
     return characters.bit_length()
 
 
 _SURE = 0.8
-"""Prompts are admitted, and read together, if that should take this share of their time at most."""
+"""Prompts are admitted and batched if that should take at most this share of their time left."""
 
 
 @final
 @dataclass(eq=False)
 class ForecastJob:
-    """A prompt that is to be read.
+    """A prompt to be encoded.
 
     Attributes:
         key: Its content key.
         prompt: The prompt.
-        size: Its characters.
-        found: What comes of it.
-        waiters: How many requests wait for it.
-        until: When the last of their deadlines passes, by the loop's clock.
+        size: Its length in characters.
+        found: The future of its result.
+        waiters: The number of requests that wait for it.
+        until: The last of their deadlines, by the loop's clock.
     """
 
     key: str
@@ -97,20 +97,20 @@ class ForecastJob:
     until: float = 0.0
 
     def end(self, found: ForecastResult) -> None:
-        """Tell all that wait; only the first word counts."""
+        """Give the result to all waiters; later calls are ignored."""
         if not self.found.done():
             self.found.set_result(found)
 
 
 @final
 class ForecastQueue:
-    """Jobs by the key of their prompt: those in the queue, and those of the batch under way.
+    """The jobs in the queue and in the current batch, by the key of their prompt.
 
     Args:
-        most: The queue holds so many at most.
-        batch: So many are taken at once at most.
-        characters: And so many characters; the first is taken whatever its size.
-        pace: How long they take.
+        most: The most jobs in the queue.
+        batch: The most jobs in a batch.
+        characters: The most characters in a batch; its first job is taken whatever its size.
+        pace: Predicts how long they take.
     """
 
     def __init__(self, *, most: int, batch: int, characters: int, pace: BatchTimeModel) -> None:
@@ -126,23 +126,23 @@ class ForecastQueue:
 
     @property
     def under_way(self) -> int:
-        """How many prompts are in the batch that is being read."""
+        """The number of prompts in the current batch."""
         return len(self._under_way)
 
     @property
     def jobs(self) -> list[ForecastJob]:
-        """All of them."""
+        """All jobs, those of the current batch first."""
         return [*self._under_way.values(), *self._queue.values()]
 
     def admits(self, size: int, *, now: float, seconds: float) -> bool:
-        """Whether a further prompt would be read in time, and those that are read with it, too.
+        """Whether another prompt would be encoded in time, and the others in its batch too.
 
-        Where nothing waits, it is read however long that should take: it is seen whether it does.
+        An idle encoder always admits, so that a wrong prediction is corrected by measurement.
 
         Args:
-            size: Its characters.
-            now: By the loop's clock.
-            seconds: So long it may take.
+            size: Its length in characters.
+            now: The time by the loop's clock.
+            seconds: The seconds until its deadline.
         """
         if not self._queue and not self._under_way:
             return True
@@ -150,7 +150,7 @@ class ForecastQueue:
         if count > self._most:
             return False
         pace = self._pace
-        ends = abs(self._ends - now) if self._under_way else 0.0  # overdue: as long again
+        ends = abs(self._ends - now) if self._under_way else 0.0  # overdue: assume as long again
         ends += pace.of_batch(count, most=self._batch) + pace.of(doubling(size))
         ends += sum(number * pace.of(one) for one, number in self._sizes.items())
         together = islice(reversed(self._queue.values()), (count - 1) % self._batch)
@@ -162,21 +162,21 @@ class ForecastQueue:
         return self._queue.get(key) or self._under_way.get(key)
 
     def add(self, job: ForecastJob) -> None:
-        """Put a job at the end of the queue."""
+        """Add a job at the end of the queue."""
         self._queue[job.key] = job
         self._sizes[doubling(job.size)] += 1
 
     def leave(self, job: ForecastJob) -> None:
-        """One request waits no longer; what nobody waits for isn't read."""
+        """Remove one waiter; a job without waiters leaves the queue."""
         job.waiters -= 1
         if not job.waiters and self._queue.get(job.key) is job:
             self._remove(job)
 
     def take(self, now: float) -> list[ForecastJob]:
-        """The next batch: the oldest jobs, as many as all of them have time for.
+        """The next batch: the oldest jobs, as many as can all meet their deadlines.
 
-        Those that would be too late even alone are told so now; where that is all of them, the
-        newest is read, so that it is seen whether it still takes so long.
+        Jobs that would be late even alone are dropped. If that would drop all of them, the newest
+        is kept, so that the predicted time is measured again.
         """
         self._drop_late(now)
         batch: list[ForecastJob] = []
@@ -195,13 +195,13 @@ class ForecastQueue:
         return batch
 
     def settled(self, now: float) -> None:
-        """The batch is done."""
+        """Record the end of the batch."""
         sizes = [doubling(job.size) for job in self._under_way.values()]
         self._pace.learn(sizes, now - self._begun)
         self._under_way = {}
 
     def end_all(self, reason: FallbackReason) -> None:
-        """Tell everybody that nothing comes."""
+        """End all jobs without a forecast, for this reason."""
         for job in self.jobs:
             job.end(reason)
         self._queue, self._under_way = {}, {}

@@ -1,8 +1,8 @@
 """The process that encodes: `python -m prefill_router.gateway.forecast.worker`.
 
-It is told what to load in its first frame, greets once it is warm, then answers one frame with one
-until its standard input ends. In a batch one bad prompt spoils no other's forecast. Nothing of a
-prompt ever goes to its log.
+Its first frame says what to load. It sends its first message once it is warm, and then answers each
+frame with one, until its standard input ends. One bad prompt in a batch doesn't affect the others.
+Its log never has any part of a prompt.
 """
 
 import faulthandler
@@ -34,7 +34,7 @@ from prefill_router.router import Router, fingerprint
 
 _log = logging.getLogger(__name__)
 _PLACE = re.compile(r"request (\d+)")
-# What libraries raise on a prompt that they choke on, and where memory runs out.
+# What libraries raise on a prompt that they can't handle, or when memory runs out.
 _FAILURES = (
     PrefillRouterError,
     RuntimeError,
@@ -47,10 +47,10 @@ _FAILURES = (
 
 
 def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[ForecastResult]:
-    """What is expected of each prompt, or why it can't be said; encoded together.
+    """Forecast prompts, encoded together; a reason takes the place of a forecast that failed.
 
-    A prompt that can't be encoded is left out, and the others are tried again; after any other
-    failure they are read one by one.
+    A prompt that can't be encoded is left out and the others are tried again; after any other
+    failure they are encoded one by one.
     """
     found: list[ForecastResult] = ["unreadable"] * len(prompts)
     left = list(range(len(prompts)))
@@ -74,10 +74,10 @@ def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[ForecastRes
     return found
 
 
-def reusing_beginnings(router: Router, most_bytes: int) -> Router:
-    """The router, its encoders keeping what they made of shared beginnings, where they can.
+def with_shared_prefixes(router: Router, most_bytes: int) -> Router:
+    """The router with encoders that reuse the states of shared prefixes, where they can.
 
-    On a GPU nothing is kept: prompts would be read one by one there, and batches pay more.
+    Not on a GPU, where prompts would be encoded one by one and batches gain more.
     """
     if not router.features.provenances or _on_gpu(router.sources.device):
         return router
@@ -97,7 +97,7 @@ def _on_gpu(device: str | None) -> bool:
 
 
 def still_works(router: Router) -> bool:
-    """Whether an ordinary prompt can be read: a GPU that failed once, say, never does again."""
+    """Whether an ordinary prompt can be encoded; a GPU that failed once, say, can't any more."""
     try:
         router.forecast_many(["How are you?"])
     except _FAILURES as error:
@@ -120,7 +120,7 @@ def _alone(router: Router, prompt: Prompt) -> ForecastResult:
 
 
 def _place(error: PromptError, count: int) -> int | None:
-    """Which prompt of the batch it was, from 0."""
+    """The position in the batch of the prompt that failed, from 0; None where unknown."""
     named = _PLACE.fullmatch(error.query_id)
     place = None if named is None else int(named[1]) - 1
     return place if place is not None and 0 <= place < count else None
@@ -144,7 +144,7 @@ def main() -> int:
     except PrefillRouterError as error:
         _send(sink, {"error": str(error)})
         return 1
-    sys.excepthook = _tell_without_words
+    sys.excepthook = _log_without_message
     _send(sink, hello.to_dict())
     return _serve(router, source, sink)
 
@@ -161,21 +161,21 @@ def _serve(router: Router, source: BinaryIO, sink: BinaryIO) -> int:
 
 
 def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
-    """The router, warm, and what is said of it."""
+    """The warm router and its first message."""
     begun = time.perf_counter()
     folder = Path(options["router"])
     before = ""
-    with suppress(OSError):  # what is missing is told better when it is loaded
+    with suppress(OSError):  # loading reports what is missing
         before = fingerprint(folder)
     router = Router.load(folder, sources=sources_of(options))
     if fingerprint(folder) != before:
-        raise CorruptError(f"{folder} was replaced while it was being read; load it again")
+        raise CorruptError(f"{folder} was replaced while it was being loaded; load it again")
     router.forecast_many(_WARM_UP[:1])  # loads the networks
     torch, threads = sys.modules.get("torch"), options["threads"]
     if torch is not None:  # a router without a network needs none, and importing it takes seconds
         torch.set_num_threads(max(1, torch.get_num_threads() - 1) if threads is None else threads)
     if options["reuse_bytes"]:
-        router = reusing_beginnings(router, options["reuse_bytes"])
+        router = with_shared_prefixes(router, options["reuse_bytes"])
     for prompt in _WARM_UP:
         started = time.perf_counter()
         router.forecast_many([prompt])
@@ -191,7 +191,7 @@ def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
 
 
 def _own_output() -> BinaryIO:
-    """Standard output, for frames alone: what libraries print goes to standard error."""
+    """Standard output for frames alone; whatever libraries print goes to standard error."""
     sys.stdout.flush()
     own = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -203,10 +203,10 @@ def _send(sink: BinaryIO, value: Any) -> None:
     sink.flush()
 
 
-def _tell_without_words(
+def _log_without_message(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Log an unexpected error's kind and place; its message might quote a prompt."""
+    """Log the type and place of an unexpected error; its message might quote a prompt."""
     del error
     frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(trace)]
     logging.getLogger(__name__).error("%s at %s", kind.__name__, ", ".join(frames))
@@ -215,4 +215,4 @@ def _tell_without_words(
 if __name__ == "__main__":
     status = main()
     logging.shutdown()
-    os._exit(status)  # taking torch down in good order takes seconds, and nothing is left to keep
+    os._exit(status)  # an orderly shutdown of torch takes seconds, and nothing is left to save

@@ -1,4 +1,4 @@
-"""The encoder's process as its parent sees it: started, watched, asked and ended."""
+"""The encoder's process as its parent sees it: starts, watches, calls and ends it."""
 
 import asyncio
 import logging
@@ -29,10 +29,10 @@ _END_SECONDS = 2.0
 
 @final
 class WorkerProcess:
-    """A process that is ready to be asked. Made by `open_link`.
+    """A running encoder process; made by `start_worker`.
 
     Attributes:
-        hello: What it said of itself.
+        hello: Its first message.
         gone: Set once it has ended.
     """
 
@@ -46,14 +46,14 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     async def ask(self, value: Any) -> Any:
         """Send one frame and wait for the answer.
 
         Raises:
-            EncoderGoneError: The process has ended, or answers with no frame.
+            EncoderGoneError: The process has ended, or sends something that isn't a frame.
         """
         into, out = self._process.stdin, self._process.stdout
         if into is None or out is None:
@@ -66,7 +66,7 @@ class WorkerProcess:
             raise EncoderGoneError(f"the encoder's process doesn't answer: {error}") from None
 
     async def close(self) -> None:
-        """Let the process end after what it is at; it is killed where that takes seconds."""
+        """Let the process end after its current work; kill it if that takes over two seconds."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         with suppress(TimeoutError):
@@ -75,7 +75,7 @@ class WorkerProcess:
         await self.kill()
 
     async def kill(self) -> None:
-        """End the process and whatever it started, now."""
+        """Kill the process and whatever it started."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -85,27 +85,27 @@ class WorkerProcess:
                 await self._listening
 
     async def last_words(self) -> str:
-        """How it ended, and the last lines of its log."""
+        """Its exit status and the last lines of its log."""
         await self.kill()
-        told = " | ".join(self._last_words) or "nothing"
-        return f"exit status {self._process.returncode}; it said: {told}"
+        lines = " | ".join(self._last_words) or "none"
+        return f"exit status {self._process.returncode}; last lines of its log: {lines}"
 
     async def _watch(self) -> None:
         await self._process.wait()
         self.gone.set()
 
     async def _listen(self) -> None:
-        """Pass its log on, line by line."""
+        """Forward its log, line by line."""
         pipe = self._process.stderr
         rest = b""
         while pipe is not None and (piece := await pipe.read(_BUFFER)):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                self._tell(line)
+                self._forward(line)
             rest = rest[-_LONGEST_LINE:]
-        self._tell(rest)
+        self._forward(rest)
 
-    def _tell(self, line: bytes) -> None:
+    def _forward(self, line: bytes) -> None:
         text = line[:_LONGEST_LINE].decode("utf-8", "replace").strip()
         if text:
             self._last_words.append(text)
@@ -116,18 +116,18 @@ async def start_worker(options: Any, *, seconds: float) -> WorkerProcess:
     """Start a process, and wait until it is warm.
 
     Args:
-        options: What it is told first, of `exchange.plain_options`.
-        seconds: It is given up after so long.
+        options: Its options, from `messages.plain_options`.
+        seconds: The time limit.
 
     Raises:
-        ConfigError: It can't load the router or its encoder; in its own words.
+        ConfigError: It can't load the router or its encoder; the message is the process's.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", _MODULE),  # -P: a file in the working folder is no module
+        *(sys.executable, "-P", "-m", _MODULE),  # -P: don't import from the working folder
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # a Ctrl-C in the terminal is for the gateway alone
+        start_new_session=True,  # Ctrl-C in the terminal must reach only the gateway
         limit=_BUFFER,
         env=_QUIET | os.environ,
     )
@@ -159,17 +159,17 @@ def _hello(answer: Any) -> WorkerHello:
 
 @final
 class NoForecastError(PrefillRouterError):
-    """There is no forecast of a request, or not in time.
+    """There is no forecast for a request, or none in time.
 
     Attributes:
-        reason: Why.
+        reason: The reason.
     """
 
     def __init__(self, reason: FallbackReason) -> None:
-        super().__init__(f"there is no forecast of this request: {reason}")
+        super().__init__(f"there is no forecast for this request: {reason}")
         self.reason: FallbackReason = reason
 
 
 @final
 class EncoderGoneError(PrefillRouterError):
-    """The encoder's process ended, hangs, or says what makes no sense."""
+    """The encoder's process ended, hangs, or sends invalid answers."""

@@ -1,10 +1,10 @@
-"""The guard: keys of clients, their limits, and what no request may do.
+"""The guard: client keys, their limits, and the checks of every request.
 
-http_protocol   connections that hold little and end soon (uvicorn)
-admission       what every request passes before the gateway looks at it, and what replies pass
-checks          the checks on the way: headers, host names, room, and how much each key may ask
-client_keys     which keys there are, what each may do, and the file of them
-error_replies   refusals and failures as replies
+http_protocol   connections with limits on size and time (uvicorn)
+admission       admits or refuses every request, and adds security headers to responses
+checks          the checks: headers, host names, sizes, capacity, and each key's rate limits
+client_keys     the keys, what each may do, and the file that keeps them
+error_replies   refusals and failures as responses
 """
 
 from prefill_router.lazy_imports import face

@@ -1,6 +1,6 @@
-"""The guard: what every request passes before the gateway looks at it (ASGI).
+"""The guard: admits or refuses every request before the application sees it (ASGI).
 
-Some paths need a key, and some an admin's. Of a body so much is read, in so much time.
+Some paths need a key, and some an admin key. Bodies are limited in size and in time.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from prefill_router.gateway.guard.error_replies import send_refusal
 from prefill_router.gateway.settings import LimitSettings, ListenSettings
 
 KEY = "prefill_router.key"
-"""Where a request's `ClientKey` stands in its scope; None where none is asked for."""
+"""The scope entry with a request's `ClientKey`; None where it has none."""
 FREE_BODY = "prefill_router.free_body"
-"""Where its scope has what is to be called once nobody needs its body any more."""
+"""The scope entry with the function to call once the body is no longer needed."""
 _BODY_SECONDS = 60.0
-_SHORT = 2**16  # bytes of bodies that have no room to wait for, such as an admin's
+_SHORT = 2**16  # bytes; the most for bodies outside `/v1`, which aren't limited under load
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 Refused = Callable[[RefusalError, str | None], None]
-"""Told of a refusal, and the address that it goes to; None where that isn't known."""
+"""Called with a refusal and the client's address; None where that is unknown."""
 
 
 PAGE_HEADERS: tuple[tuple[bytes, bytes], ...] = (
@@ -53,18 +53,18 @@ PAGE_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""Of every reply but those of `/v1`."""
+"""The headers of every response outside `/v1`."""
 _PAGE_NAMES = frozenset(name for name, _ in PAGE_HEADERS)
 _CORS = b"access-control-"
 
 
 @final
 class GuardedSend:
-    """A `send` that minds the headers: no CORS ever, whatever a target said.
+    """A `send` that removes CORS headers, whatever a target sent, and adds the page's headers.
 
     Args:
-        send: The server's own.
-        of_page: Whether the headers of the page are added.
+        send: The server's `send`.
+        of_page: Whether to add the page's headers.
     """
 
     __slots__ = ("_of_page", "_send", "started")
@@ -75,7 +75,7 @@ class GuardedSend:
         self.started = False
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        """Send a message of ASGI."""
+        """Send an ASGI message."""
         if not self.started and message["type"] == "http.response.start":
             self.started = True
             headers = [h for h in message.get("headers", ()) if not h[0].startswith(_CORS)]
@@ -88,21 +88,22 @@ class GuardedSend:
 
 @final
 class Guard:
-    """Lets through what may come, with its whole body, and refuses all else.
+    """Admits valid requests, with their whole body, and refuses all others.
 
-    In this order: the headers' size, the `Host`, the site that it comes from, the key, the kind
-    and length of the body, the room that the gateway and the key have, the body. What has no key
-    is refused before any of its body is read.
+    It checks in this order: the size of the headers, the `Host`, the site of origin, the key, the
+    type and length of the body, the capacity of the gateway, the limits of the key, and the body.
+    A request without a key is refused before any of its body is read.
 
     Args:
-        app: What it guards; `RefusalError`s that it raises before it replies are sent as replies.
+        app: The application; a `RefusalError` that it raises before it responds is sent as the
+            response.
         listen: Where the gateway listens.
-        limits: How much clients may ask at once.
-        keys: The keys that are asked for; None to ask for none.
-        key_limits: What is known of each key's requests.
-        room: Where bodies are held.
-        body_seconds: A body that takes longer is refused.
-        refused: Told of every refusal.
+        limits: The limits of the gateway.
+        keys: The keys; None if none are required.
+        key_limits: The state of each key's limits.
+        body_budget: The memory for bodies.
+        body_seconds: The time limit for a body.
+        refused: Called with every refusal.
     """
 
     def __init__(
@@ -113,13 +114,13 @@ class Guard:
         limits: LimitSettings,
         keys: ClientKeys | None,
         key_limits: KeyLimits | None = None,
-        room: BodyBudget | None = None,
+        body_budget: BodyBudget | None = None,
         body_seconds: float = _BODY_SECONDS,
         refused: Refused = lambda *_: None,
     ) -> None:
         self._app = app
         self._key_limits = key_limits or KeyLimits()
-        self._room = room or BodyBudget(limits.held_bytes)
+        self._body_budget = body_budget or BodyBudget(limits.held_bytes)
         self._body_seconds = body_seconds
         self.refused = refused
         self.slots = RequestSlots(limits.requests)
@@ -128,19 +129,19 @@ class Guard:
     def use(
         self, *, listen: ListenSettings, limits: LimitSettings, keys: ClientKeys | None
     ) -> None:
-        """Go on with other settings; requests under way aren't touched."""
+        """Use other settings; requests in flight aren't affected."""
         self._hosts = HostNames(listen)
         self._limits = limits
         self._keys = keys
         self.slots.most = limits.requests
-        self._room.most = limits.held_bytes
+        self._body_budget.most = limits.held_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # WebSockets: none is served
+        if scope["type"] != "http":  # WebSockets aren't served
             await send({"type": "websocket.close", "code": 1000})
             return
         path = scope["path"]
@@ -160,7 +161,7 @@ class Guard:
         if method not in _READING:
             check_site(head)
         key = scope[KEY] = self._key_of(head, path)
-        if method == "HEAD":  # answered as GET is; the server leaves the body out
+        if method == "HEAD":  # answered as GET; the server leaves the body out
             scope = {**scope, "method": "GET"}
         if method in _READING and not asks_a_target(path):
             await self._app(scope, receive, reply)
@@ -168,13 +169,13 @@ class Guard:
         is_ours = not path.startswith("/v1/")
         most = _SHORT if is_ours else self._limits.body_bytes
         bare = asks_a_target(path) and is_without_body(head)
-        if method == "POST" and not bare:  # no page can send the others without asking first
+        if method == "POST" and not bare:  # pages can't send other methods without a preflight
             check_content(head, most_bytes=most)
-        if is_ours:  # what an admin does must be possible under load
+        if is_ours:  # admins must get through under load
             await self._pass(scope, receive, reply, most, BodyReservation(BodyBudget(most)))
             return
         if method == "POST":
-            self._room.check(int(head.get(b"content-length", b"0")))
+            self._body_budget.check(int(head.get(b"content-length", b"0")))
         self.slots.enter()
         try:
             await self._admit(scope, receive, reply, key)
@@ -186,11 +187,11 @@ class Guard:
     ) -> None:
         most = self._limits.body_bytes
         if key is None:
-            await self._pass(scope, receive, reply, most, BodyReservation(self._room))
+            await self._pass(scope, receive, reply, most, BodyReservation(self._body_budget))
             return
         self._key_limits.enter(key)
         try:
-            await self._pass(scope, receive, reply, most, BodyReservation(self._room))
+            await self._pass(scope, receive, reply, most, BodyReservation(self._body_budget))
         finally:
             self._key_limits.leave(key)
 
@@ -210,7 +211,7 @@ class Guard:
                 return
             check_items(body, most=self._limits.body_items)
             receive = with_body(body, receive)
-            del body  # else it would stay as long as the request
+            del body  # otherwise it would stay in memory as long as the request
             scope[FREE_BODY] = held.free
             await self._app(scope, receive, reply)
         finally:
@@ -228,7 +229,7 @@ class Guard:
             raise _unknown(any(value is not None for value in given))
         if access == "admin" and not key.admin:
             raise RefusalError(
-                f"the key {key.name!r} isn't an admin's, which this needs",
+                f"the key {key.name!r} isn't an admin key, which this path needs; use one",
                 status=403,
                 kind="permission_error",
                 code="admin_key_needed",
@@ -237,15 +238,16 @@ class Guard:
 
 
 def address_of(scope: Scope) -> str | None:
-    """Where a request comes from."""
+    """The address of a request's client; None where unknown."""
     client = scope.get("client")
     return None if client is None else str(client[0])
 
 
 def _unknown(has_one: bool) -> RefusalError:
-    told = "isn't known, or is no longer good" if has_one else "is missing"
+    problem = "is unknown or has expired" if has_one else "is missing"
     return RefusalError(
-        f"the key {told}; send a key of this gateway as authorization: Bearer KEY, or as x-api-key",
+        f"the key {problem}; send a key of this gateway as authorization: Bearer KEY, or as "
+        "x-api-key",
         status=401,
         kind="authentication_error",
         code="invalid_api_key",
@@ -259,12 +261,12 @@ _ADMIN = ("/metrics", "/page/api", "/admin")
 
 
 def asks_a_target(path: str) -> bool:
-    """Whether even reading this path asks a target, so that it counts as a request of the key."""
+    """Whether even a GET of this path calls a target, and so counts as a request of the key."""
     return path.startswith("/v1/responses/")
 
 
 def access_of(path: str) -> Access:
-    """What a path needs, where keys are set; one that isn't known needs a key."""
+    """The access that a path needs where there are keys; unknown paths need a key."""
     if path.startswith("/v1/"):
         return "key"
     if any(path == part or path.startswith(f"{part}/") for part in _ADMIN):
@@ -275,26 +277,27 @@ def access_of(path: str) -> Access:
 async def read_body(
     receive: Receive, *, most_bytes: int, seconds: float, held: BodyReservation
 ) -> bytes | None:
-    """The whole body; None where the client left before its end.
+    """Read the whole body; None where the client disconnects before its end.
 
     Args:
-        receive: Of ASGI.
-        most_bytes: It may be so long.
-        seconds: And take so long.
-        held: Counts what has come of it.
+        receive: ASGI's `receive`.
+        most_bytes: The most bytes of the body.
+        seconds: The time limit.
+        held: Counts the bytes as they arrive.
 
     Raises:
-        RefusalError: 413, it is too long; 408, it took too long; 503, there is no room for it.
+        RefusalError: 413, it is too long; 408, it took too long; 503, the gateway holds too many
+            bytes already.
     """
     try:
         async with asyncio.timeout(seconds):
             return await _read(receive, most_bytes, held)
     except TimeoutError:
         raise RefusalError(
-            f"the body didn't come within {seconds:g} seconds; send it faster, or less of it",
+            f"the body didn't arrive within {seconds:g} seconds; send it faster, or a shorter one",
             status=408,
             code="body_timeout",
-            headers={"connection": "close"},  # what is still on its way is no request
+            headers={"connection": "close"},  # the rest of the body must not be read as a request
         ) from None
 
 
@@ -316,17 +319,17 @@ async def _read(receive: Receive, most_bytes: int, held: BodyReservation) -> byt
 
 
 def check_items(body: bytes, *, most: int) -> None:
-    """Check that a body of JSON isn't in so many pieces that reading it holds everybody up.
+    """Check that a JSON body doesn't have so many items that parsing it delays other requests.
 
-    A text, an object and a list are one each, its name and its value two; of plain numbers, which
-    are read in no time, ten count as one. What looks like JSON within a text isn't counted.
+    A string, an object and a list count as one each, so a name and its value as two; ten plain
+    numbers, which are parsed fast, count as one. JSON within a string isn't counted.
 
     Raises:
-        RefusalError: 413, it has more.
+        RefusalError: 413, it has more than `most`.
     """
     if body.count(b",") + body.count(b"{") + body.count(b"[") <= most // 2:
-        return  # each value but the first follows one of these
-    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # a quote now begins or ends a text
+        return  # every value but the first follows one of these
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # a quote now begins or ends a string
     texts = bare.count(b'"') // 2
     if texts <= most:
         between = b"".join(bare.split(b'"')[::2])
@@ -334,15 +337,15 @@ def check_items(body: bytes, *, most: int) -> None:
         if count <= most:
             return
     raise RefusalError(
-        f"the body has more than {most} texts, objects and lists (limits.body_items); send fewer",
+        f"the body has more than {most} strings, objects and lists (limits.body_items); send fewer",
         status=413,
         code="body_too_many_items",
     )
 
 
 def with_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives this body first, in one piece, and then goes on."""
-    waiting = [body]  # emptied once given: a stream may go on for long, and needs it no more
+    """A `receive` that first returns this body in one piece, and then the server's messages."""
+    waiting = [body]  # emptied once returned, since a stream may last long and no longer needs it
 
     async def read() -> Message:
         if waiting:

@@ -1,7 +1,7 @@
-"""The guard's checks of a request: its headers, whom it calls, how much its key may ask, its size.
+"""The guard's checks of a request: headers, host name, its key's limits, and size.
 
-The gateway answers to names of its own alone. It takes so many requests on at once, and so many
-bytes of their bodies.
+The gateway answers only to its own host names. It limits the requests in flight and the bytes of
+their bodies.
 """
 
 import math
@@ -24,10 +24,10 @@ _MOST_KNOWN = 64
 class HostNames:
     """The names in `Host` headers that the gateway answers to.
 
-    A page elsewhere can have its own name lead to this machine (DNS rebinding), and its browser
-    then takes the gateway for that page's own site; but the browser still sends the page's name.
-    An address can't be led elsewhere: where the gateway listens on every address of this machine,
-    all addresses are answered to.
+    A page elsewhere can make its own host name resolve to this machine (DNS rebinding), so that a
+    browser takes the gateway for that page's site; but the browser still sends the page's host
+    name. IP addresses can't be rebound: where the gateway listens on all addresses of this machine,
+    it answers to any address.
 
     Args:
         listen: Where the gateway listens.
@@ -53,7 +53,7 @@ class HostNames:
 
 
 def _plain(host: str) -> tuple[str, str]:
-    """A host and its port, without the brackets of IPv6 and the dot at the end of full names."""
+    """A host and its port, without IPv6 brackets or the final dot of a full name."""
     if host.count(":") > 1 and not host.startswith("["):
         return host.lower(), ""
     name, _, port = host.partition("]" if host.startswith("[") else ":")
@@ -83,17 +83,17 @@ _WATCHED = frozenset(
 )
 _MOST_HEADERS = 128
 _SEPARATORS = 4  # the colon, a space and the end of a line
-_OWN_SITE = (b"same-origin", b"none")  # `none`: the person asked for it, no page did
+_OWN_SITE = (b"same-origin", b"none")  # `none`: the user opened it, not a page
 
 Head = dict[bytes, bytes]
-"""The headers that the guard looks at, by their names in lower case."""
+"""The headers that the guard checks, by their names in lower case."""
 
 
 def read_head(scope: Scope, *, most_bytes: int) -> Head:
-    """The headers that the guard looks at.
+    """Read the headers that the guard checks.
 
     Raises:
-        RefusalError: 431, they are too long or too many; 400, one that decides is there twice.
+        RefusalError: 431, they are too long or too many; 400, one of those checked is repeated.
     """
     headers = scope["headers"]
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
@@ -102,12 +102,12 @@ def read_head(scope: Scope, *, most_bytes: int) -> Head:
         size += len(name) + len(value) + _SEPARATORS
         if name in _WATCHED:
             if name in found:
-                raise RefusalError(f"the header {name.decode()} is there twice; send it once")
+                raise RefusalError(f"the header {name.decode()} is repeated; send it once")
             found[name] = value
     if size > most_bytes or len(headers) > _MOST_HEADERS:
         raise RefusalError(
-            f"the request's headers are {len(headers)}, of {size} bytes with its address; at most "
-            f"{_MOST_HEADERS} and {most_bytes} bytes are read",
+            f"the request has {len(headers)} headers, {size} bytes with its URL; at most "
+            f"{_MOST_HEADERS} headers and {most_bytes} bytes are allowed",
             status=431,
             code="headers_too_large",
         )
@@ -115,10 +115,10 @@ def read_head(scope: Scope, *, most_bytes: int) -> Head:
 
 
 def check_host(head: Head, hosts: HostNames, *, version: str) -> None:
-    """Check that a request calls the gateway by a name of its own.
+    """Check that a request's host is one of the gateway's names.
 
     Raises:
-        RefusalError: 421, it doesn't; 400, it names none.
+        RefusalError: 421, it isn't; 400, the request has no host.
     """
     host = head.get(b"host")
     if host is None:
@@ -127,18 +127,18 @@ def check_host(head: Head, hosts: HostNames, *, version: str) -> None:
         return
     if not hosts.answer_to(host):
         raise RefusalError(
-            "the gateway doesn't answer to the name in the host header; ask it by its address, or "
-            "have its name added to listen.hosts",
+            "the gateway doesn't answer to the name in the host header; call it by its address, or "
+            "add the name to listen.hosts",
             status=421,
             code="unknown_host",
         )
 
 
 def check_site(head: Head) -> None:
-    """Check that no page of another site has a browser send this.
+    """Check that the request doesn't come from another site's page in a browser.
 
-    Browsers say where a request comes from: newer ones in `Sec-Fetch-Site`, all in `Origin`.
-    Programs say neither.
+    Browsers send the origin of a request, newer ones in `Sec-Fetch-Site`, all in `Origin`.
+    Programs send neither.
 
     Raises:
         RefusalError: 403, another site's page sent it.
@@ -153,7 +153,7 @@ def check_site(head: Head) -> None:
         )
     if not own:
         raise RefusalError(
-            "pages of other sites can't use the gateway; ask it from a program",
+            "pages of other sites can't use the gateway; call it from a program",
             status=403,
             kind="permission_error",
             code="cross_site",
@@ -161,12 +161,12 @@ def check_site(head: Head) -> None:
 
 
 def check_content(head: Head, *, most_bytes: int) -> None:
-    """Check that a body is JSON, and not too long, by what is said of it.
+    """Check by its headers that a body is JSON and not too long.
 
-    A page elsewhere can have browsers send forms and plain text unasked, but not JSON.
+    A page elsewhere can make browsers send forms and plain text without a preflight, but not JSON.
 
     Raises:
-        RefusalError: 415, it is something else; 413, it is too long.
+        RefusalError: 415, it isn't JSON; 413, it is too long.
     """
     kind = head.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
@@ -177,20 +177,20 @@ def check_content(head: Head, *, most_bytes: int) -> None:
         )
     if head.get(b"content-encoding", b"identity").lower() != b"identity":
         raise RefusalError(
-            "the body is compressed; send it as it is, without content-encoding",
+            "the body is compressed; send it uncompressed, without content-encoding",
             status=415,
             code="unsupported_content_encoding",
             headers={"accept-encoding": "identity"},  # RFC 9110, 15.5.16
         )
     length = head.get(b"content-length", b"0")
     if not length.isdigit():
-        raise RefusalError("the header content-length is no number; send the body's length")
+        raise RefusalError("the header content-length isn't a number; send the body's length")
     if len(length) > 18 or int(length) > most_bytes:
         raise too_long(most_bytes)
 
 
 def is_without_body(head: Head) -> bool:
-    """Whether no body follows, nor is said to be of any kind: some clients cancel so."""
+    """Whether a request has no body and no content type, as some clients send to cancel."""
     length = head.get(b"content-length", b"0")
     return length == b"0" and not {b"transfer-encoding", b"content-type"} & head.keys()
 
@@ -198,15 +198,15 @@ def is_without_body(head: Head) -> bool:
 def too_long(most_bytes: int) -> RefusalError:
     """The refusal of a body that is too long."""
     return RefusalError(
-        f"the body has more than {most_bytes} bytes, which is the most that is taken here (at /v1, "
-        "limits.body_bytes); send less",
+        f"the body has more than {most_bytes} bytes, the limit of this path (under /v1, "
+        "limits.body_bytes); send a shorter one",
         status=413,
         code="body_too_large",
     )
 
 
-_ROUNDING = 1e-6  # of requests, and of seconds
-_SOON = 1  # seconds until what found no room may come again
+_ROUNDING = 1e-6  # tolerance, in requests and in seconds
+_SOON = 1  # seconds until a request refused for capacity may be retried
 
 
 class _KeyState:
@@ -218,13 +218,13 @@ class _KeyState:
 
 @final
 class KeyLimits:
-    """Requests per minute and at once, of each key.
+    """Each key's requests per minute and concurrent requests.
 
-    The minute is a bucket: it holds as many requests as are allowed, and fills evenly. What is
-    known of a key goes on when the file of keys is read again.
+    The limit per minute is a token bucket that holds a minute's requests and fills evenly. Its
+    state survives a reload of the keys.
 
     Args:
-        clock: Seconds that only grow.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -232,16 +232,16 @@ class KeyLimits:
         self._states: dict[str, _KeyState] = {}
 
     def enter(self, key: ClientKey) -> None:
-        """Let a request through; `leave` must follow.
+        """Admit a request; `leave` must follow.
 
         Raises:
-            RefusalError: 429, with `retry-after`: the key has no room for it.
+            RefusalError: 429 with `retry-after`: the key has reached a limit.
         """
         state = self._state(key)
         if key.concurrent is not None and state.under_way >= key.concurrent:
             raise _too_many(
-                f"the key {key.name!r} has {state.under_way} requests under way, of "
-                f"{key.concurrent} at once; wait for one to end",
+                f"the key {key.name!r} has {state.under_way} requests in flight, and may have "
+                f"{key.concurrent}; wait for one to end",
                 code="concurrency_limit_exceeded",
                 seconds=_SOON,
             )
@@ -250,7 +250,7 @@ class KeyLimits:
         state.under_way += 1
 
     def leave(self, key: ClientKey) -> None:
-        """A request that was let through has ended."""
+        """Record the end of an admitted request."""
         state = self._states.get(key.name)
         if state is not None and state.under_way:
             state.under_way -= 1
@@ -258,7 +258,7 @@ class KeyLimits:
     def _state(self, key: ClientKey) -> _KeyState:
         state = self._states.get(key.name)
         if state is None:
-            state = _KeyState(math.inf, self._clock())  # full, whatever the limit is
+            state = _KeyState(math.inf, self._clock())  # full, whatever the limit
             self._states[key.name] = state
         return state
 
@@ -268,7 +268,7 @@ class KeyLimits:
         state.at = now
         if state.filled < 1 - _ROUNDING:
             raise _too_many(
-                f"the key {name!r} may ask {most} times a minute, and has done so",
+                f"the key {name!r} has used its {most} requests per minute; wait and try again",
                 code="rate_limit_exceeded",
                 seconds=math.ceil((1 - state.filled) * 60 / most - _ROUNDING),
             )
@@ -277,10 +277,10 @@ class KeyLimits:
 
 @final
 class RequestSlots:
-    """Requests under way in the whole gateway.
+    """Limits the requests in flight in the whole gateway.
 
     Args:
-        most: At most so many.
+        most: The most requests.
     """
 
     def __init__(self, most: int) -> None:
@@ -288,14 +288,14 @@ class RequestSlots:
         self.under_way = 0
 
     def enter(self) -> None:
-        """Let a request through; `leave` must follow.
+        """Admit a request; `leave` must follow.
 
         Raises:
-            RefusalError: 503, with `retry-after`: there is no room for it.
+            RefusalError: 503 with `retry-after`: the limit is reached.
         """
         if self.under_way >= self.most:
             raise RefusalError(
-                f"the gateway has {self.most} requests under way and takes no more; ask again soon",
+                f"the gateway has {self.most} requests in flight, its limit; try again soon",
                 status=503,
                 kind="server_error",
                 code="overloaded",
@@ -304,7 +304,7 @@ class RequestSlots:
         self.under_way += 1
 
     def leave(self) -> None:
-        """A request that was let through has ended."""
+        """Record the end of an admitted request."""
         self.under_way -= 1
 
 
@@ -320,14 +320,14 @@ def _too_many(message: str, *, code: str, seconds: int) -> RefusalError:
 
 @final
 class BodyBudget:
-    """Bytes of bodies that the gateway holds, of all requests.
+    """Limits the bytes of request bodies that the gateway holds in memory.
 
     Args:
-        most: At most so many.
+        most: The most bytes.
 
     Attributes:
-        most: The same; it may be set anew, and what is held stays.
-        held: So many are.
+        most: The most bytes; it may be changed while bytes are held.
+        held: The bytes that are held.
     """
 
     def __init__(self, most: int) -> None:
@@ -335,15 +335,15 @@ class BodyBudget:
         self.held = 0
 
     def check(self, size: int) -> None:
-        """Check that there is room for so many bytes more, without taking it.
+        """Check that this many more bytes fit, without reserving them.
 
         Raises:
-            RefusalError: 503, with `retry-after`: there isn't.
+            RefusalError: 503 with `retry-after`: they don't fit.
         """
         if self.held + size > self.most:
             raise RefusalError(
-                f"the gateway holds as many bytes of requests as it may, {self.most} "
-                "(limits.held_bytes), and has no room for this one; ask again soon, or send less",
+                f"the body doesn't fit the {self.most} bytes that the gateway may hold of all "
+                "requests (limits.held_bytes); try again soon, or send a shorter one",
                 status=503,
                 kind="server_error",
                 code="overloaded",
@@ -353,28 +353,28 @@ class BodyBudget:
 
 @final
 class BodyReservation:
-    """The bytes of one request's body.
+    """The bytes reserved for one request's body.
 
     Args:
-        room: Where they are held.
+        budget: The memory for bodies.
     """
 
-    __slots__ = ("_room", "_size")
+    __slots__ = ("_budget", "_size")
 
-    def __init__(self, room: BodyBudget) -> None:
-        self._room, self._size = room, 0
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget, self._size = budget, 0
 
     def add(self, size: int) -> None:
-        """Take room for a piece that has come; `free` must follow.
+        """Reserve memory for a received piece; `free` must follow.
 
         Raises:
-            RefusalError: 503, there is none.
+            RefusalError: 503, it doesn't fit.
         """
-        self._room.check(size)
-        self._room.held += size
+        self._budget.check(size)
+        self._budget.held += size
         self._size += size
 
     def free(self) -> None:
-        """Nobody needs the body any more. Further calls do nothing."""
-        self._room.held -= self._size
+        """Release the memory when the body is no longer needed. Further calls do nothing."""
+        self._budget.held -= self._size
         self._size = 0

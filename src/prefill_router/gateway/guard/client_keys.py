@@ -1,10 +1,10 @@
-"""Clients' keys: which there are, what each may do, whose a request bears, and the file of them.
+"""Client keys: what each may do, which one a request carries, and the file that keeps them.
 
 keys:
   - name: alice
-    sha256: 5f4d...          # of the key; the key itself is shown once, when it is made
+    sha256: 5f4d...          # the key's hash; the key itself is shown once, when it is made
     created: 2026-11-22
-    requests_per_minute: 60  # optional, like all that follows
+    requests_per_minute: 60  # optional, like everything below
     concurrent: 8
     dollars_per_day: 5
     dollars_per_hour: 1
@@ -50,16 +50,16 @@ class ClientKey(BaseModel):
     """A client's key: its hash, and what it may do.
 
     Attributes:
-        name: What receipts and budgets call it.
-        sha256: Of the key, in hexadecimal; the key itself is kept nowhere.
-        created: The day it was made.
-        requests_per_minute: At most so many requests; None for no limit.
-        concurrent: At most so many at once; None for no limit.
-        dollars_per_day: What it may spend in a day (UTC); None for no limit.
-        dollars_per_hour: The same of an hour.
-        targets: Whom its requests may go to; None for all.
+        name: Its name in receipts and budgets.
+        sha256: The key's SHA-256 in hexadecimal; the key itself isn't stored.
+        created: The day on which it was made.
+        requests_per_minute: The most requests per minute; None for no limit.
+        concurrent: The most requests in flight; None for no limit.
+        dollars_per_day: The most US dollars per day (UTC); None for no limit.
+        dollars_per_hour: The most US dollars per hour; None for no limit.
+        targets: The targets that it may use; None for all.
         admin: Whether it may also read metrics and the page's numbers, and change settings.
-        expires: It is good until then; a day is good until its end (UTC). None for ever.
+        expires: When it expires; a date means the end of that day (UTC). None for never.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -78,9 +78,9 @@ class ClientKey(BaseModel):
     @classmethod
     def _is_a_hash(cls, value: str) -> str:
         if value.startswith("pr-"):
-            raise ValueError("is a key; write its SHA-256 here, or have `key new` do so")
+            raise ValueError("is a key; write its SHA-256 here, or let `key new` do so")
         if len(value) != 64 or set(value) - set("0123456789abcdef"):
-            raise ValueError("is no SHA-256: 64 hexadecimal digits, in lower case")
+            raise ValueError("isn't a SHA-256; give 64 hexadecimal digits in lower case")
         return value
 
     @field_validator("expires", mode="before")
@@ -97,7 +97,7 @@ class ClientKey(BaseModel):
     @classmethod
     def _has_a_zone(cls, value: datetime | None) -> datetime | None:
         if value is not None and value.tzinfo is None:
-            raise ValueError("lacks a time zone, such as the Z of 2026-01-31T12:00:00Z")
+            raise ValueError("has no time zone; give one, like the Z in 2026-01-31T12:00:00Z")
         return value
 
 
@@ -105,17 +105,17 @@ class ClientKey(BaseModel):
 class ClientKeys:
     """The keys that a gateway knows.
 
-    Keys are 256 random bits, so a single SHA-256 keeps them: nobody can try so many, and the slow
-    hashes that passwords need would only slow the requests. Looking a hash up in a table tells
-    by its time something about hashes at most, and whom a guessed key's hash resembles can't be
-    steered; so the time tells nothing about keys.
+    Keys are 256 random bits, so a single SHA-256 protects them: they can't be guessed, and the slow
+    hashes that passwords need would only slow requests. The time of a table lookup can reveal
+    something about hashes at most, and an attacker can't choose the hash of a guessed key, so it
+    reveals nothing about keys.
 
     Args:
-        keys: With distinct names and hashes.
-        clock: Seconds since 1970.
+        keys: The keys, with distinct names and hashes.
+        clock: Returns seconds since 1970.
 
     Raises:
-        ConfigError: Two keys have one name or one hash.
+        ConfigError: Two keys have the same name or hash.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class ClientKeys:
     ) -> None:
         self._clock = clock
         self._keys = tuple(keys)
-        told = repeated_keys([{"name": key.name, "sha256": key.sha256} for key in keys])
-        if told:
-            raise ConfigError(*told)
+        problems = repeated_keys([{"name": key.name, "sha256": key.sha256} for key in keys])
+        if problems:
+            raise ConfigError(*problems)
         self._by_digest = {
             bytes.fromhex(key.sha256): (
                 key,
@@ -141,7 +141,7 @@ class ClientKeys:
         return len(self._keys)
 
     def find(self, authorization: bytes | None, x_api_key: bytes | None) -> ClientKey | None:
-        """Whose key a request bears, in either of two headers; None for none that is good."""
+        """The key that a request carries in either header; None where neither is valid."""
         if authorization is not None and authorization[:7].lower() == b"bearer ":
             found = self._known(authorization[7:].strip())
             if found is not None:
@@ -149,20 +149,20 @@ class ClientKeys:
         return None if x_api_key is None else self._known(x_api_key.strip())
 
     def check_targets(self, names: Iterable[str]) -> None:
-        """Check that keys name targets of this pool alone.
+        """Check that keys name only targets of this pool.
 
         Raises:
             ConfigError: Some don't; the message names every one.
         """
         known = set(names)
-        told = [
-            f"the key {key.name!r} is for {unknown}, which the pool lacks; its targets are "
+        problems = [
+            f"the key {key.name!r} allows {unknown}, which the pool doesn't have; its targets are "
             f"{sorted(known)}"
             for key in self._keys
             if (unknown := sorted(set(key.targets or ()) - known))
         ]
-        if told:
-            raise ConfigError(*told)
+        if problems:
+            raise ConfigError(*problems)
 
     def _known(self, key: bytes) -> ClientKey | None:
         found = self._by_digest.get(sha256(key).digest())
@@ -170,7 +170,7 @@ class ClientKeys:
 
 
 def key_budgets(keys: Iterable[ClientKey]) -> tuple[BudgetSettings, ...]:
-    """The budgets that keys say: what is asked once all is spent is refused."""
+    """The budgets of keys; once one is spent, its key's requests are refused."""
     found = []
     for key in keys:
         if key.dollars_per_hour is not None:
@@ -185,11 +185,11 @@ def key_budgets(keys: Iterable[ClientKey]) -> tuple[BudgetSettings, ...]:
 
 
 def check_listen(listen: ListenSettings, keys: ClientKeys | None) -> None:
-    """Check that whoever can reach the gateway must bear a key, or is on this machine.
+    """Check that only this machine can reach the gateway, or that keys are required.
 
     Raises:
-        ConfigError: It would listen on other addresses than loopback, and asks for no keys; or a
-            name in `hosts` is none.
+        ConfigError: It would listen on an address other than loopback without keys, or a name in
+            `hosts` isn't a host name.
     """
     if keys is None and not is_loopback(listen.host):
         raise ConfigError(
@@ -200,22 +200,23 @@ def check_listen(listen: ListenSettings, keys: ClientKeys | None) -> None:
     wrong = [name for name in listen.hosts if not name or set(name) & set("/*@ ") or "://" in name]
     if wrong:
         raise ConfigError(
-            f"listen.hosts has {wrong}; name hosts as clients call them, such as gateway.example"
+            f"listen.hosts has {wrong}; give host names as clients use them, such as "
+            "gateway.example"
         )
 
 
 def repeated_keys(rows: Iterable[Any]) -> list[str]:
-    """What is said of names and hashes that are there twice, in rows that may be anything."""
+    """The error messages about repeated names and hashes, in rows that may be anything."""
     seen: dict[str, set[str]] = {"name": set(), "sha256": set()}
-    told = []
+    problems = []
     for number, row in enumerate(rows):
         for field, values in seen.items():
             value = row.get(field) if isinstance(row, dict) else None
             if isinstance(value, str):
                 if value in values:
-                    told.append(f"keys.{number}.{field}: is there twice; give each key its own")
+                    problems.append(f"keys.{number}.{field}: is repeated; give each key its own")
                 values.add(value)
-    return told
+    return problems
 
 
 def _day(text: str) -> date | str:
@@ -231,28 +232,28 @@ _PRIVATE = 0o600
 
 
 def read_keys(path: Path) -> ClientKeys:
-    """The keys of a file.
+    """Read the keys of a file.
 
     Raises:
-        ConfigError: The file is missing or can't be used; the message names everything that is
-            wrong with it, and quotes nothing of it.
+        ConfigError: The file is missing or invalid; the message lists every problem and quotes
+            nothing of the file.
     """
     return ClientKeys(read_rows(path))
 
 
 def read_rows(path: Path) -> tuple[ClientKey, ...]:
-    """The keys of a file, in its order; raises as `read_keys`."""
+    """Read the keys of a file, in its order; raises as `read_keys`."""
     rows = _rows(path)
     keys: list[ClientKey] = []
-    told: list[str] = []
+    problems: list[str] = []
     for number, row in enumerate(rows):
         try:
             keys.append(ClientKey.model_validate(row))
         except ValidationError as error:
-            told.extend(f"{_place(number, e['loc'])}: {e['msg']}" for e in error.errors())
-    told.extend(repeated_keys(rows))
-    if told:
-        raise ConfigError(*(f"{path}: {one}" for one in told))
+            problems.extend(f"{_place(number, e['loc'])}: {e['msg']}" for e in error.errors())
+    problems.extend(repeated_keys(rows))
+    if problems:
+        raise ConfigError(*(f"{path}: {one}" for one in problems))
     return tuple(keys)
 
 
@@ -262,30 +263,30 @@ def new_key() -> str:
 
 
 def digest(key: str) -> str:
-    """What a file keeps of a key."""
+    """The hash of a key, as a file keeps it."""
     return sha256(key.encode()).hexdigest()
 
 
 def add_key(path: Path, key: ClientKey) -> None:
-    """Write a further key to a file, or to a new one.
+    """Add a key to a file; the file is made if it doesn't exist.
 
     Raises:
-        ConfigError: The file can't be used, or has a key of that name.
+        ConfigError: The file is invalid, or already has a key with that name.
     """
     with _alone(path):
         keys = read_rows(path) if path.exists() else ()
         if any(known.name == key.name for known in keys):
             raise ConfigError(
-                f"{path} has a key named {key.name!r}; name this one otherwise, or revoke that one"
+                f"{path} has a key named {key.name!r}; choose another name, or revoke that key"
             )
         _write(path, (*keys, key))
 
 
 def remove_key(path: Path, name: str) -> ClientKey:
-    """Take a key out of a file.
+    """Remove a key from a file.
 
     Raises:
-        ConfigError: The file can't be used, or has no key of that name.
+        ConfigError: The file is invalid, or has no key with that name.
     """
     with _alone(path):
         keys = read_rows(path)
@@ -301,19 +302,19 @@ def _rows(path: Path) -> list[Any]:
     try:
         value = read_yaml(path)
     except ConfigError as error:
-        told = str(error)
-        if told.startswith("not YAML"):  # which would quote what is around the mistake
-            told = "not YAML; see the guide for what it looks like"
-        raise ConfigError(f"{path}: {told}") from None
+        problem = str(error)
+        if problem.startswith("not YAML"):  # this message would quote the text around the mistake
+            problem = "not YAML; the guide shows the format"
+        raise ConfigError(f"{path}: {problem}") from None
     rows = value.get("keys") if isinstance(value, dict) else None
     if not isinstance(value, dict) or set(value) != {"keys"} or not isinstance(rows, list):
-        raise ConfigError(f"{path}: not a file of keys; it has one name, keys, and a list below it")
+        raise ConfigError(f"{path}: not a file of keys; it must have only keys, with a list")
     return rows
 
 
 def _place(number: int, loc: tuple[int | str, ...]) -> str:
     known = loc and loc[0] in ClientKey.model_fields
-    # a name that isn't known may be a key in the wrong place
+    # an unknown field name may be a key in the wrong place
     return ".".join(("keys", str(number), *map(str, loc if known else ("(another name)",))))
 
 
@@ -325,7 +326,7 @@ def _write(path: Path, keys: Sequence[ClientKey]) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that of two commands at once neither loses what the other did."""
+    """Hold the folder's lock, so that concurrent commands don't lose each other's changes."""
     files.check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not _HAS_LOCKS:

@@ -1,4 +1,4 @@
-"""What goes back to clients where a request isn't answered: refusals and errors, as JSON."""
+"""The responses to requests that aren't answered: refusals and errors, as JSON."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -14,13 +14,13 @@ from prefill_router.gateway.errors import RefusalError
 
 
 def refusal_body(refusal: RefusalError, *, path: str) -> bytes:
-    """A refusal's JSON, in the shape of the API that the path belongs to."""
+    """A refusal's JSON, in the format of the API that the path belongs to."""
     anthropic = path.startswith("/v1/messages")
     return json.dumps(refusal.body(anthropic=anthropic), allow_nan=False).encode()
 
 
 async def send_refusal(send: Send, refusal: RefusalError, *, path: str) -> None:
-    """Send a refusal, in the shape of the API that the path belongs to."""
+    """Send a refusal, in the format of the API that the path belongs to."""
     body = refusal_body(refusal, path=path)
     headers = [
         (b"content-type", b"application/json"),
@@ -36,31 +36,31 @@ Handler = Callable[[Request, Any], Awaitable[Response]]
 
 
 def error_handlers() -> dict[int | type[Exception], Handler]:
-    """For `FastAPI(exception_handlers=...)`: errors of Starlette's own, and what isn't foreseen.
+    """The `exception_handlers` of FastAPI: for Starlette's errors, refusals and unexpected errors.
 
-    The reply to what isn't foreseen tells nothing but that; the log has the rest.
+    The response to an unexpected error reveals nothing of it; the log has the details.
     """
-    return {HTTPException: _of_starlette, RefusalError: _reply, Exception: _unforeseen}
+    return {HTTPException: _of_starlette, RefusalError: _reply, Exception: _unexpected}
 
 
 async def _of_starlette(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     if "Allow" in headers:
         names = {name.strip() for name in headers["Allow"].split(",")}
-        names |= {"HEAD"} if "GET" in names else set()  # the head alone may be asked for too
+        names |= {"HEAD"} if "GET" in names else set()  # every GET also answers HEAD
         headers["Allow"] = ", ".join(sorted(names))
-    told = {  # without the path, which may hold anything
-        404: f"no such path{_nearest(request)}; /openapi.json lists those that there are",
-        405: f"the path doesn't take {request.method}; it takes what the header allow says",
+    messages = {  # without the path, which may contain anything
+        404: f"no such path{_nearest(request)}; /openapi.json lists all paths",
+        405: f"the path doesn't accept {request.method}; the header allow lists what it accepts",
     }
-    text = told.get(error.status_code, HTTPStatus(error.status_code).phrase)
+    text = messages.get(error.status_code, HTTPStatus(error.status_code).phrase)
     code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
     refusal = RefusalError(text, status=error.status_code, code=code, headers=headers)
     return await _reply(request, refusal)
 
 
 def _nearest(request: Request) -> str:
-    """The path that was probably meant: of this server's own words, nothing that was sent."""
+    """A suggestion of the path that was probably meant, from the server's own paths."""
     known = request.app.openapi()["paths"]
     parts = [part for part in request.scope["path"].split("/") if part]
     while parts[:1] == ["v1"]:
@@ -68,15 +68,18 @@ def _nearest(request: Request) -> str:
     for path in ("/" + "/".join(parts), "/" + "/".join(["v1", *parts])):
         if path in known and parts:
             return (
-                f"; did you mean {path}? OpenAI's clients want a base URL that ends with /v1, "
-                "Anthropic's one that ends before it"
+                f"; did you mean {path}? OpenAI's clients need a base URL that ends with /v1, "
+                "Anthropic's one without it"
             )
     return ""
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:  # noqa: ARG001
+async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001
     refusal = RefusalError(
-        "the gateway failed; its log says how", status=500, kind="server_error", code="internal"
+        "the gateway failed; its log has the error",
+        status=500,
+        kind="server_error",
+        code="internal",
     )
     return await _reply(request, refusal)
 

@@ -1,14 +1,14 @@
-"""Connections that hold little and end soon, until their request is whole (uvicorn).
+"""Connections with limits on the size and time of incomplete requests (uvicorn).
 
-uvicorn reads headers of any length, and waits for their end, and for the end of a body that nobody
-reads any more, as long as the connection lives. Here both end. What isn't HTTP it refuses in plain
-text, at once, even amid the answer to an earlier request; here the refusal is JSON, and waits for
-the answers that are due before it. Of a request that offers an upgrade, as Java's client does with
-every one (h2c), it loses the body; here the offer is passed over (RFC 9110, 7.8).
+uvicorn reads headers of any length and waits without limit for their end, and for the end of a body
+that is no longer read. Here both are limited. uvicorn refuses bytes that aren't HTTP in plain text,
+at once, even in the middle of an earlier response; here the refusal is JSON and is sent after the
+responses due before it. uvicorn loses the body of a request that offers an upgrade, as every
+request of Java's client does (h2c); here the offer is ignored (RFC 9110, 7.8).
 
-Where requests are piled up, uvicorn tells only the last of them that the client has left, and the
-one that is being answered goes on; and it waits for as long as it takes until a client reads. Here
-what they wait for ends with the client.
+With pipelined requests, uvicorn reports a disconnect only to the last one, so that the one being
+answered goes on; and it waits without limit for a client to read. Here the answer ends when the
+client disconnects or stops reading.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ from prefill_router.gateway.guard.error_replies import refusal_body, send_refusa
 
 
 class DisconnectProtocol(HttpToolsProtocol):
-    """A connection that ends with its client.
+    """A connection that ends when its client disconnects or stops reading.
 
     Attributes:
-        most_still: Seconds; a client that takes less than some 50 kB in so long counts as gone.
+        most_still: Seconds; a client that reads less than about 50 kB in this time counts as gone.
     """
 
     most_still: float
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._answering: Any = None  # uvicorn's `cycle` is the last that came
+        self._answering: Any = None  # uvicorn's `cycle` is that of the last request received
         self._stuck: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left."""
+        """Handle a disconnect: end the answer."""
         self._unstick()
         answering = self._answering
         if answering is not None and not answering.response_complete:
@@ -48,13 +48,13 @@ class DisconnectProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client reads too slowly, or nothing."""
+        """Start the timer, since the client reads too slowly or not at all."""
         super().pause_writing()
         if self._stuck is None:
             self._stuck = self.loop.call_later(self.most_still, self._give_up)
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Stop the timer, since the client has read."""
         self._unstick()
         super().resume_writing()
 
@@ -69,7 +69,7 @@ class DisconnectProtocol(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._stuck = None
-        self.transport.abort()  # closing would wait until all is read
+        self.transport.abort()  # close() would wait until everything is read
 
 
 _OFFER = (b"upgrade", b"http2-settings")
@@ -84,17 +84,18 @@ def guarded_protocol(
     seconds: float = 30.0,
     still_seconds: float = 60.0,
 ) -> type[HttpToolsProtocol]:
-    """The class of connections, for `uvicorn.Config(http=...)`.
+    """The connection class for `uvicorn.Config(http=...)`.
 
     Args:
-        header_bytes: Headers that are longer are refused with 431 before all of them are read.
-        connections: Requests of further connections are refused with 503; None for no limit.
-        waiting_per_address: Of one address so many connections at most may have sent no whole
-            headers; further ones are closed; None for no limit.
-        refused: Told of what is refused here, and the address.
-        seconds: A connection without a request under way is closed after so long: where nothing
-            was asked yet, headers are still coming, or a body that was refused is.
-        still_seconds: So is one whose client reads nothing of what was sent.
+        header_bytes: Longer headers are refused with 431 before all of them are read.
+        connections: The most connections; requests on further ones are refused with 503. None for
+            no limit.
+        waiting_per_address: The most connections per address without complete headers; further
+            ones are closed. None for no limit.
+        refused: Called with each refusal made here and the client's address.
+        seconds: A connection without a request in flight is closed after this time: before its
+            first request, within headers, or within a refused body.
+        still_seconds: A connection whose client reads nothing is closed after this time.
     """
     counts: Counter[str] = Counter()
 
@@ -104,7 +105,7 @@ def guarded_protocol(
         most_connections = connections
         most_waiting = waiting_per_address
         waiting_of = counts
-        told = None if refused is None else staticmethod(refused)
+        on_refusal = None if refused is None else staticmethod(refused)
         most_seconds = seconds
         most_still = still_seconds
 
@@ -116,23 +117,23 @@ class _GuardedConnection(DisconnectProtocol):
     most_connections: int | None
     most_waiting: int | None
     waiting_of: Counter[str]
-    told: Callable[[RefusalError, str | None], None] | None
+    on_refusal: Callable[[RefusalError, str | None], None] | None
     most_seconds: float
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._size = 0  # of what has come of the present headers
+        self._size = 0  # bytes received of the current headers
         self._in_headers = True
         self._waiting: asyncio.TimerHandle | None = None
-        self._last: RefusalError | None = None  # the reply behind all answers that are due
+        self._last: RefusalError | None = None  # the refusal to send after all responses due
         self._is_deaf = self._is_offered = False
         self._application = self.app
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's are no asyncio.Transport
+    def connection_made(self, transport: Any) -> None:  # uvloop's isn't an asyncio.Transport
         super().connection_made(transport)
         self._wait()
         if self.most_waiting is not None and self.waiting_of[self._address] > self.most_waiting:
-            self._tell(_many_waiting(self.most_waiting))
+            self._report(_many_waiting(self.most_waiting))
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -157,14 +158,14 @@ class _GuardedConnection(DisconnectProtocol):
         self._in_headers = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_headers:  # else it comes after the body, where nobody looks for it
+        if self._in_headers:  # otherwise it is a trailer, which nothing reads
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._size = 0
         self._wait_no_more()
         self._is_offered = self.parser.should_upgrade()
-        if self._is_offered:  # see `_pass_over`
+        if self._is_offered:  # see `_ignore_upgrade`
             return
         most = self.most_connections
         is_full = most is not None and len(self.connections) > most
@@ -205,14 +206,14 @@ class _GuardedConnection(DisconnectProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         cycle = self.cycle
-        if not self._in_headers and cycle is not None:  # it is the body of this one that is broken
+        if not self._in_headers and cycle is not None:  # the body of this request is invalid
             if cycle.response_complete:
                 self.transport.close()
                 return
             if self.pipeline and self.pipeline[0][0] is cycle:
                 self.pipeline.popleft()
             elif not cycle.response_started:
-                cycle.response_complete = True  # by what follows
+                cycle.response_complete = True  # the refusal below is its response
         self._refuse(RefusalError("the request isn't HTTP/1.1; send one that is", code="not_http"))
 
     def on_response_complete(self) -> None:
@@ -226,12 +227,12 @@ class _GuardedConnection(DisconnectProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._pass_over(data[upgrade.args[0] :])
+            self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self.send_400_response("")
 
-    def _pass_over(self, rest: bytes) -> None:
-        """Read a request again, without the upgrade that it offers."""
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Parse a request again, without the upgrade that it offers."""
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if method == b"CONNECT":
             self.send_400_response("")
@@ -248,17 +249,17 @@ class _GuardedConnection(DisconnectProtocol):
         self._feed(b"\r\n".join(rows) + b"\r\n\r\n" + rest)
 
     def _refuse(self, refusal: RefusalError) -> None:
-        """Refuse what has come, once what came before it is answered; hear no more."""
+        """Refuse a request after the responses due before it, and read no more."""
         self._last, self._is_deaf = refusal, True
         if self._is_idle():
             self._end_with(refusal)
 
-    def _tell(self, refusal: RefusalError) -> None:
-        if self.told is not None:
-            self.told(refusal, self._address or None)
+    def _report(self, refusal: RefusalError) -> None:
+        if self.on_refusal is not None:
+            self.on_refusal(refusal, self._address or None)
 
     def _end_with(self, refusal: RefusalError) -> None:
-        self._tell(refusal)
+        self._report(refusal)
         body = refusal_body(refusal, path="")
         head = (
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -269,7 +270,7 @@ class _GuardedConnection(DisconnectProtocol):
 
 def _long_headers(most_bytes: int) -> RefusalError:
     return RefusalError(
-        f"the request's headers have more than {most_bytes} bytes",
+        f"the request's headers have more than {most_bytes} bytes; send fewer",
         status=431,
         code="headers_too_large",
     )
@@ -277,7 +278,7 @@ def _long_headers(most_bytes: int) -> RefusalError:
 
 def _many_waiting(most: int) -> RefusalError:
     return RefusalError(
-        f"{most} connections of this address have asked nothing; send a request, or close some",
+        f"{most} connections from this address have sent no request; send one, or close some",
         status=503,
         kind="server_error",
         code="too_many_waiting",
@@ -286,7 +287,7 @@ def _many_waiting(most: int) -> RefusalError:
 
 async def _refuse_full(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
     refusal = RefusalError(
-        "the gateway has as many connections as it takes (limits.connections); ask again soon",
+        "the gateway has reached its limit of connections (limits.connections); try again soon",
         status=503,
         kind="server_error",
         code="overloaded",

@@ -1,6 +1,6 @@
-"""For those who come from LiteLLM: its configuration imported, a strategy for its Router.
+"""For users of LiteLLM: an importer of its configuration, and a routing strategy for its Router.
 
-LiteLLM itself is never imported: what is followed are its file and interface.
+LiteLLM itself is never imported; only its file format and its interface are used.
 """
 
 from prefill_router.lazy_imports import face

@@ -1,6 +1,6 @@
-"""LiteLLM's `config.yaml` as a pool and settings of the gateway.
+"""Imports LiteLLM's `config.yaml` as a pool and gateway settings.
 
-Followed are https://docs.litellm.ai/docs/proxy/configs and .../proxy/config_settings.
+The format is documented at https://docs.litellm.ai/docs/proxy/configs and .../config_settings.
 """
 
 import os
@@ -23,27 +23,27 @@ from prefill_router.targets import Pool, Provider, Target
 from prefill_router.yaml_files import read_yaml
 
 _NO_COUNTERPART = "has no counterpart"
-_ROUTES = "the router chooses, and its order says who is next"
+_ROUTES = "the router chooses, and its order gives the fallbacks"
 _WHY = {
     "routing_strategy": _ROUTES,
     "routing_strategy_args": _ROUTES,
     "fallbacks": _ROUTES,
     "default_fallbacks": _ROUTES,
     "content_policy_fallbacks": _ROUTES,
-    "context_window_fallbacks": "who can't hold a request isn't asked, see context_tokens",
-    "enable_pre_call_checks": "always so: who can't hold a request isn't asked",
+    "context_window_fallbacks": "targets too small for a request are skipped, see context_tokens",
+    "enable_pre_call_checks": "always on: targets too small for a request are skipped",
     "model_group_alias": "a target has one name; routing.names are names that route",
-    "master_key": "clients' keys are made by prefill-router key, and kept as hashes",
+    "master_key": "client keys are made by prefill-router key, and kept as hashes",
     "database_url": "receipts go to receipts.url",
     "forward_client_headers_to_llm_api": "see forward_headers",
-    "drop_params": "what clients send goes on as it is",
-    "cache": "answers aren't kept",
+    "drop_params": "clients' parameters are forwarded unchanged",
+    "cache": "answers aren't cached",
     "environment_variables": "set them where the gateway runs",
     "include": "other files aren't read; import each",
     "litellm_params.weight": "the router chooses",
     "litellm_params.order": "the router chooses",
-    "litellm_params.num_retries": "num_retries of router_settings holds for all",
-    "litellm_params.max_retries": "num_retries of router_settings holds for all",
+    "litellm_params.num_retries": "num_retries of router_settings applies to all",
+    "litellm_params.max_retries": "num_retries of router_settings applies to all",
 }
 _WHOLE = ("num_retries", "max_fallbacks", "allowed_fails")
 _TIMES = ("cooldown_time", "timeout", "stream_timeout")
@@ -54,12 +54,12 @@ _MOST_RETRIES, _MOST_TARGETS, _MOST_SECONDS, _MOST_COUNT = 10, 100, 86_400.0, 10
 @final
 @dataclass(frozen=True, kw_only=True)
 class GeneralSettings:
-    """What the file says of all its models.
+    """The parts of the file that apply to all its models.
 
     Attributes:
-        settings: The gateway's, by part.
-        times: The time limits of deployments that say nothing of them.
-        left_out: Places in the file without a counterpart, and why.
+        settings: The gateway's settings, by section.
+        times: The time limits of deployments that set none.
+        left_out: The fields that were left out, and why.
     """
 
     settings: Mapping[str, Mapping[str, Any]]
@@ -68,10 +68,10 @@ class GeneralSettings:
 
 
 def read_general(value: Mapping[str, Any], environment: Mapping[str, str]) -> GeneralSettings:
-    """Read all but `model_list`; what `router_settings` say comes before `litellm_settings`.
+    """Read all but `model_list`; `router_settings` take precedence over `litellm_settings`.
 
     Raises:
-        ConfigError: Values can't be used; the message names every one.
+        ConfigError: Some values are invalid; the message lists them all.
     """
     parts = [ConfigFields(value.get(part), part, environment) for part in _PARTS]
     router, module, server = parts
@@ -115,9 +115,10 @@ def read_general(value: Mapping[str, Any], environment: Mapping[str, str]) -> Ge
 
 
 def _settings(known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The gateway's settings, each in its range.
+    """The gateway's settings, each limited to its range.
 
-    LiteLLM counts what is allowed, the gateway what is too much: that is one more.
+    Some counts are one higher than LiteLLM's: it counts allowed failures and fallbacks, the gateway
+    the failure that opens a breaker and all targets that are tried.
     """
     parts: dict[str, dict[str, tuple[str, int, float]]] = {
         "failures": {
@@ -142,12 +143,12 @@ def _settings(known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class OmittedSetting:
-    """Something of the file that was left out.
+    """A part of the file that was left out.
 
     Attributes:
-        what: Its place in the file; never its value.
-        why: Why, in a few words.
-        models: Whose; empty where it is of the whole file.
+        what: Its field in the file, without the value.
+        why: The reason, in a few words.
+        models: The models that have it; empty for the whole file.
     """
 
     what: str
@@ -158,13 +159,13 @@ class OmittedSetting:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ImportedConfig:
-    """What LiteLLM's file says, in this project's words.
+    """LiteLLM's configuration, converted.
 
     Attributes:
-        pool: The targets and who serves them.
-        settings: The gateway's, as they stand in its file; empty where nothing has a counterpart.
-        left_out: What has none.
-        notes: What was assumed, and what the file doesn't say, by target.
+        pool: The targets and their providers.
+        settings: The gateway's settings, as in its file; empty if none has a counterpart.
+        left_out: The parts without a counterpart.
+        notes: By target, what was assumed and what is missing in the file.
     """
 
     pool: Pool
@@ -176,16 +177,16 @@ class ImportedConfig:
 def import_config(path: Path, *, environment: Mapping[str, str] | None = None) -> ImportedConfig:
     """Read LiteLLM's `config.yaml`.
 
-    Of several deployments of one `model_name` the first that can be used becomes the target.
+    Of several deployments of one `model_name`, the first usable one becomes the target.
 
     Args:
         path: The file.
-        environment: What `os.environ/NAME` stands for; this process's if not given. Keys are never
-            looked up: their variables' names go into the pool.
+        environment: The variables for `os.environ/NAME`; by default this process's. Keys are
+            never looked up: the pool gets the names of their variables.
 
     Raises:
-        ConfigError: It isn't such a file, holds a key, or names endpoints that aren't known; the
-            message names everything that is wrong.
+        ConfigError: It isn't such a file, contains a key, or names unknown endpoints; the message
+            lists every problem.
     """
     known = os.environ if environment is None else environment
     try:
@@ -217,7 +218,7 @@ def _imported(value: dict[str, Any], environment: Mapping[str, str]) -> Imported
 
 
 class _ModelGroups:
-    """Deployments by the name that clients call them by; the first that can be used is taken."""
+    """Deployments by the model name that clients use; the first usable one is taken."""
 
     def __init__(
         self, general: GeneralSettings, environment: Mapping[str, str], wrong: list[str]
@@ -231,18 +232,18 @@ class _ModelGroups:
         self.notes: dict[str, tuple[str, ...]] = {}
 
     def add(self, place: int, row: Any) -> None:
-        """Read one more entry."""
+        """Read one entry."""
         name = row.get("model_name") if isinstance(row, dict) else None
         if not isinstance(name, str) or not name.strip():
             self._wrong.append(f"model_list[{place}] has no model_name")
             return
         if "*" in name:
-            self._leave(name, "model_list", "stands for many models; name each that is wanted")
+            self._leave(name, "model_list", "stands for many models; name each one to import")
             return
         info = row.get("model_info")
         mode = info.get("mode") if isinstance(info, dict) else None
         if mode is not None and mode not in MODES:
-            self._leave(name, "model_list", "answers no call that is routed")
+            self._leave(name, "model_list", "its mode isn't routed")
             return
         try:
             # A key in the file is refused even where its deployment isn't taken.
@@ -257,7 +258,7 @@ class _ModelGroups:
             self._failed.setdefault(name, []).append(str(error))
             return
         if name in self._taken:
-            self._leave(name, "model_list", "a target has one deployment, the first that is usable")
+            self._leave(name, "model_list", "a target has one deployment, the first usable one")
             return
         self._taken[name] = read
         self.notes[name] = read.notes
@@ -270,7 +271,7 @@ class _ModelGroups:
             names.append(name)
 
     def left_out(self) -> list[OmittedSetting]:
-        """What has no counterpart, the same of several models together."""
+        """What was left out, with equal entries of several models merged."""
         spare = [
             OmittedSetting(what="model_list", why=why, models=(name,))
             for name, reasons in self._failed.items()
@@ -287,7 +288,7 @@ class _ModelGroups:
         """The pool.
 
         Raises:
-            ConfigError: An entry can't be used and no other of its name can, or there is none.
+            ConfigError: No entry of some name can be used, or there is no entry at all.
         """
         lost = [
             why for n, reasons in self._failed.items() if n not in self._taken for why in reasons

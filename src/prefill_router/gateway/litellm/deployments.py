@@ -1,6 +1,6 @@
-"""One deployment of LiteLLM's `model_list`, as a target and the provider that serves it.
+"""Reads one deployment of LiteLLM's `model_list` as a target and its provider.
 
-The fields of each part of the file are read and checked, and those that nobody read are told.
+The fields of each part of the file are checked when they are read; unread ones are listed.
 """
 
 import re
@@ -22,48 +22,50 @@ _MILLION = 1_000_000
 
 @final
 class ConfigFields:
-    """The fields of one part of the file. No error quotes a value: it may be a key.
+    """The fields of one part of the file. Errors quote no values, which may be keys.
 
     Args:
         value: The part; None counts as empty.
-        where: How errors call it.
-        environment: What `os.environ/NAME` stands for; keys are never looked up.
+        where: Its name in errors.
+        environment: The variables for `os.environ/NAME`; keys are never looked up.
 
     Raises:
-        ConfigError: It isn't names with values.
+        ConfigError: It isn't a mapping.
     """
 
     def __init__(self, value: object, where: str, environment: Mapping[str, str]) -> None:
         if value is not None and not isinstance(value, dict):
-            raise ConfigError(f"{where} isn't names with values")
+            raise ConfigError(f"{where} isn't a mapping; write names with values")
         self._value: dict[str, Any] = {str(name): v for name, v in (value or {}).items()}
         self._where, self._environment = where, environment
         self._read: set[str] = set()
 
     @property
     def unread(self) -> list[str]:
-        """Names of the fields that nobody read, but for those without a value."""
+        """The names of the fields that have a value and weren't read."""
         return [n for n, v in self._value.items() if n not in self._read and v is not None]
 
     def take(self, name: str) -> Any:
-        """A field's value; None where it isn't there.
+        """Read a field; None where it is missing.
 
         Raises:
-            ConfigError: It names a variable that isn't set.
+            ConfigError: It names an environment variable that isn't set.
         """
         value = self._raw(name)
         if not isinstance(value, str) or not value.startswith(_REFERENCE):
             return value
         found = self._environment.get(value.removeprefix(_REFERENCE))
         if found is None:
-            raise self._wrong(name, "names a variable that isn't set; set it for the import")
+            raise self._wrong(
+                name, "names an environment variable that isn't set; set it to import"
+            )
         return found
 
     def text(self, name: str) -> str | None:
-        """A text.
+        """Read a text.
 
         Raises:
-            ConfigError: It is none, or empty.
+            ConfigError: It isn't a text, or is empty.
         """
         value = self.take(name)
         if value is not None and (not isinstance(value, str) or not value.strip()):
@@ -71,10 +73,10 @@ class ConfigFields:
         return value
 
     def flag(self, name: str) -> bool | None:
-        """True or false.
+        """Read a boolean.
 
         Raises:
-            ConfigError: It is neither.
+            ConfigError: It isn't a boolean.
         """
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
@@ -82,10 +84,10 @@ class ConfigFields:
         return value
 
     def number(self, name: str, *, least: float | None = None) -> float | None:
-        """A number: above 0, or at least `least`.
+        """Read a number: above 0, or at least `least`.
 
         Raises:
-            ConfigError: It is none, or smaller.
+            ConfigError: It isn't a number, or is too small.
         """
         found = self._decimal(name)
         if found is None:
@@ -95,10 +97,10 @@ class ConfigFields:
         return float(found)
 
     def whole(self, name: str, *, least: int = 1) -> int | None:
-        """A whole number, at least `least`.
+        """Read a whole number, at least `least`.
 
         Raises:
-            ConfigError: It is none, or smaller.
+            ConfigError: It isn't a whole number, or is too small.
         """
         found = self.number(name, least=least)
         if found is not None and found != int(found):
@@ -106,7 +108,7 @@ class ConfigFields:
         return None if found is None else int(found)
 
     def price(self, name: str) -> float | None:
-        """A price of one token in dollars, as dollars per million tokens, exactly.
+        """Read a price in dollars per token, converted exactly to dollars per million tokens.
 
         Raises:
             ConfigError: It isn't a number, or is negative.
@@ -117,10 +119,10 @@ class ConfigFields:
         return None if found is None else float(found * _MILLION)
 
     def key_variable(self, name: str) -> tuple[bool, str | None]:
-        """Whether a key is spoken of, and the variable that holds it; None for no key at all.
+        """Whether a key is given, and its environment variable; None for a placeholder.
 
         Raises:
-            ConfigError: The key itself is there.
+            ConfigError: The file contains the key itself.
         """
         value = self._raw(name)
         if value is None:
@@ -132,7 +134,7 @@ class ConfigFields:
             if variable != value and _VARIABLE.fullmatch(variable):
                 return True, variable
         raise self._wrong(
-            name, "holds a key; keep it in a variable, and write os.environ/NAME in its place"
+            name, "contains a key; put it in an environment variable and write os.environ/NAME here"
         )
 
     def _raw(self, name: str) -> Any:
@@ -143,7 +145,7 @@ class ConfigFields:
         value = self.take(name)
         if value is None:
             return None
-        try:  # YAML reads 3e-06, which lacks a point, as a text
+        try:  # YAML reads 3e-06, which has no decimal point, as a text
             if isinstance(value, int | float | str) and not isinstance(value, bool):
                 found = Decimal(str(value))
                 if found.is_finite():
@@ -184,10 +186,10 @@ class Deployment:
     """One deployment, read.
 
     Attributes:
-        target: The target; its provider is called as LiteLLM calls it.
-        provider: Who serves it.
-        shared: Whether its limits are the provider's, not its own.
-        unread: Fields of the file without a counterpart.
+        target: The target; its provider has LiteLLM's name.
+        provider: The provider that serves it.
+        shared: Whether it has no rate limits of its own, and so may share its provider.
+        unread: The fields without a counterpart.
         notes: What was assumed.
     """
 
@@ -201,7 +203,7 @@ class Deployment:
 @final
 @dataclass(frozen=True, kw_only=True)
 class TimeLimits:
-    """The time limits of deployments that have none, seconds; None for those of the pool."""
+    """The time limits of deployments that set none, in seconds; None for the pool's defaults."""
 
     answer: float | None = None
     first_token: float | None = None
@@ -213,13 +215,13 @@ def read_deployment(
     """Read one deployment.
 
     Args:
-        name: The target's.
+        name: The target's name.
         row: An entry of `model_list`.
-        times: What the whole file says of time limits.
-        environment: What `os.environ/NAME` stands for.
+        times: The file's general time limits.
+        environment: The variables for `os.environ/NAME`.
 
     Raises:
-        ConfigError: It has a key in it, no known endpoint, or a value that can't be used.
+        ConfigError: It contains a key, has no known endpoint, or has an invalid value.
     """
     where = f"model {name!r}"
     top = ConfigFields({k: v for k, v in row.items() if k != "model_info"}, where, environment)
@@ -229,7 +231,7 @@ def read_deployment(
     key = params.key_variable("api_key")
     serving, model, known, noted = _endpoint(params, where)
     base_url, assumed = _address(params, serving, known, where)
-    prices = {  # where both say, LiteLLM takes what stands with the model
+    prices = {  # litellm_params take precedence over model_info, as in LiteLLM
         field: _either(params.price(cost), info.price(cost)) for field, cost in _COSTS.items()
     }
     pair = (prices["input_price"], prices["output_price"])
@@ -257,7 +259,7 @@ def read_deployment(
 
 
 def _endpoint(params: ConfigFields, where: str) -> tuple[str, str, KnownProvider, list[str]]:
-    """The provider's name, the model's, what is known of it, and what was assumed."""
+    """The provider's name, the model's name, the known provider, and what was assumed."""
     model, named = params.text("model"), params.text("custom_llm_provider")
     if model is None:
         raise ConfigError(f"{where} has no litellm_params.model")
@@ -269,34 +271,34 @@ def _endpoint(params: ConfigFields, where: str) -> tuple[str, str, KnownProvider
     else:
         named = provider_of(model)
     if named is None:
-        raise ConfigError(f"{where}: its model names no provider; write it as provider/name")
+        raise ConfigError(f"{where}: its model has no provider; write it as provider/name")
     if not model:
-        raise ConfigError(f"{where}: its model names a provider alone; write it as provider/name")
+        raise ConfigError(f"{where}: its model is only a provider; write it as provider/name")
     if named in FOREIGN:
         raise ConfigError(
-            f"{where}: {named} speaks a protocol of its own; where it has an OpenAI-compatible "
-            "address too, give that as api_base, and the model as openai/name"
+            f"{where}: {named} has a protocol of its own; if it also has an OpenAI-compatible "
+            "endpoint, give that as api_base, and the model as openai/name"
         )
     if named in KNOWN:
         return named, model, KNOWN[named], []
-    return named, model, KnownProvider(), [f"{named} is taken to speak OpenAI's protocol"]
+    return named, model, KnownProvider(), [f"{named} is assumed to use OpenAI's protocol"]
 
 
 def _address(
     params: ConfigFields, serving: str, known: KnownProvider, where: str
 ) -> tuple[str, bool]:
-    """The endpoint, and whether it is the one that is known for the provider."""
+    """The endpoint's URL, and whether it is the provider's known one."""
     own, older = params.text("api_base"), params.text("base_url")
     given = own or older
     if given is None:
         if known.base_url is None:
-            raise ConfigError(f"{where}: {serving} has no address of its own; give it an api_base")
+            raise ConfigError(f"{where}: {serving} has no fixed address; give an api_base")
         return known.base_url, True
     given = given.rstrip("/")
     try:
         bare = not urlsplit(given).path
     except ValueError:
-        bare = False  # what is wrong with it the provider says
+        bare = False  # Provider reports what is wrong with it
     return given + known.path if bare else given, False
 
 
@@ -322,7 +324,7 @@ def _target(
 
 
 def _request(params: ConfigFields, info: ConfigFields) -> RequestOptions:
-    """What it is asked with; a model's most tokens are told under two names."""
+    """The request options; the output limit of a model has two names."""
     most = (info.whole("max_output_tokens"), info.whole("max_tokens"))
     asked = params.whole("max_tokens") or params.whole("max_completion_tokens")
     limit = asked or next((tokens for tokens in most if tokens is not None), None)
@@ -342,7 +344,7 @@ def _request(params: ConfigFields, info: ConfigFields) -> RequestOptions:
 def _limits(
     top: ConfigFields, params: ConfigFields, times: TimeLimits
 ) -> tuple[dict[str, Any], bool]:
-    """A provider's limits, and whether none is of this deployment alone."""
+    """A provider's limits, and whether the deployment has no rate limits of its own."""
     own = {
         "concurrency": params.whole("max_parallel_requests"),
         "requests_per_minute": _either(params.number("rpm"), top.number("rpm")),
@@ -362,11 +364,11 @@ def _either(first: float | None, second: float | None) -> float | None:
 
 
 def _lacking(target: Mapping[str, Any], *, one_price: bool) -> list[str]:
-    """What the file doesn't say; LiteLLM knows it from lists of its own."""
+    """Notes on what the file lacks because LiteLLM has it in lists of its own."""
     found = []
     if target["input_price"] is None:
-        alone = "one price of two, which is left out" if one_price else "no price"
-        found.append(f"{alone}; see prefill-router prices")
+        lacks = "only one of two prices, which is left out" if one_price else "no price"
+        found.append(f"{lacks}; see prefill-router prices")
     if not target["accepts"] and target["serves"] != ("embeddings",):
-        found.append("no word of what it supports; write accepts, or it gets texts alone")
+        found.append("no supported inputs; write accepts, or it gets only texts")
     return found

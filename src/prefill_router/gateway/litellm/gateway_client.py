@@ -1,7 +1,4 @@
-"""A running gateway, asked for the order of its targets.
-
-A request is what LiteLLM's Router knows of it, as the gateway reads it.
-"""
+"""Gets the order of targets for a LiteLLM request from a running gateway."""
 
 import asyncio
 import json
@@ -31,18 +28,18 @@ _NO_CHATS = [
         "vector-store-api-fake-text",
     )
 ]
-"""What stands for the messages in calls that have none, in LiteLLM 1.106 to 1.109."""
+"""Placeholders for the messages in calls that have none, in LiteLLM 1.106 to 1.109."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class LiteLLMRequest:
-    """A request that is to be decided on.
+    """A request to be routed.
 
     Attributes:
-        endpoint: Which call it is.
-        body: As a client would send it.
-        session: What LiteLLM calls the conversation; None where nothing can stand in a header.
+        endpoint: Its endpoint.
+        body: The body, as a client would send it.
+        session: LiteLLM's name of the conversation; None where none is valid in a header.
     """
 
     endpoint: Endpoint
@@ -55,13 +52,13 @@ def read_request(
     input: Any,  # noqa: A002  LiteLLM's name
     request_kwargs: Mapping[str, Any] | None,
 ) -> LiteLLMRequest | None:
-    """A request to be decided on; None where there is nothing to read, or no JSON.
+    """A request to be routed; None where it has no content, or isn't JSON.
 
     Args:
-        messages: Of a chat; of pictures, speech, files and the like a text that LiteLLM puts there.
-        input: Of a call of the Responses API, or what is to be embedded: vectors of two models
-            don't mix.
-        request_kwargs: All else that LiteLLM knows; `input` again, but for embeddings.
+        messages: The messages of a chat; for images, speech, files and so on, a placeholder text.
+        input: The input of the Responses API, or the texts to embed; embeddings aren't routed,
+            since vectors of two models can't be compared.
+        request_kwargs: LiteLLM's other arguments; with `input` again, except for embeddings.
     """
     known = request_kwargs or {}
     endpoint: Endpoint = "chat" if messages else "responses"
@@ -78,7 +75,7 @@ def read_request(
 
 
 def failed_before(request_kwargs: Mapping[str, Any] | None) -> Counter[str]:
-    """How often each deployment failed at this request, by its id; LiteLLM notes it on retries."""
+    """How often each deployment failed on this request, by id; LiteLLM records it on retries."""
     failed: Counter[str] = Counter()
     for part in _metadata(request_kwargs or {}):
         records = part.get("previous_models")
@@ -104,12 +101,12 @@ def _session(known: Mapping[str, Any]) -> str | None:
 
 
 def _plain(value: object) -> Any:
-    """Messages and schemas may be pydantic's; a schema counts by being there alone."""
+    """Convert pydantic messages and schemas to JSON; only the presence of a schema matters."""
     if isinstance(value, type):
         return {"type": "json_schema", "json_schema": {"name": value.__name__, "schema": {}}}
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise TypeError("no JSON")
+        raise TypeError("not JSON")
     return dump(exclude_none=True)
 
 
@@ -118,16 +115,16 @@ _TOO_MANY = 429
 
 @final
 class NoDecisionError(PrefillRouterError):
-    """There is no decision; the message says why, and quotes no prompt and no key."""
+    """There is no decision; the message says why and quotes no prompt and no key."""
 
 
 @final
 class SpentError(PrefillRouterError):
-    """The gateway refuses: a budget is spent, or its key asks too often.
+    """The gateway refuses: a budget is spent, or the key has reached a limit.
 
     Attributes:
-        status_code: 429, by which LiteLLM tells errors apart.
-        num_retries: 0: asking again, as LiteLLM else does after a 429, would be in vain.
+        status_code: 429, by which LiteLLM classifies errors.
+        num_retries: 0, since retries, as LiteLLM makes after a 429, would fail too.
     """
 
     status_code = _TOO_MANY
@@ -136,16 +133,16 @@ class SpentError(PrefillRouterError):
 
 @final
 class GatewayClient:
-    """Asks a gateway's `/v1/route`.
+    """Calls a gateway's `/v1/route`.
 
     Args:
-        url: The gateway's.
-        lam: The trade-off; None for the gateway's own.
-        api_key_env: The variable of its key; None for none.
-        seconds: A decision that takes longer isn't waited for.
+        url: The gateway's URL.
+        lam: The trade-off; None for the gateway's setting.
+        api_key_env: The environment variable of its key; None for no key.
+        seconds: The time limit of a decision.
 
     Raises:
-        ConfigError: The address can't be one, the variable isn't set, or its key would go over
+        ConfigError: The URL isn't valid, the variable isn't set, or its key would be sent over
             plain http to another machine.
     """
 
@@ -161,7 +158,7 @@ class GatewayClient:
             check_encrypted(self._url, os.environ, whose="the gateway's key")
         self._options: dict[str, Any] = {
             "timeout": seconds,
-            # a proxy of the environment has no business between neighbours
+            # the environment's proxies must not be used for a server on this machine
             "trust_env": not is_loopback(httpx2.URL(self._url).host),
         }
         self._client: httpx2.Client | None = None
@@ -170,10 +167,10 @@ class GatewayClient:
         )
 
     def order(self, asked: LiteLLMRequest) -> tuple[str, ...]:
-        """Names of targets, the chosen one first.
+        """The names of the targets, the chosen one first.
 
         Raises:
-            NoDecisionError: The gateway can't be reached, or gives no decision.
+            NoDecisionError: The gateway can't be reached, or returns no decision.
             SpentError: It refuses.
         """
         self._client = self._client or httpx2.Client(**self._options)
@@ -183,15 +180,15 @@ class GatewayClient:
             raise NoDecisionError(_unreached(error)) from None
 
     async def order_async(self, asked: LiteLLMRequest) -> tuple[str, ...]:
-        """The same, awaited.
+        """`order` for an event loop.
 
         Raises:
-            NoDecisionError: As of `order`.
-            SpentError: As of `order`.
+            NoDecisionError: As for `order`.
+            SpentError: As for `order`.
         """
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
-        if client is None:  # connections belong to the loop that they were opened in
+        if client is None:  # connections belong to the loop in which they were opened
             client = self._clients[loop] = httpx2.AsyncClient(**self._options)
         try:
             return _order(await client.post(self._url, **self._sent(asked)))
@@ -222,7 +219,7 @@ def _unreached(error: httpx2.HTTPError) -> str:
 
 def _order(reply: httpx2.Response) -> tuple[str, ...]:
     if reply.status_code == _TOO_MANY:
-        raise SpentError("the gateway refuses: a budget is spent, or its key asks too often")
+        raise SpentError("the gateway refuses: a budget is spent, or its key has reached a limit")
     if reply.status_code != httpx2.codes.OK:
         error = _json(reply).get("error")
         code = error.get("code") if isinstance(error, dict) else None
@@ -249,8 +246,8 @@ def _checked(url: str) -> str:
         parts = httpx2.URL()
     if parts.scheme not in ("http", "https") or not parts.host or parts.userinfo:
         raise ConfigError(
-            "the gateway's address begins with http:// or https://, then a host and no password, "
-            "such as http://127.0.0.1:8080"
+            "the gateway's address must be http:// or https:// and a host without a password, for "
+            "example http://127.0.0.1:8080"
         )
     return url.rstrip("/").removesuffix("/v1")
 
@@ -259,7 +256,7 @@ def _key(variable: str) -> str:
     key = os.environ.get(variable, "")
     if not key.strip() or not key.isascii() or not key.isprintable():
         raise ConfigError(
-            "the variable that api_key_env names is empty, isn't set, or holds what no header "
-            "can; set it to the gateway's key"
+            "the environment variable in api_key_env isn't set, is empty, or has characters that a "
+            "header can't have; set it to the gateway's key"
         )
     return key.strip()

@@ -1,4 +1,4 @@
-"""A router in this process, asked for the order of its targets."""
+"""Gets the order of targets for a LiteLLM request from a router in this process."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -13,16 +13,16 @@ from prefill_router.router import Router
 
 @final
 class LocalRouter:
-    """Asks a router of this process, in a thread of its own: encoding takes the processor.
+    """Routes with a router in this process, in a thread of its own, since encoding takes CPU time.
 
     Args:
-        folder: The router's.
+        folder: The router's folder.
         lam: The trade-off.
-        seconds: A decision that takes longer isn't waited for.
+        seconds: The time limit of a decision.
 
     Raises:
-        ConfigError: There is no router.
-        CorruptError: It isn't what was written.
+        ConfigError: There is no router in the folder.
+        CorruptError: The folder's files were changed or damaged.
     """
 
     def __init__(self, folder: Path, *, lam: float, seconds: float) -> None:
@@ -30,7 +30,7 @@ class LocalRouter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefill-router")
 
     def order(self, asked: LiteLLMRequest) -> tuple[str, ...]:
-        """Names of targets, the chosen one first; a router alone knows no sessions.
+        """The names of the targets, the chosen one first; sessions are ignored.
 
         Raises:
             NoDecisionError: The request can't be read, or it took too long.
@@ -43,10 +43,10 @@ class LocalRouter:
             raise NoDecisionError("the router took too long") from None
 
     async def order_async(self, asked: LiteLLMRequest) -> tuple[str, ...]:
-        """The same, awaited.
+        """`order` for an event loop.
 
         Raises:
-            NoDecisionError: As of `order`.
+            NoDecisionError: As for `order`.
         """
         found = asyncio.wrap_future(self._thread.submit(self._decide, asked))
         try:

@@ -1,9 +1,8 @@
-"""Providers by LiteLLM's names for them: where their OpenAI-compatible endpoints are.
+"""The OpenAI-compatible endpoints of providers, by LiteLLM's names.
 
 Names, addresses and key variables are those of LiteLLM 1.109.1 (`litellm.get_llm_provider` and
-main.py), which are the same in 1.106.2; `benchmarks/litellm_real.py` compares. Three addresses are
-others: LiteLLM speaks their own protocols with Gemini and Ollama, and asks DeepSeek where it tries
-new things.
+main.py), which are the same in 1.106.2; `benchmarks/litellm_real.py` compares. Three addresses
+differ: LiteLLM uses the native protocols of Gemini and Ollama, and DeepSeek's beta endpoint.
 """
 
 from collections.abc import Mapping
@@ -16,14 +15,14 @@ from prefill_router.targets import Dialect, Endpoint
 @final
 @dataclass(frozen=True)
 class KnownProvider:
-    """What is known of a provider by its name alone.
+    """What the name of a provider implies.
 
     Attributes:
         base_url: Its endpoint; None where every deployment has its own.
-        key_env: The variable that LiteLLM reads its key from; None where it needs none.
-        dialect: What it does differently from OpenAI.
-        serves: The calls that it serves; None for those of its dialect.
-        path: What an `api_base` without a path is completed by.
+        key_env: The environment variable of its key in LiteLLM; None where it needs none.
+        dialect: Its dialect of OpenAI's protocol.
+        serves: The endpoints that it serves; None for those of its dialect.
+        path: The path that is added to an `api_base` without one.
     """
 
     base_url: str | None = None
@@ -76,7 +75,7 @@ _ROWS: Mapping[str, tuple[str, str, tuple[Endpoint, ...] | None]] = {
     "xai": ("https://api.x.ai/v1", "XAI_API_KEY", ("chat", "responses")),
     "zai": ("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", _CHAT),
 }
-"""Of those that do all as OpenAI does: address, key variable, and the calls that are relied on."""
+"""Providers with OpenAI's own dialect: address, key variable, and the endpoints that are used."""
 _OLLAMA = KnownProvider("http://127.0.0.1:11434/v1", serves=_THREE, path="/v1")
 _ANTHROPIC = "https://api.anthropic.com/v1"
 _QWEN = "https://dashscope.aliyuncs.com/compatible-mode/v1"
@@ -94,7 +93,7 @@ KNOWN: Mapping[str, KnownProvider] = {
         ("custom_openai", "openai_like", "litellm_proxy", "lm_studio"), KnownProvider()
     ),
 }
-"""Providers that speak OpenAI's protocol (https://docs.litellm.ai/docs/providers)."""
+"""Providers that use OpenAI's protocol (https://docs.litellm.ai/docs/providers)."""
 
 FOREIGN = frozenset(
     (
@@ -105,7 +104,7 @@ FOREIGN = frozenset(
         "anthropic_text",
     )
 )
-"""Providers whose addresses in LiteLLM's files lead to protocols of their own."""
+"""Providers whose addresses in LiteLLM's files serve protocols of their own."""
 
 _FAMILIES = (
     ("text-completion-openai", ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")),
@@ -116,7 +115,7 @@ _FAMILIES = (
 
 
 def provider_of(model: str) -> str | None:
-    """The provider of a model that is named without one; None where the name doesn't tell."""
+    """The provider of a model name without one; None where the name doesn't imply it."""
     for provider, beginnings in _FAMILIES:
         if model.startswith(beginnings):
             return provider

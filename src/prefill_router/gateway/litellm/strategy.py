@@ -1,9 +1,9 @@
-"""A routing strategy for LiteLLM's Router, for people who keep it.
+"""A routing strategy for LiteLLM's Router.
 
-LiteLLM's `set_custom_routing_strategy`, or `register_plugin` since 1.109, puts a strategy's two
-methods in the place of its own; each is given a request, and returns one entry of the Router's
-`model_list` (https://docs.litellm.ai/docs/routing, "Custom Routing Strategy"). Which of LiteLLM's
-model groups are asked for a deployment, one after the other, follows from the router's order.
+LiteLLM's `set_custom_routing_strategy`, or `register_plugin` since 1.109, replaces two methods of
+the Router by a strategy's; each gets a request and returns one entry of the Router's `model_list`
+(https://docs.litellm.ai/docs/routing, "Custom Routing Strategy"). The router's order of targets is
+the order in which LiteLLM's model groups are tried for a deployment.
 """
 
 import logging
@@ -28,35 +28,37 @@ from prefill_router.policy import check_lam
 __all__ = ["PrefillRouterStrategy", "SpentError"]
 _log = logging.getLogger("prefill_router.litellm")
 _picking = ContextVar("_picking", default=False)
-"""Whether LiteLLM picks right now; its awaited method may call the other, which is ours."""
+"""Whether LiteLLM is picking now; its async method may call the other one, which is ours."""
 _PICK = ("get_available_deployment",)
 _PICK_ASYNC = ("_core_async_get_available_deployment", "async_get_available_deployment")
-"""LiteLLM's own methods; since 1.109 it warns of the awaited one's old name, and will drop it."""
+"""LiteLLM's own methods; since 1.109 the async one's old name is deprecated."""
 
 
 @final
 class PrefillRouterStrategy:
     """Sends the requests for one model group to the target that a router chooses.
 
-    Requests for other groups, embeddings, and those for one deployment go as before. A target is a
-    model group: LiteLLM itself picks among its deployments, and where it has none to give, because
-    they cool down, say, the next in the decision's order is asked. So is it when LiteLLM tries a
-    request again that the target's deployments failed at. Where no target has a deployment, or
-    there is no decision, the request goes to the group's own deployments, or to the first of the
-    Router; the log says so when that begins and when it ends.
+    Requests for other groups, embeddings, and requests for one deployment aren't affected. A target
+    is a model group: LiteLLM picks among its deployments, and where none is available, for example
+    in a cooldown, the next target in the decision's order is tried. The same happens when LiteLLM
+    retries a request that the target's deployments failed on. Where no target has a deployment, or
+    there is no decision, the request goes to the group's own deployments, or else to the Router's
+    first group; the log says when that begins and when it ends.
 
     Args:
-        litellm_router: LiteLLM's Router, on which no strategy but one of this kind was set yet.
+        litellm_router: LiteLLM's Router, without a custom strategy of any other class.
         gateway: The address of a running gateway, which decides.
-        router: Or a router's folder; it decides in this process, without sessions and budgets.
-        lam: From 0, cheapest, to 1, most probable; the gateway's own, or 0.5, if not given.
-        model_group: Requests for this model are routed. Give it deployments too: LiteLLM's proxy
-            knows only models that it has, and its Router tries nothing again for a model without.
-        api_key_env: The variable that holds the gateway's key.
-        timeout: A decision that takes longer, in seconds, isn't waited for.
+        router: Instead of a gateway, a router's folder; it decides in this process, without
+            sessions and budgets.
+        lam: The trade-off, from 0 (cheapest) to 1 (most likely correct); by default the gateway's
+            setting, or 0.5 for a router.
+        model_group: The model whose requests are routed. Give it deployments too: LiteLLM's proxy
+            rejects unknown models, and its Router doesn't retry for a model without deployments.
+        api_key_env: The environment variable of the gateway's key.
+        timeout: The time limit of a decision, in seconds.
 
     Raises:
-        ConfigError: Not one of `gateway` and `router` is given, or something can't be used.
+        ConfigError: Not exactly one of `gateway` and `router` is given, or an argument is invalid.
     """
 
     def __init__(
@@ -71,15 +73,15 @@ class PrefillRouterStrategy:
         timeout: float = 2.0,
     ) -> None:
         if (gateway is None) == (router is None):
-            raise ConfigError("give one of gateway, an address, and router, a folder")
+            raise ConfigError("give either gateway, an address, or router, a folder")
         if router is not None and api_key_env is not None:
             raise ConfigError("api_key_env is for a gateway; a router in this process needs no key")
         if not (math.isfinite(timeout) and timeout > 0):
-            raise ConfigError(f"timeout is {timeout}; it must be seconds above 0")
+            raise ConfigError(f"timeout is {timeout}; it must be a number of seconds above 0")
         if lam is not None:
             check_lam(lam)
         self._router, self._group = litellm_router, model_group
-        # taken now: they will be hidden behind those of this object
+        # looked up now, before LiteLLM replaces them by this object's
         self._pick = _own(litellm_router, _PICK)
         self._pick_async = _own(litellm_router, _PICK_ASYNC)
         self._without = False
@@ -102,7 +104,7 @@ class PrefillRouterStrategy:
         specific_deployment: bool | None = False,
         request_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """An entry of the Router's `model_list`; LiteLLM calls it for each attempt.
+        """Choose an entry of the Router's `model_list`; LiteLLM calls it for each attempt.
 
         Raises:
             SpentError: The gateway refuses.
@@ -119,7 +121,7 @@ class PrefillRouterStrategy:
         specific_deployment: bool | None = False,
         request_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The same for calls that aren't awaited.
+        """The same for LiteLLM's synchronous calls.
 
         Raises:
             SpentError: The gateway refuses.
@@ -129,11 +131,11 @@ class PrefillRouterStrategy:
         return _at_once(self._chosen(model, given, self._decides.order, self._pick))
 
     async def aclose(self) -> None:
-        """Close what it holds open."""
+        """Close all connections and threads."""
         await self._decides.aclose()
 
     def close(self) -> None:
-        """Close what it holds open, but for what was awaited."""
+        """Close the connections and threads of synchronous calls."""
         self._decides.close()
 
     async def _chosen(
@@ -143,11 +145,11 @@ class PrefillRouterStrategy:
         decide: Callable[[LiteLLMRequest], Any],
         pick: Callable[..., Any],
     ) -> Any:
-        """The deployment; waits only where `decide` and `pick` are awaited."""
+        """The deployment; it awaits only where `decide` and `pick` are async."""
         order = await self._order(model, given, decide)
         registry = getattr(self._router, "registry", None)
         names = group_names(
-            # since 1.109 the old name warns, and will be dropped
+            # since 1.109 the old name is deprecated
             self._router.model_list if registry is None else registry().all(),
             order=order,
             model=model,
@@ -168,7 +170,7 @@ class PrefillRouterStrategy:
     async def _order(
         self, model: str, given: Mapping[str, Any], decide: Callable[[LiteLLMRequest], Any]
     ) -> tuple[str, ...]:
-        """The decision's order of targets; empty where the request isn't routed, or none is had."""
+        """The decision's order of targets; empty where the request isn't routed or has none."""
         if model != self._group or given["specific_deployment"] or _picking.get():
             return ()
         asked = read_request(given["messages"], given["input"], given["request_kwargs"])
@@ -177,17 +179,17 @@ class PrefillRouterStrategy:
         try:
             order: tuple[str, ...] = await _result(decide(asked))
         except NoDecisionError as error:
-            self._told(str(error))
+            self._report(str(error))
             return ()
-        self._told(None)
+        self._report(None)
         return order
 
-    def _told(self, why: str | None) -> None:
-        """Say once that there are no decisions, and once that there are again."""
+    def _report(self, why: str | None) -> None:
+        """Log once when decisions fail, and once when they work again."""
         if why is not None and not self._without:
             _log.warning(
                 "%s; until there are decisions again, requests for %s go to its own deployments, "
-                "or else to the first",
+                "or else to the Router's first group",
                 why,
                 self._group,
             )
@@ -202,7 +204,7 @@ def _given(
     specific: bool | None,
     kwargs: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What LiteLLM says of a request beside its model, by its own names."""
+    """LiteLLM's arguments for a request other than the model, by LiteLLM's names."""
     return {
         "messages": messages,
         "input": input,
@@ -216,34 +218,34 @@ async def _result(value: Any) -> Any:
 
 
 def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine returns that never waits."""
+    """Run a coroutine that never awaits, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as ended:
         return ended.value
     coroutine.close()
-    raise RuntimeError("LiteLLM's method that isn't awaited gave something to await")
+    raise RuntimeError("LiteLLM's synchronous method returned an awaitable")
 
 
 def _own(litellm_router: Any, names: Sequence[str]) -> Callable[..., Any]:
-    """The Router's own method, below a strategy of this kind that this one replaces.
+    """The Router's own method, even where an earlier strategy of this class has replaced it.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: There is no such method.
     """
     method = next((m for m in (getattr(litellm_router, n, None) for n in names) if m), None)
-    for layer in (method, getattr(method, "__wrapped__", None)):  # newer Routers wrap what is set
+    for layer in (method, getattr(method, "__wrapped__", None)):  # newer Routers wrap strategies
         earlier = getattr(layer, "__self__", None)
         if isinstance(earlier, PrefillRouterStrategy):
             return earlier._pick if names is _PICK else earlier._pick_async
     if not callable(method):
-        raise ConfigError("this is no litellm.Router; give the one whose requests are to be routed")
+        raise ConfigError("this isn't a litellm.Router; give the Router whose requests to route")
     own: Callable[..., Any] = method
     return own
 
 
 def _theirs() -> tuple[type[Exception], ...]:
-    """What LiteLLM raises where a group has no deployment to give; its errors are OpenAI's."""
+    """LiteLLM's errors where a group has no available deployment; they derive from OpenAI's."""
     import openai
 
     return (ValueError, openai.OpenAIError)
@@ -257,19 +259,19 @@ def group_names(
     routed: bool,
     failed: Mapping[str, int],
 ) -> tuple[str, ...]:
-    """Names that LiteLLM is to pick a deployment by, in turn; empty where it has none.
+    """The names by which LiteLLM is to pick a deployment, in order; empty if it has none.
 
-    A target that has no group of its name is looked for among the deployments' models, with and
-    without the provider's name, which LiteLLM knows as names too.
+    A target without a group of its name is looked up among the deployments' models, with and
+    without the provider's name, which LiteLLM accepts as names too.
 
     Args:
         model_list: The Router's deployments.
-        order: Targets, the chosen one first; empty without a decision.
-        model: What the request asks for.
-        routed: Whether that is the group whose requests are routed; where it has no deployments
-            either, the Router's first group is the last resort.
-        failed: How often each deployment failed at this request, by its id: targets that failed
-            as often as they have deployments are asked after the others.
+        order: The targets, the chosen one first; empty without a decision.
+        model: The model that the request names.
+        routed: Whether that is the group whose requests are routed; if it has no deployments, the
+            Router's first group is the last resort.
+        failed: How often each deployment failed on this request, by id; targets that failed as
+            often as they have deployments are tried after the others.
     """
     every = [row for row in model_list if isinstance(row, Mapping)]
     groups = [row["model_name"] for row in every if isinstance(row.get("model_name"), str)]
@@ -289,7 +291,7 @@ def group_names(
 
 
 def _names(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What LiteLLM knows a deployment by."""
+    """The names of a deployment in LiteLLM."""
     params = row.get("litellm_params")
     return (row.get("model_name"), params.get("model") if isinstance(params, Mapping) else None)
 

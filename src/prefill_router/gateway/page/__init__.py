@@ -1,4 +1,4 @@
-"""The page that people look at, and the numbers behind it."""
+"""The gateway's web page and the numbers on it."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,4 +1,4 @@
-"""The JSON of the live decisions, and of one."""
+"""The JSON of the list of recent decisions, and of one decision."""
 
 from typing import TypedDict
 
@@ -8,25 +8,25 @@ from prefill_router.targets import Endpoint
 
 
 class DecisionRow(TypedDict):
-    """One row of the live decisions.
+    """One row of the list of recent decisions.
 
     Attributes:
-        id: The decision's.
-        at: When the request came.
-        requested: The model that the client named, as far as it is known: `auto`, a target's name.
-        target: Who answered; whom the gateway asked first, where nobody did.
-        reason: Why the first was chosen.
+        id: The decision's id.
+        at: When the request arrived.
+        requested: The model in the request, as far as known: `auto` or a target's name.
+        target: The target that answered, or else the one that was called first.
+        reason: Why the first target was chosen.
         fallback: Why there was no forecast; None where there was one.
         lam: The trade-off that was used; None where the client named the target.
-        probability: Of a correct answer by `target`; None without a forecast.
-        estimated_cost: Of `target`; None where its prices are unknown.
-        cost: What was observed; None where unknown.
+        probability: Predicted probability of a correct answer by `target`; None without a forecast.
+        estimated_cost: Estimated cost of `target`; None where its prices are unknown.
+        cost: The observed cost; None where unknown.
         cost_is_estimated: Whether the token counts of `cost` were estimated.
-        decision_seconds: From the whole request's arrival to the decision.
-        total_seconds: From the request to the end.
-        outcome: How it ended.
+        decision_seconds: From the arrival of the whole request to the decision.
+        total_seconds: From the arrival of the request to the end of the answer.
+        outcome: The kind of outcome.
         status: The HTTP status that the client got.
-        endpoint: What was asked.
+        endpoint: The endpoint.
         stream: Whether the answer was streamed.
     """
 
@@ -50,12 +50,12 @@ class DecisionRow(TypedDict):
 
 
 class Decisions(TypedDict):
-    """The requests that ended lately.
+    """The requests that ended most recently.
 
     Attributes:
-        cursor: Given as `after`, it asks for what ended since this reply was made.
-        decisions: The newest first, by their end; a long stream ends after requests that came
-            after it.
+        cursor: Pass it as `after` to get the requests that ended since this response.
+        decisions: The decisions, latest end first; a long stream ends after requests that arrived
+            later.
     """
 
     cursor: str
@@ -63,15 +63,15 @@ class Decisions(TypedDict):
 
 
 class TargetView(TypedDict):
-    """What one decision holds of one target.
+    """One target in one decision.
 
     Attributes:
         target: Its name.
-        probability: Of a correct answer; None without a forecast.
-        estimated_cost: None where prices are unknown.
-        score: Equation 2 at the decision's lam; None without a forecast or a lam.
-        place: 1 for the one that was asked first; None for one that couldn't answer.
-        excluded: Why it couldn't, in a few words; None where it could.
+        probability: Predicted probability of a correct answer; None without a forecast.
+        estimated_cost: Estimated cost; None where prices are unknown.
+        score: The score of Equation 2 at the decision's lam; None without a forecast or a lam.
+        place: Its rank, 1 for the first; None where it couldn't answer.
+        excluded: Why it couldn't answer, in a few words; None where it could.
     """
 
     target: str
@@ -83,7 +83,7 @@ class TargetView(TypedDict):
 
 
 class AttemptView(TypedDict):
-    """One call of one target; as `TargetAttempt`."""
+    """One call of one target, as in `TargetAttempt`."""
 
     target: str
     end: AttemptEnd
@@ -92,14 +92,14 @@ class AttemptView(TypedDict):
 
 
 class SwitchPoint(TypedDict):
-    """Where another target would win: from this lam on, up or down."""
+    """The lam from which on, up or down, another target would win."""
 
     lam: float
     target: str
 
 
 class Stretch(TypedDict):
-    """A stretch of lam on which one target wins: above `lam_from`, up to `lam_to`."""
+    """An interval of lam in which one target wins: above `lam_from`, up to `lam_to`."""
 
     lam_from: float
     lam_to: float
@@ -107,7 +107,7 @@ class Stretch(TypedDict):
 
 
 class Tokens(TypedDict):
-    """Token counts of the answer, as far as they are known; cached are part of input."""
+    """Token counts of the answer, as far as known; cached tokens are part of input."""
 
     input: int | None
     cached: int | None
@@ -117,7 +117,7 @@ class Tokens(TypedDict):
 
 
 class Timings(TypedDict):
-    """Where the time went; from the request on, but `forecast`, which is part of `decision`."""
+    """Times since the request arrived; `forecast` is the part of `decision` for the forecast."""
 
     decision: float
     forecast: float | None
@@ -126,26 +126,26 @@ class Timings(TypedDict):
 
 
 class DecisionDetail(TypedDict):
-    """All that is known of one decision.
+    """Everything about one decision.
 
     Attributes:
         decision: The row.
-        targets: Every target, the order they would be asked in first, then the excluded.
+        targets: Every target, in the order of the decision, the excluded ones last.
         attempts: Every call, in order.
         path: The winners over lam from 0 to 1; empty without a forecast.
-        below: Who would win at the next lower lam, and from where on down; None for nobody else.
-        above: The same upwards.
-        tokens: Of the answer.
-        timings: Where the time went.
+        below: The next winner for lower lam, and from which lam on; None if there is none.
+        above: The next winner for higher lam, likewise.
+        tokens: Token counts of the answer.
+        timings: The times of the request.
         router: The fingerprint of the router that decided; empty where none did.
-        policy: The kind of its policy; empty as `router`.
-        policy_target: Whom the policy alone would have chosen; None without a forecast.
-        lam_asked: The trade-off that was asked for, before budgets.
-        novelty: The share of train rows that lie closer to the others than this request does.
-        scored: What of the request the encoder read.
+        policy: The kind of its policy; empty where no router decided.
+        policy_target: The target that the policy alone would have chosen; None without a forecast.
+        lam_asked: The requested trade-off, before budgets.
+        novelty: The share of train rows that are closer to the other train rows than this request.
+        scored: The part of the request that the encoder read.
         input_tokens: Estimated input tokens of the whole request.
         in_session: Whether it belongs to a conversation.
-        key: The name of the client's key; None where none is asked for.
+        key: The name of the client's key; None where the gateway has no keys.
     """
 
     decision: DecisionRow

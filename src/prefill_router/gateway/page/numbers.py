@@ -1,4 +1,4 @@
-"""The page's numbers, from what the gateway remembers and from its receipts."""
+"""The page's numbers, from the gateway's memory and its receipts."""
 
 import asyncio
 import logging
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _HOUR, _DAY = 3600.0, 86_400.0
-_KEPT_SECONDS = 2.0  # of sums over the receipts, which several pages may ask for
+_KEPT_SECONDS = 2.0  # how long sums over receipts are cached, since several pages may request them
 _NEEDED = 200
 _MUCH_DRIFT = 0.25
 
 
 @final
 class PageNumbers:
-    """Answers what the page asks (`page.PageSource`)."""
+    """The numbers of the page's API (a `page.PageSource`)."""
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
@@ -48,7 +48,7 @@ class PageNumbers:
         self._failing_at, self._often = 0.0, list[str]()
 
     async def overview(self) -> Overview:
-        """The state of the gateway: `/ready`'s, and degraded where its decisions or targets are."""
+        """The state of the gateway: that of `/ready`, or degraded by drift or failing targets."""
         gateway, report = self._gateway, self._health.ready()
         light = gateway.live.loaded.light
         checks = report.value["checks"]
@@ -74,13 +74,13 @@ class PageNumbers:
             return []
         moved = sum(value >= _MUCH_DRIFT for value in report.by_feature.values())
         return [
-            f"requests have drifted from those the router learned from: {moved} of "
-            f"{len(report.by_feature)} features moved much, one to {report.largest:.2g}, where "
-            f"{_MUCH_DRIFT:g} is much"
+            f"requests have drifted from the router's train rows: {moved} of "
+            f"{len(report.by_feature)} features have a drift above {_MUCH_DRIFT:g}, the largest "
+            f"{report.largest:.2g}"
         ]
 
     def _failing(self) -> list[str]:
-        """Targets that fail often; looked for every few seconds."""
+        """The targets that fail often, updated every two seconds."""
         now = time.monotonic()
         if now - self._failing_at > _KEPT_SECONDS:
             gateway = self._gateway
@@ -101,7 +101,7 @@ class PageNumbers:
     async def decisions(
         self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
     ) -> Decisions:
-        """The requests that ended lately."""
+        """The requests that ended most recently."""
         recent = self._gateway.recent
         found = recent.since(
             after,
@@ -113,7 +113,7 @@ class PageNumbers:
         return Decisions(cursor=recent.cursor, decisions=[views.row(one) for one in found])
 
     async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
-        """All of one decision; None if there is none of this name."""
+        """Everything about one decision; None if there is none with this id."""
         receipt = self._gateway.recent.find(id)
         if receipt is None:
             url = self._receipts_url()
@@ -122,7 +122,7 @@ class PageNumbers:
         return None if receipt is None else views.detail(receipt)
 
     async def spend(self) -> Spend:
-        """What was spent, and what is left of the budgets."""
+        """What was spent, and what remains of the budgets."""
         async with self._summing:
             now = time.time()
             if self._spend is None or now - self._spend[0] > _KEPT_SECONDS:
@@ -142,28 +142,28 @@ class PageNumbers:
         )
 
     def _receipts_url(self) -> str:
-        """Where receipts are read.
+        """The URL of the receipts.
 
         Raises:
-            StoreError: The database is known to be away; asking it would take seconds.
+            StoreError: The database is known to be unavailable; trying it would take seconds.
         """
         if not self._gateway.writer.healthy:
             raise StoreError("the receipts' database can't be reached now")
         return self._gateway.receipts_url
 
     async def curve(self) -> CurveView:
-        """The accuracy-cost curve of the requests that are remembered."""
+        """The accuracy-cost curve of the recent requests."""
         receipts = self._gateway.recent.all()
         recorded = await asyncio.to_thread(Recorded.of, receipts)
         return await asyncio.to_thread(views.curve, recorded, receipts)
 
     async def whatif(self, lam: float) -> WhatIf:
-        """What another lam would have changed; it changes nothing."""
+        """What another lam would have changed; the setting stays as it is."""
         recorded = await asyncio.to_thread(Recorded.of, self._gateway.recent.all())
         return await asyncio.to_thread(views.whatif, recorded, now=self._gateway.lam, then=lam)
 
     async def targets(self) -> Targets:
-        """How the targets do."""
+        """The state and performance of the targets."""
         gateway = self._gateway
         pool = gateway.live.loaded.pool
         since, ended = gateway.recent.last_hour()
@@ -190,7 +190,7 @@ class PageNumbers:
         )
 
     async def set_lam(self, lam: float) -> LamSet:
-        """Make `lam` the trade-off of requests that name none, until the gateway ends."""
+        """Set the trade-off of requests that give none, until the gateway ends."""
         before = self._gateway.lam
         self._gateway.lam_set = lam
         _log.warning("lam is %g from now on; it was %g", lam, before)

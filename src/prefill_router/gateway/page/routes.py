@@ -1,4 +1,4 @@
-"""The page's routes: its files, read once and served from memory, and the JSON that they read.
+"""The page's routes: its files, served from memory, and its JSON API.
 
 The JSON is described in `shapes` and `decision_shapes`; its numbers come from a `PageSource`.
 """
@@ -32,9 +32,9 @@ from prefill_router.gateway.types import OUTCOMES
 
 @runtime_checkable
 class PageSource(Protocol):
-    """What the page asks for; every method may wait, and none may block the loop.
+    """The source of the page's numbers; no method may block the event loop.
 
-    A method that can't answer now raises a `PrefillRouterError`, whose message the page shows; a
+    A method that can't answer raises a `PrefillRouterError`, whose message the page shows; a
     `RefusalError` sets the status too.
     """
 
@@ -49,35 +49,35 @@ class PageSource(Protocol):
     async def decisions(
         self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
     ) -> Decisions:
-        """The requests that ended lately.
+        """The requests that ended most recently.
 
         Args:
-            after: A cursor of an earlier reply: only what ended since; None, and a cursor that
-                isn't known (any more), for the latest.
-            limit: At most so many, the newest.
-            outcome: Only those that ended so.
-            part: Only those whose id this is a part of.
+            after: The cursor of an earlier response, for the requests that ended since; None or
+                an unknown cursor for the latest.
+            limit: The most requests; the newest are returned.
+            outcome: Only requests with this outcome.
+            part: Only requests whose id contains this text.
         """
         ...
 
     async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
-        """All of one decision; None if there is none of this name."""
+        """Everything about one decision; None if there is none with this id."""
         ...
 
     async def spend(self) -> Spend:
-        """What was spent, and what is left of the budgets."""
+        """What was spent, and what remains of the budgets."""
         ...
 
     async def curve(self) -> CurveView:
-        """The accuracy-cost curve of the recorded traffic; at most some 200 points."""
+        """The accuracy-cost curve of the recorded traffic; at most about 200 points."""
         ...
 
     async def whatif(self, lam: float) -> WhatIf:
-        """What another lam would have changed; it changes nothing."""
+        """What another lam would have changed; the setting stays as it is."""
         ...
 
     async def targets(self) -> Targets:
-        """How the targets do."""
+        """The state and performance of the targets."""
         ...
 
     async def drift(self) -> DriftView:
@@ -85,7 +85,7 @@ class PageSource(Protocol):
         ...
 
     async def set_lam(self, lam: float) -> LamSet:
-        """Make `lam` the trade-off of requests that name none, until the gateway ends."""
+        """Set the trade-off of requests that give none, until the gateway ends."""
         ...
 
 
@@ -100,8 +100,8 @@ _Answer = Callable[[Request], Awaitable[Any]]
 def page_routes(source: PageSource) -> list[Route]:
     """The page at `/`, its files under `/page/`, and its numbers under `/page/api/`.
 
-    Everything under `/page/api/` is for admins alone where keys are set; whoever wraps the routes
-    checks that, and that no other site's page posts here.
+    Where there are keys, everything under `/page/api/` needs an admin key. The caller's guard must
+    check that, and that no other site's page posts here.
     """
     return [
         *file_routes(),
@@ -145,11 +145,11 @@ async def _decisions(source: PageSource, request: Request) -> Any:
     asked = request.query_params
     limit = asked.get("limit", "50")
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and int(limit) > 0):
-        raise RefusalError(f"limit is a whole number from 1 to {_MOST_ROWS}", param="limit")
+        raise RefusalError(f"limit must be a whole number from 1 to {_MOST_ROWS}", param="limit")
     after = asked.get("after") or None
     outcome, part = asked.get("outcome") or None, asked.get("id") or None
     if outcome is not None and outcome not in OUTCOMES:
-        raise RefusalError(f"outcome is one of {list(OUTCOMES)}", param="outcome")
+        raise RefusalError(f"outcome must be one of {list(OUTCOMES)}", param="outcome")
     return await source.decisions(
         after=after, limit=min(int(limit), _MOST_ROWS), outcome=outcome, part=part
     )
@@ -158,9 +158,7 @@ async def _decisions(source: PageSource, request: Request) -> Any:
 async def _decision(source: PageSource, request: Request) -> Any:
     found = await source.decision(request.path_params["id"])
     if found is None:
-        raise RefusalError(
-            "no such decision among those that are kept", status=404, code="no_such_decision"
-        )
+        raise RefusalError("no receipt has this decision id", status=404, code="no_such_decision")
     return found
 
 
@@ -172,9 +170,9 @@ async def _set_lam(source: PageSource, request: Request) -> Any:
     except (ValueError, RecursionError):
         raise RefusalError('the body isn\'t JSON; send {"lam": 0.5}') from None
     if not isinstance(value, dict) or set(value) != {"lam"}:
-        raise RefusalError('the body has one field: {"lam": 0.5}', param="lam")
+        raise RefusalError('the body must have one field: {"lam": 0.5}', param="lam")
     if not isinstance(value["lam"], int | float):
-        raise RefusalError("lam is a number from 0 to 1", param="lam")
+        raise RefusalError("lam must be a number from 0 to 1", param="lam")
     return await source.set_lam(_lam(value["lam"]))
 
 
@@ -186,7 +184,7 @@ async def _body(request: Request) -> bytes:
             if len(body) > _MOST_BYTES:
                 raise RefusalError(f"the body has more than {_MOST_BYTES} bytes", status=413)
     except ClientDisconnect:
-        raise RefusalError("the body broke off") from None
+        raise RefusalError("the client disconnected within the body") from None
     return bytes(body)
 
 
@@ -196,7 +194,7 @@ def _lam(given: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not 0 <= value <= 1:
-        raise RefusalError("lam is a number from 0 to 1", param="lam")
+        raise RefusalError("lam must be a number from 0 to 1", param="lam")
     return value
 
 
@@ -219,7 +217,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""What browsers are told about the page: it loads nothing from elsewhere and isn't framed."""
+"""The page's security headers: it loads nothing from elsewhere and can't be framed."""
 
 
 @final
@@ -236,14 +234,14 @@ class PageFile:
         self.etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         self._headers = {
             **HEADERS,
-            # Asked about each time: after an upgrade, no old module meets a new one.
+            # Browsers revalidate each time, so that an upgrade never mixes old and new modules.
             "cache-control": "no-cache",
             "etag": self.etag,
         }
         self._type = _TYPES[name.rpartition(".")[2]]
 
     async def serve(self, request: Request) -> Response:
-        """The file, or 304 for a client that has it."""
+        """Serve the file, or 304 to a client that has it."""
         if_none_match = request.headers.get("if-none-match")
         known = [tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")]
         if self.etag in known or "*" in known:
@@ -252,7 +250,7 @@ class PageFile:
 
 
 def read_page_files() -> tuple[PageFile, ...]:
-    """All files of the page."""
+    """Read all files of the page."""
     folder = files("prefill_router.gateway.page").joinpath("static")
     known = (item for item in folder.iterdir() if item.name.rpartition(".")[2] in _TYPES)
     return tuple(
@@ -261,7 +259,7 @@ def read_page_files() -> tuple[PageFile, ...]:
 
 
 def file_routes() -> list[Route]:
-    """The page at `/`, and what it loads at `/page/NAME`."""
+    """The page at `/`, and the files that it loads at `/page/NAME`."""
     return [
         Route("/" if file.name == _HOME else f"/page/{file.name}", file.serve)
         for file in read_page_files()

@@ -1,9 +1,8 @@
-"""The JSON that the page reads of the gateway's state, its targets, spending and trade-off.
+"""The JSON of the page's API: the gateway's state, targets, spending and trade-off.
 
-That of decisions is in `decision_shapes`. Times `at` are seconds since 1970, durations are seconds,
-money is US dollars, prices are dollars per million tokens, and shares and probabilities lie in
-[0, 1]. A value that isn't known is null. Numbers are finite. No prompt and no key is ever part of
-any of them.
+Decisions are in `decision_shapes`. Times `at` are seconds since 1970, durations are seconds, money
+is US dollars, prices are dollars per million tokens, and shares and probabilities lie in [0, 1].
+Unknown values are null. Numbers are finite. None of them ever contains a prompt or a key.
 """
 
 from typing import Literal, TypedDict
@@ -15,21 +14,22 @@ Breaker = Literal["closed", "half_open", "open"]
 
 
 class Overview(TypedDict):
-    """What the head of the page says of the gateway.
+    """The gateway's state at the top of the page.
 
     Attributes:
-        state: Whether it answers as it should.
-        problems: Why not, one sentence each; empty when ready.
+        state: Whether it works as it should.
+        problems: The problems, one sentence each; empty when ready.
         router: The router's fingerprint; None where none is loaded.
-        policy: The kind of its policy; None as `router`.
-        encoder: The encoder's name; None as `router`.
-        lam: The trade-off of a request that names none, after budgets.
-        lam_set: The same before budgets: what was applied last, or configured.
-        lam_configured: What the settings say.
-        requests_last_hour: How many came.
-        fallback_share: Of the last minute's decisions that needed a forecast, those without one.
-        uptime_seconds: Since the process began.
-        version: Of this package.
+        policy: The kind of its policy; None where no router is loaded.
+        encoder: The encoder's name; None where no router is loaded.
+        lam: The trade-off of a request that gives none, after budgets.
+        lam_set: The trade-off before budgets, as set on the page or in the settings.
+        lam_configured: The trade-off in the settings.
+        requests_last_hour: Requests in the last hour.
+        fallback_share: The share of the last minute's decisions that needed a forecast and had
+            none.
+        uptime_seconds: Time since the process started.
+        version: The version of this package.
     """
 
     state: State
@@ -51,9 +51,9 @@ class MinuteView(TypedDict):
 
     Attributes:
         at: When it begins.
-        requests: How many came.
-        failed: That failed or broke off.
-        fallbacks: That were decided without a forecast.
+        requests: Requests that arrived.
+        failed: Requests that failed or broke off.
+        fallbacks: Requests that were decided without a forecast.
         cost: US dollars, as far as known.
     """
 
@@ -68,8 +68,8 @@ class Timeline(TypedDict):
     """The last hour, minute by minute.
 
     Attributes:
-        until: When the present minute ends.
-        minutes: By rising time; those without a request are left out.
+        until: When the current minute ends.
+        minutes: The minutes in order of time; those without a request are left out.
     """
 
     until: float
@@ -77,23 +77,23 @@ class Timeline(TypedDict):
 
 
 class TargetHealth(TypedDict):
-    """One target: how it does, and what it can do.
+    """One target: its performance and its capabilities.
 
     Attributes:
         target: Its name.
-        provider: Who serves it.
-        breaker: Whether it is asked: `open` is not, `half_open` tries one request.
-        retry_in: Until an open breaker tries again; None otherwise.
+        provider: Its provider.
+        breaker: The state of its circuit breaker: `open` blocks calls, `half_open` tries one.
+        retry_in: The time until an open breaker tries again; None otherwise.
         requests: Calls since `Targets.since`.
-        failures: Those of them that failed.
-        first_byte_p50: Median until the first byte of an answer; None without answers.
-        first_byte_p95: The same for the 95th percentile.
-        input_price: None where unknown; so are the next two.
-        cached_input_price: None where cached tokens cost what others do.
-        output_price: None where unknown.
-        context_tokens: None for no known limit.
-        accepts: What it can do beside answering texts.
-        serves: The calls that it serves.
+        failures: Failed calls among them.
+        first_byte_p50: Median time to the first byte of an answer; None without answers.
+        first_byte_p95: 95th percentile of the time to the first byte; None without answers.
+        input_price: The price of input tokens; None where unknown.
+        cached_input_price: The price of cached input tokens; None where it equals `input_price`.
+        output_price: The price of output tokens; None where unknown.
+        context_tokens: The context length; None for no known limit.
+        accepts: Its abilities other than answering texts.
+        serves: The endpoints that it serves.
     """
 
     target: str
@@ -116,10 +116,10 @@ class Targets(TypedDict):
     """The pool's targets, in its order.
 
     Attributes:
-        prices_date: The day of the prices, an ISO 8601 date; None where it isn't known.
-        since: From when on calls are counted: an hour ago, or less where so many requests came
-            that not all of them are remembered.
-        targets: One for each.
+        prices_date: The date of the prices in ISO 8601; None where unknown.
+        since: The time since which calls are counted: an hour ago, or less where there were more
+            requests than are remembered.
+        targets: The targets.
     """
 
     prices_date: str | None
@@ -135,14 +135,14 @@ class FeatureDrift(TypedDict):
 
 
 class DriftView(TypedDict):
-    """How far the requests have moved from what the router learned from.
+    """How far the requests have drifted from the router's train rows.
 
     Attributes:
-        watched: Whether the router keeps a reference of its train rows.
-        requests: How many are counted.
-        needed: From how many on there are figures.
-        mean: Mean index; None before `needed`, or without a reference.
-        features: By falling index; empty as `mean`.
+        watched: Whether the router has a reference of its train rows.
+        requests: The number of requests that are compared.
+        needed: The number of requests from which on there are figures.
+        mean: The mean index; None before `needed` requests, or without a reference.
+        features: The features by descending index; empty where `mean` is None.
     """
 
     watched: bool
@@ -153,7 +153,7 @@ class DriftView(TypedDict):
 
 
 class TargetSpend(TypedDict):
-    """What one target took; its cost is None where it isn't known of any answered request."""
+    """Spending on one target; its cost is None where no answered request has a known cost."""
 
     target: str
     requests: int
@@ -161,7 +161,7 @@ class TargetSpend(TypedDict):
 
 
 class KeySpend(TypedDict):
-    """What one client's key asked for; None for requests without a key, and for unknown costs."""
+    """Spending of one key; `key` is None for requests without one, `cost` where unknown."""
 
     key: str | None
     requests: int
@@ -169,27 +169,27 @@ class KeySpend(TypedDict):
 
 
 class SingleTargetView(TypedDict):
-    """What the compared requests would have cost at one target alone, estimated."""
+    """The estimated cost of the compared requests at one target alone."""
 
     target: str
     cost: float
 
 
 class SpendWindow(TypedDict):
-    """Spending since one moment.
+    """Spending since a point in time.
 
     Attributes:
-        since: From when on.
-        requests: How many came.
-        cost: What they cost, as observed, where it is known; None where it is of none.
-        unknown: Answered requests whose cost isn't known.
-        by_target: Those that took anything, the dearest first.
-        by_key: Whose requests they were, the dearest first.
-        compared: How many answered requests `at_best` and `at_dearest` hold: the latest of those
-            that know every present target's cost.
-        compared_cost: What these cost; their estimates where nothing was observed.
-        at_best: The single target with the greatest expected accuracy on these requests; None
-            where there is no forecast to tell.
+        since: The start of the window.
+        requests: Requests in the window.
+        cost: The sum of their observed costs where known; None where none is known.
+        unknown: Answered requests whose cost is unknown.
+        by_target: The targets that answered, the most expensive first.
+        by_key: The keys of the requests, the most expensive first.
+        compared: The number of answered requests in `at_best` and `at_dearest`: the latest of
+            those with a cost for every current target.
+        compared_cost: The cost of these, estimated where it wasn't observed.
+        at_best: The single target with the highest expected accuracy on these requests; None
+            without forecasts.
         at_dearest: The single target that would have cost most; None where prices are unknown.
     """
 
@@ -206,15 +206,15 @@ class SpendWindow(TypedDict):
 
 
 class BudgetView(TypedDict):
-    """One budget, and what is left of it.
+    """One budget, and what remains of it.
 
     Attributes:
-        key: The name of the key it is for; None for the whole gateway.
+        key: The name of its key; None for the whole gateway.
         per: Its window.
-        dollars: All of it.
-        spent: In this window.
-        soften_from: The share from which on lam falls.
-        stop: Whether requests are refused once all is spent.
+        dollars: Its amount.
+        spent: What was spent in this window.
+        soften_from: The spent share from which on lam is lowered.
+        stop: Whether requests are refused once it is spent.
         resets_at: When the next window begins.
     """
 
@@ -236,11 +236,11 @@ class Spend(TypedDict):
 
 
 class CurvePoint(TypedDict):
-    """What the recorded requests would give at one lam.
+    """The expected result of the recorded requests at one lam.
 
     Attributes:
         lam: The trade-off.
-        accuracy: Mean probability of the chosen targets.
+        accuracy: Mean predicted probability of the chosen targets.
         cost: Expected dollars per 1,000 requests; None where prices are unknown.
     """
 
@@ -250,7 +250,7 @@ class CurvePoint(TypedDict):
 
 
 class Single(TypedDict):
-    """What the recorded requests would give at one target alone; as `CurvePoint`."""
+    """The expected result of the recorded requests at one target alone, as in `CurvePoint`."""
 
     target: str
     accuracy: float
@@ -258,12 +258,12 @@ class Single(TypedDict):
 
 
 class CurveView(TypedDict):
-    """The accuracy-cost curve of the recorded traffic, expected.
+    """The expected accuracy-cost curve of the recorded traffic.
 
     Attributes:
-        since: The first request that counts; None where there is none.
-        requests: How many have a forecast, and count.
-        points: By rising lam, from 0 to 1; empty where no request counts.
+        since: The time of the first request with a forecast; None where there is none.
+        requests: The number of requests with a forecast.
+        points: The points by ascending lam, from 0 to 1; empty where there are no requests.
         singles: Every target alone.
     """
 
@@ -274,7 +274,7 @@ class CurveView(TypedDict):
 
 
 class Move(TypedDict):
-    """So many recorded requests would go from one target to another."""
+    """The number of recorded requests that would move from one target to another."""
 
     origin: str
     to: str
@@ -285,11 +285,11 @@ class WhatIf(TypedDict):
     """What another lam would have changed for the recorded requests.
 
     Attributes:
-        now: At the lam that is set, before budgets.
-        then: At the lam that is asked about.
-        requests: How many count.
-        changed: How many of them would have had another target.
-        moves: From whom to whom, the most frequent first.
+        now: The result at the current lam, before budgets.
+        then: The result at the other lam.
+        requests: The number of requests with a forecast.
+        changed: The number of them that would have had another target.
+        moves: The changes of target, the most frequent first.
     """
 
     now: CurvePoint
@@ -300,7 +300,7 @@ class WhatIf(TypedDict):
 
 
 class LamSet(TypedDict):
-    """What was applied: the trade-off now, and the one before it."""
+    """The trade-off that was set, and the one before."""
 
     lam: float
     before: float

@@ -1,4 +1,4 @@
-"""Receipts, targets and the trade-off of the remembered requests, as the page shows them."""
+"""Converts receipts, targets and the trade-off of recent requests to the page's JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,15 +36,15 @@ from prefill_router.targets import Pool
 
 Shape = TypeVar("Shape")
 _MANY, _OFTEN = 20, 0.1
-"""Calls of a target from which on its failures are told, and the share that is."""
+"""The number of calls and the share of failures from which on a target counts as failing."""
 _GOOD = ("answered", "refused", "disconnected")
 
 
 def pick(shape: type[Shape], known: Mapping[str, Any], *sources: object) -> Shape:
-    """A shape's fields, and no others: as known, else of the first source that has them.
+    """Fill a shape's fields: from `known`, or else from the first source that has them.
 
     Raises:
-        AttributeError: No source has a field.
+        AttributeError: A field is in none of them.
     """
     found = {}
     for name in shape.__annotations__:
@@ -54,7 +54,7 @@ def pick(shape: type[Shape], known: Mapping[str, Any], *sources: object) -> Shap
 
 
 def row(receipt: Receipt) -> DecisionRow:
-    """A row of the live decisions."""
+    """One row of the list of recent decisions."""
     choice, outcome = receipt.choice, receipt.outcome
     target = outcome.target or choice.target
     return pick(
@@ -70,7 +70,7 @@ def row(receipt: Receipt) -> DecisionRow:
 
 
 def detail(receipt: Receipt) -> DecisionDetail:
-    """All that is known of one decision."""
+    """Everything about one decision."""
     choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage or Usage()
     explanation = explain(receipt)
     again = explanation.decision
@@ -106,10 +106,10 @@ def detail(receipt: Receipt) -> DecisionDetail:
 
 
 def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) -> TargetHealth:
-    """How a target does, by the requests that ended lately."""
+    """A target's state, and its performance in the requests that ended recently."""
     target = pool[name]
     attempts = (a for r in ended for a in r.outcome.attempts if a.target == name)
-    calls = [a for a in attempts if a.end != "breaker_open"]  # which is no call
+    calls = [a for a in attempts if a.end != "breaker_open"]  # an open breaker makes no call
     first = [
         r.outcome.first_byte_seconds
         for r in ended
@@ -135,7 +135,7 @@ def health(pool: Pool, name: str, breakers: Breakers, ended: Sequence[Receipt]) 
 
 
 def failing(rows: Sequence[TargetHealth]) -> list[str]:
-    """A sentence for each target that fails often, of those that were called often."""
+    """A sentence for each target that was called often and fails often."""
     return [
         f"{row['failures'] / row['requests']:.0%} of the last {row['requests']} calls of "
         f"{row['target']} failed"
@@ -145,7 +145,7 @@ def failing(rows: Sequence[TargetHealth]) -> list[str]:
 
 
 def spend(found: ReceiptsSummary, since: float) -> SpendWindow:
-    """What was spent since one moment."""
+    """Spending since a point in time, in seconds since 1970."""
     alone = found.instead
     best, dearest = (
         SingleTargetView(target=name, cost=alone.at[name])
@@ -174,7 +174,7 @@ _THOUSAND = 1000
 
 
 def curve(recorded: Recorded, receipts: Sequence[Receipt]) -> CurveView:
-    """The accuracy-cost curve of the requests that have a forecast."""
+    """The accuracy-cost curve of the requests with a forecast."""
     found = recorded.curve().thinned()
     points = zip(found.lam.tolist(), found.accuracy.tolist(), found.cost.tolist(), strict=True)
     return CurveView(

@@ -1,9 +1,9 @@
-"""Requests as they come: their bytes, what they ask for, and what answering them needs.
+"""Reads requests: what they ask for, and what a target needs to answer them.
 
-envelope          a request's body, read once: checked, and what the encoder reads of it
-json_splice       a JSON object with the place of each value; the same bytes for another model
-turns             a request's turns as text, its conversation, and what a target must be able to do
-headers           what headers and the model's name ask of the decision, and which headers go on
+envelope          reads and checks a body once; selects the text that the encoder reads
+json_splice       locates values in a JSON object, to replace the model and keep all other bytes
+turns             a request's turns as text, its conversation, and the abilities that it needs
+headers           reads routing preferences from headers and model names; filters headers
 """
 
 from prefill_router.lazy_imports import face

@@ -1,8 +1,8 @@
-"""A request's body, read once, and sent on as the bytes that it came as.
+"""Reads a request's body once; targets get the original bytes.
 
-The fields that the gateway reads are checked to be of the kinds they should be. What it doesn't
-read goes on to the target unchecked, so that new fields need no new gateway. `scored_prompt` is
-what the encoder reads of a request.
+The types of the fields that the gateway reads are checked. All other fields are forwarded
+unchecked, so that new fields need no new gateway. `scored_prompt` is the text that the encoder
+reads.
 """
 
 import json
@@ -37,20 +37,20 @@ _SCHEMAS = ("tools", "functions")
 
 @final
 class Envelope:
-    """What one request asks for; `read_envelope` makes it.
+    """One request's body; made by `read_envelope`.
 
-    What only routing needs is read when it is first asked for, so that a request for a named
-    target doesn't pay for it.
+    Properties that only routing needs are computed on first use, so that a request for a named
+    target doesn't pay for them.
 
     Attributes:
-        endpoint: What was asked.
-        value: The body's fields. Nothing may change them.
-        model: The name that the client sent as its model.
-        stream: Whether the answer is to be sent as it comes.
-        usage_asked: Whether the client itself asked that a stream ends with its token counts.
-        can_ask_usage: Whether `body_for` can ask for token counts that it didn't ask for.
-        max_tokens: At most so many tokens in the answer; None where nothing is said.
-        splicer: Makes the bodies for targets; it keeps the bytes that came, and no field.
+        endpoint: The endpoint.
+        value: The body's fields; they must not be changed.
+        model: The model name that the client sent.
+        stream: Whether the answer is to be streamed.
+        usage_asked: Whether the client requested that a stream ends with its token counts.
+        can_ask_usage: Whether `body_for` can request token counts that the client didn't.
+        max_tokens: The most output tokens; None where no limit is given.
+        splicer: Makes the bodies for targets; it keeps the original bytes and no fields.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Envelope:
         self.splicer, self._schema_bytes = splicer, schema_bytes
 
     def forget(self) -> None:
-        """Let go of the fields and texts, which may take twenty times as much as the bytes.
+        """Release the fields and texts, which may take twenty times the memory of the bytes.
 
-        To be called once all has been read that stands in them; bodies can still be made.
+        Call it when nothing more will be read from them; bodies can still be made.
         """
         self.value = {}
         for name in ("turns", "key_turns"):
@@ -80,10 +80,10 @@ class Envelope:
         """The client's bytes with another model's name in them, and nothing else changed.
 
         Args:
-            model: What the target calls itself.
-            ask_usage: Whether a stream of `chat` or `completions` is also to end with its token
-                counts; it changes nothing where `can_ask_usage` is False.
-            further: Fields, their values in JSON, that are added where the client sent none.
+            model: The target's own model name.
+            ask_usage: Whether to request token counts at the end of a `chat` or `completions`
+                stream; ignored where `can_ask_usage` is False.
+            further: Fields that are added where the client sent none, with JSON values.
         """
         return self.splicer.body_for(model, ask_usage=ask_usage, further=further)
 
@@ -91,15 +91,15 @@ class Envelope:
     def turns(self) -> tuple[Message, ...]:
         """The text of every turn, system prompts first where they have a field of their own.
 
-        Calls of tools and their results count as text, other content parts don't.
+        Tool calls and their results count as text, other content parts don't.
         """
         return read_turns(self.endpoint, self.value)
 
     @cached_property
     def key_turns(self) -> tuple[Message, ...]:
-        """The turns up to the user's first, which stay the same as a conversation goes on.
+        """The turns up to the first user turn, which stay the same throughout a conversation.
 
-        Empty where the user says nothing: then nothing names the conversation.
+        Empty where there is no user turn; then the conversation can't be recognised by its turns.
         """
         for i, turn in enumerate(self.turns):
             if turn.role == "user":
@@ -108,14 +108,14 @@ class Envelope:
 
     @cached_property
     def text_bytes(self) -> int:
-        """Bytes of all the text, tools' schemas included; a token id counts as four."""
+        """Bytes of all the text, tool schemas included; a token id counts as four."""
         texts = (turn.content for turn in self.turns)
         said = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
         return said + self._schema_bytes + token_id_bytes(self.endpoint, self.value)
 
     @cached_property
     def needs(self) -> frozenset[Ability]:
-        """What a target must be able to do to answer it."""
+        """The abilities that a target needs to answer it."""
         return read_needs(self.endpoint, self.value)
 
     @cached_property
@@ -124,24 +124,24 @@ class Envelope:
 
     @property
     def in_tool_loop(self) -> bool:
-        """Whether it ends with the results of tools that the last answer called."""
+        """Whether it ends with the results of tool calls."""
         return self._loop is not None
 
     @property
     def tool_call_ids(self) -> tuple[str, ...]:
-        """The calls whose results end it, in order; empty where none do, or they have no ids."""
+        """The ids of the tool calls whose results end it, in order; empty if none."""
         return self._loop or ()
 
     @property
     def previous_response_id(self) -> str | None:
-        """The stored response that it goes on from, in the Responses API."""
+        """The id of the stored response that it continues, in the Responses API."""
         if self.endpoint != "responses":
             return None
         return self.value.get("previous_response_id") or None
 
     @property
     def session_hint(self) -> str | None:
-        """What the client itself calls the conversation, see `read_session_hint`."""
+        """The client's own name of the conversation, see `read_session_hint`."""
         return read_session_hint(self.endpoint, self.value)
 
 
@@ -149,16 +149,15 @@ def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
     """Read a request's body.
 
     Raises:
-        RefusalError: It isn't one JSON object in UTF-8, is nested too deeply, names a field twice
-            or no model, or a field that the gateway reads isn't of its kind.
+        RefusalError: It isn't one JSON object in UTF-8, is nested too deeply, repeats a field, has
+            no model, or has a field of the wrong type.
     """
     body = body.removeprefix(BOM_UTF8)  # some editors and shells write one (RFC 8259, 8.1)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise RefusalError(
-            f"the body isn't UTF-8, from its byte {error.start} on; send JSON in UTF-8, "
-            "uncompressed"
+            f"the body isn't UTF-8 at byte {error.start}; send JSON in UTF-8, uncompressed"
         ) from None
     try:
         with without_collecting(body):
@@ -166,7 +165,7 @@ def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
         value = fields.value
         if has_lone_surrogate(body, value):
             raise RefusalError(
-                "a text in the body has half a character (a lone surrogate); send whole ones"
+                "a text in the body has a lone surrogate, half a character; send whole characters"
             )
         check_fields(endpoint, value)
         sizes = [size_in_bytes(body, text, fields.spans[n]) for n in _SCHEMAS if n in value]
@@ -174,7 +173,7 @@ def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
     except UnreadableJsonError as error:
         raise RefusalError(f"the body can't be read: {error}") from None
     except RecursionError:
-        raise RefusalError("the body is nested too deeply; send it flatter") from None
+        raise RefusalError("the body is nested too deeply; use fewer levels") from None
     return Envelope(endpoint, value, splicer=splicer, schema_bytes=sum(sizes))
 
 
@@ -197,14 +196,14 @@ _INPUT: dict[Endpoint, str] = {
     "completions": "prompt",
     "embeddings": "input",
 }
-"""The field of each endpoint that holds what is asked."""
+"""The field of each endpoint that has the input."""
 
 
 def check_fields(endpoint: Endpoint, value: Mapping[str, Any]) -> None:
     """Check the fields that the gateway reads.
 
     Raises:
-        RefusalError: One of them is missing, or isn't of its kind.
+        RefusalError: One of them is missing or has the wrong type.
     """
     _check_model(value.get("model"))
     if not isinstance(value.get("stream"), _FLAG):
@@ -228,10 +227,10 @@ def check_fields(endpoint: Endpoint, value: Mapping[str, Any]) -> None:
 
 
 def read_limit(value: Mapping[str, Any]) -> int | None:
-    """At most how many tokens the answer may have; None where nothing says so.
+    """The most output tokens of the answer; None where no limit is given.
 
-    What is below 1 says nothing: some servers take -1 for no limit. More than a billion is given as
-    a billion.
+    Values below 1 are ignored: some servers accept -1 for no limit. The most that is returned is a
+    billion.
 
     Raises:
         RefusalError: A limit isn't a whole number.
@@ -247,7 +246,7 @@ def read_limit(value: Mapping[str, Any]) -> int | None:
 
 
 def has_lone_surrogate(body: bytes, value: Mapping[str, Any]) -> bool:
-    r"""Whether a text in it has half a character, written as an escape such as `\ud800`.
+    r"""Whether a text in the body has a lone surrogate, written as an escape such as `\ud800`.
 
     Raises:
         RecursionError: It is nested too deeply.
@@ -264,10 +263,10 @@ def has_lone_surrogate(body: bytes, value: Mapping[str, Any]) -> bool:
 def _check_model(model: object) -> None:
     if model is None:
         raise RefusalError(
-            'the request names no model; send "model": "auto", or a target\'s name', param="model"
+            'the request has no model; send "model": "auto", or a target\'s name', param="model"
         )
     if not isinstance(model, str):
-        raise _wrong("model", 'a text, such as "auto"')
+        raise _wrong("model", 'a text, for example "auto"')
     if not model.strip():
         raise RefusalError(
             'the model\'s name is empty; send "model": "auto", or a target\'s name', param="model"
@@ -281,7 +280,7 @@ def _check_turns(turns: object) -> None:
         if not isinstance(turn, dict):
             raise _wrong(f"messages[{i}]", "an object with role and content")
         if not isinstance(turn.get("role"), str):
-            raise _wrong(f"messages[{i}].role", "a text, such as user")
+            raise _wrong(f"messages[{i}].role", "a text, for example user")
         if not isinstance(turn.get("content"), _CONTENT):
             raise _wrong(f"messages[{i}].content", "a text or a list of parts")
 
@@ -298,14 +297,14 @@ def _wrong(field: str, due: str) -> RefusalError:
 
 
 def scored_prompt(envelope: Envelope, scored: Scored) -> Prompt | None:
-    """What the encoder reads of a request; None where it has no text to read.
+    """The prompt that the encoder reads of a request; None where it has no text.
 
-    What is but one turn of the user is given as its text, whatever was asked for: encoders read
-    both alike, and one forecast serves both.
+    A single user turn is returned as its text, whatever `scored` is: encoders read both alike, and
+    one cached forecast serves both.
 
     Args:
-        envelope: The request. Of several texts to complete or to embed at once none is read.
-        scored: Which turns. The last turn of the user is the last that has text.
+        envelope: The request; None is returned for several texts to complete or to embed at once.
+        scored: The turns to read. The last user turn means the last one with text.
     """
     turns = envelope.turns
     if envelope.endpoint in ("completions", "embeddings"):
@@ -323,10 +322,10 @@ def scored_prompt(envelope: Envelope, scored: Scored) -> Prompt | None:
 
 
 def _prompt(turns: tuple[Message, ...]) -> Prompt | None:
-    told = tuple(turn for turn in turns if _has_text(turn))
-    if not told:
+    texts = tuple(turn for turn in turns if _has_text(turn))
+    if not texts:
         return None
-    return told[0].content if len(told) == 1 and told[0].role == "user" else told
+    return texts[0].content if len(texts) == 1 and texts[0].role == "user" else texts
 
 
 def _has_text(turn: Message) -> bool:

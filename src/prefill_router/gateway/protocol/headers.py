@@ -1,7 +1,7 @@
-"""What headers and the model's name ask of a decision, and which headers go on.
+"""Reads routing preferences from headers and the model's name, and filters headers.
 
-The name of the model asks for routing, and at which lam, or for one target. A client's headers go
-on to the target, and the target's back to the client.
+The model's name requests routing, perhaps at a given lam, or names one target. Some of a client's
+headers are forwarded to the target, and most of the target's response headers to the client.
 """
 
 import difflib
@@ -18,20 +18,20 @@ from prefill_router.gateway.types import HEADER, SCORED, SESSION_HEADER, Scored
 
 _PREFIX = HEADER.encode()
 ROUTING_NAMES = ("auto", "prefill-router", "MoM")
-"""Names that route at the lam that is set; `MoM` is vLLM semantic-router's."""
+"""Model names that route at the configured lam; `MoM` is vLLM semantic-router's."""
 _route_llm = re.compile(r"router-(?P<router>.+)-(?P<threshold>[^-]*)").fullmatch
-_LONGEST = 128  # of names that are quoted, or compared with the known ones
-_MOST_TOLD = 20
+_LONGEST = 128  # characters of a name that is quoted or compared with the known ones
+_MOST_SHOWN = 20
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class RequestedModel:
-    """What a model's name asks for.
+    """A parsed model name.
 
     Attributes:
-        target: The target that is named; None where the request is to be routed.
-        lam: The trade-off that the name holds; None where it holds none.
+        target: The named target; None where the request is to be routed.
+        lam: The trade-off in the name; None where it has none.
     """
 
     target: str | None = None
@@ -44,21 +44,21 @@ _ROUTED = RequestedModel()
 def parse_model(
     name: str, *, targets: Collection[str], names: Mapping[str, float]
 ) -> RequestedModel:
-    """What a model's name asks for.
+    """Parse a model name.
 
-    A target's own name comes first, even where it is one of `ROUTING_NAMES`: who named a target so
-    reaches it. The settings' names follow, then `ROUTING_NAMES`, then `prefill-router:LAM`, then
-    RouteLLM's `router-NAME-THRESHOLD`. Its threshold is what the strong target's chance must reach
-    for it to be called, so that 0 always calls the strong one and 1 hardly ever: as lam it is 1
-    minus the threshold. Its NAME says which router decides, and there is but one here.
+    A target's name takes precedence, even where it equals one of `ROUTING_NAMES`. Then come the
+    settings' names, `ROUTING_NAMES`, `prefill-router:LAM`, and RouteLLM's `router-NAME-THRESHOLD`.
+    RouteLLM calls its strong model where that model's win probability reaches the threshold, so
+    that 0 always calls it and 1 hardly ever: lam is 1 minus the threshold. NAME, RouteLLM's choice
+    of a router, is ignored.
 
     Args:
-        name: What the request has as its model.
+        name: The model name in the request.
         targets: The names of the targets.
-        names: The settings' own routing names, each with its lam.
+        names: The routing names in the settings, each with its lam.
 
     Raises:
-        RefusalError: 404 `model_not_found` where nothing has this name, 400 where its lam or
+        RefusalError: 404 `model_not_found` where the name is unknown, 400 where its lam or
             threshold isn't a number from 0 to 1.
     """
     if name in targets:
@@ -89,12 +89,12 @@ def _share(text: str, what: str, example: str) -> float:
 
 def _unknown(name: str, known: list[str]) -> RefusalError:
     close = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST else []
-    told = f"the model {name!r}" if len(name) <= _LONGEST else "the model"
+    shown = f"the model {name!r}" if len(name) <= _LONGEST else "the model"
     nearest = f"; did you mean {close[0]!r}?" if close else ";"
-    more = f" and {len(known) - _MOST_TOLD} more" if len(known) > _MOST_TOLD else ""
+    more = f" and {len(known) - _MOST_SHOWN} more" if len(known) > _MOST_SHOWN else ""
     return RefusalError(
-        f"{told} doesn't exist{nearest} known are {', '.join(known[:_MOST_TOLD])}{more}, and "
-        "prefill-router:LAM",
+        f"{shown} doesn't exist{nearest} the models are {', '.join(known[:_MOST_SHOWN])}{more}, "
+        "and prefill-router:LAM",
         status=404,
         code="model_not_found",
         param="model",
@@ -115,15 +115,15 @@ _FIELDS = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class RoutingPreferences:
-    """What a request's headers wish.
+    """The routing preferences in a request's headers.
 
     Attributes:
         lam: The trade-off; None where none is given.
-        max_cost: Targets that are estimated to cost more, US dollars, don't answer.
+        max_cost: Targets estimated to cost more than this many US dollars are excluded.
         allow: Only these targets may answer; None for all.
-        exclude: These targets may not, even where they are allowed.
-        session: What the client calls the conversation.
-        scored: What of the request the encoder reads.
+        exclude: These targets must not answer, even where they are allowed.
+        session: The client's name of the conversation.
+        scored: The part of the request that the encoder reads.
     """
 
     lam: float | None = None
@@ -140,17 +140,17 @@ NO_PREFERENCES = RoutingPreferences()
 def read_preferences(
     headers: Sequence[tuple[bytes, bytes]], targets: Collection[str]
 ) -> RoutingPreferences:
-    """Read the headers that the gateway knows; `NO_PREFERENCES` where none is given.
+    """Read the gateway's request headers; `NO_PREFERENCES` where there are none.
 
-    Lists of targets are names between commas, and may come in several headers.
+    Lists of targets are names separated by commas, and may be split over several headers.
 
     Args:
-        headers: The request's, their names in lower case, as ASGI has them.
+        headers: The request's headers, with names in lower case, as in ASGI.
         targets: The names of the targets.
 
     Raises:
-        RefusalError: A header is malformed, names a target that isn't there, comes twice, or
-            begins as the gateway's do and is none of them.
+        RefusalError: A header is malformed, names an unknown target, is repeated, or has the
+            gateway's prefix but an unknown name.
     """
     found: dict[str, Any] = {}
     for name, value in headers:
@@ -159,8 +159,8 @@ def read_preferences(
             _take(found, field, _Header(name.decode(), _text(name, value)), targets)
         elif name.startswith(_PREFIX):
             known = ", ".join(field.decode() for field in _FIELDS)
-            told = name[:64].decode("latin-1")
-            raise RefusalError(f"there is no such header as {told}; known are {known}")
+            shown = name[:64].decode("latin-1")
+            raise RefusalError(f"there is no header {shown}; the headers are {known}")
     return RoutingPreferences(**found) if found else NO_PREFERENCES
 
 
@@ -179,21 +179,21 @@ def _take(found: dict[str, Any], field: str, header: _Header, targets: Collectio
         found[field] = found.get(field, frozenset()) | _names(header, targets)
         return
     if field in found:
-        raise header.wrong("comes twice; send it once")
+        raise header.wrong("is repeated; send it once")
     found[field] = _READERS[field](header)
 
 
 def _lam(header: _Header) -> float:
     lam = read_number(header.text)
     if lam is None or lam > 1:
-        raise header.wrong("must be a number from 0 to 1, such as 0.7")
+        raise header.wrong("must be a number from 0 to 1, for example 0.7")
     return lam
 
 
 def _max_cost(header: _Header) -> float:
     dollars = read_number(header.text)
     if dollars is None:
-        raise header.wrong("must be US dollars, such as 0.002")
+        raise header.wrong("must be an amount in US dollars, for example 0.002")
     return dollars
 
 
@@ -216,11 +216,11 @@ _READERS = {"lam": _lam, "max_cost": _max_cost, "scored": _scored, "session": _s
 def _names(header: _Header, targets: Collection[str]) -> frozenset[str]:
     names = frozenset(filter(None, map(str.strip, header.text.split(","))))
     if not names:
-        raise header.wrong("names no target; write names between commas")
+        raise header.wrong("names no target; write names separated by commas")
     unknown = sorted(names - frozenset(targets))
     if unknown:
-        told = ", ".join(name[:64] for name in unknown[:5])
-        raise header.wrong(f"names targets that aren't there: {told}; see /v1/models")
+        shown = ", ".join(name[:64] for name in unknown[:5])
+        raise header.wrong(f"names unknown targets: {shown}; see /v1/models")
     return names
 
 
@@ -228,7 +228,7 @@ def _text(name: bytes, value: bytes) -> str:
     try:
         return value.decode().strip()
     except UnicodeDecodeError:
-        raise RefusalError(f"the header {name.decode()} isn't UTF-8", param=name.decode()) from None
+        raise _Header(name.decode(), "").wrong("isn't UTF-8; send it in UTF-8") from None
 
 
 _is_number = re.compile(
@@ -237,10 +237,10 @@ _is_number = re.compile(
 
 
 def read_number(text: str) -> float | None:
-    """A number that is finite and not negative; None where the text is none.
+    """Read a finite, non-negative number; None where the text isn't one.
 
-    Only what JSON could hold is taken, beside `.5` and `1.`: no sign, no `nan`, no `1_000`, no
-    digits of other scripts.
+    Only JSON's notation, `.5` and `1.` are accepted: no sign, no `nan`, no `1_000`, no digits of
+    other scripts.
     """
     if _is_number(text) is None:
         return None
@@ -262,7 +262,7 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-"""Headers of one connection alone (RFC 9110, section 7.6.1), and those of keys for proxies."""
+"""Hop-by-hop headers (RFC 9110, section 7.6.1), and those with credentials for proxies."""
 _PASSED = frozenset(
     {
         b"anthropic-version",
@@ -281,7 +281,7 @@ _NEVER_PASSED = HOP_BY_HOP | {
     b"authorization",
     b"x-api-key",
     b"api-key",
-    b"openai-organization",  # of the client's account, not of the one whose key the target gets
+    b"openai-organization",  # the client's account, while the target gets another account's key
     b"openai-project",
     b"cookie",
     b"host",
@@ -310,23 +310,23 @@ _FOR_BROWSERS = frozenset(
         b"strict-transport-security",
     }
 )
-"""What a browser would take as the word of the gateway's own address, for all of its pages."""
+"""Headers that a browser would apply to the gateway's own origin, and so to all its pages."""
 _NEVER_BACK = HOP_BY_HOP | _FOR_BROWSERS | {b"server", b"date"}
 _NEVER_BACK_PREFIXES = (_PREFIX, b"access-control-")
 
 
 @final
 class HeaderFilter:
-    """Which of a client's headers its target gets.
+    """Selects the client's headers that are forwarded to a target.
 
-    Those of the OpenAI and Anthropic protocols do, those of their SDKs, and what says who asks and
-    belongs to which trace; never a key, a cookie, or what concerns one connection alone.
+    These are the headers of the OpenAI and Anthropic protocols and SDKs, and those that identify
+    the application and the trace; never a key, a cookie or a hop-by-hop header.
 
     Args:
         further: Names of further headers, from the settings.
 
     Raises:
-        ConfigError: One of them is never passed on.
+        ConfigError: One of them is never forwarded.
     """
 
     def __init__(self, further: Iterable[str] = ()) -> None:
@@ -337,14 +337,16 @@ class HeaderFilter:
             if not name or name in _NEVER_PASSED or name.startswith(_PREFIX)
         )
         if refused:
-            raise ConfigError(f"forward_headers has {refused}, which no target gets; take them out")
+            raise ConfigError(
+                f"forward_headers has {refused}, which are never forwarded; remove them"
+            )
         self._names = _PASSED | names
 
     def to_target(self, headers: Sequence[Header]) -> list[Header]:
-        """The headers of the call of a target, but for its key.
+        """The headers of the call to a target, without its key.
 
         Args:
-            headers: The client's, their names in lower case, as ASGI has them.
+            headers: The client's headers, with names in lower case, as in ASGI.
         """
         names, dropped = self._names, _nominated(headers)
         found = [
@@ -358,14 +360,15 @@ class HeaderFilter:
 
 
 def to_client(headers: Sequence[Header], *, reframed: bool) -> list[Header]:
-    """The headers of a target's reply that the client gets, their names in lower case.
+    """The response headers of a target that the client gets, with names in lower case.
 
-    Left out are those of one connection, what browsers would take as the gateway's own word (its
-    cookies, its transport, who may read across origins), and what only the gateway says.
+    Left out are hop-by-hop headers, those that browsers would apply to the gateway's origin
+    (cookies, transport security, CORS), and those that only the gateway sends.
 
     Args:
-        headers: The target's.
-        reframed: Whether the length of the body is told anew, or not at all, as on a stream.
+        headers: The target's headers.
+        reframed: Whether to leave out the length of the body, which the gateway sends itself or,
+            for a stream, not at all.
     """
     lowered = [(name.lower(), value) for name, value in headers]
     dropped = _nominated(lowered)

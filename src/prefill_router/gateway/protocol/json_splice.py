@@ -1,8 +1,8 @@
-"""A JSON object, with the place of each of its values in the text, and its bytes for another model.
+"""Locates the values of a JSON object in its text, and replaces its model.
 
-The values themselves are read by the standard library's decoder; only the outermost object is
-walked here, so that one value, such as the name of the model, can be replaced while every other
-byte stays as it came.
+The values are parsed by the standard library's decoder; only the outermost object is traversed
+here, so that one value, such as the model's name, can be replaced while every other byte stays
+the same.
 """
 
 import gc
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, final
 
 Span = tuple[int, int]
-"""Where a value begins and ends in the text, in characters."""
+"""The start and end of a value in the text, in characters."""
 
 _LONG = 2**16  # bytes
 _MOST_FIELDS = 1000
@@ -25,13 +25,11 @@ _next = re.compile(rf"{_SPACE}([,}}]){_SPACE}").match
 
 @final
 class UnreadableJsonError(ValueError):
-    """A text isn't one JSON object, or names a field twice; the message quotes no value."""
+    """A text isn't one JSON object, or repeats a field; the message quotes no value."""
 
 
 def _no_constant(_: str) -> NoReturn:
-    raise UnreadableJsonError(
-        "NaN or Infinity is written where a number is due, which JSON has not"
-    )
+    raise UnreadableJsonError("it has NaN or Infinity as a number, which JSON doesn't allow")
 
 
 _read = json.JSONDecoder(parse_constant=_no_constant).raw_decode
@@ -39,12 +37,12 @@ _read = json.JSONDecoder(parse_constant=_no_constant).raw_decode
 
 @final
 class JsonFields:
-    """A JSON object, read.
+    """A parsed JSON object.
 
     Attributes:
         value: Its fields.
-        spans: Where the value of each stands.
-        start: Just after the opening brace.
+        spans: The span of each field's value.
+        start: The position just after the opening brace.
     """
 
     __slots__ = ("spans", "start", "value")
@@ -55,10 +53,10 @@ class JsonFields:
 
 @contextmanager
 def without_collecting(body: bytes) -> Iterator[None]:
-    """No garbage is looked for while a long body is read: JSON has no cycles.
+    """Disable garbage collection while a long body is parsed: JSON has no cycles.
 
-    Its looking again and again through what was read so far would take ten times as long as the
-    reading, and hold up everybody else.
+    Repeated collection during parsing would take ten times as long as the parsing itself, and
+    delay all other requests.
     """
     pauses = len(body) > _LONG and gc.isenabled()
     if pauses:
@@ -74,12 +72,12 @@ def read_fields(text: str) -> JsonFields:
     """Read a text that is one JSON object.
 
     Raises:
-        UnreadableJsonError: It isn't, or names a field twice.
+        UnreadableJsonError: It isn't one JSON object, or repeats a field.
         RecursionError: It is nested too deeply.
     """
     start = _skip(text, 0)
     if text[start : start + 1] != "{":
-        raise UnreadableJsonError('it isn\'t a JSON object; send one, such as {"model": "auto"}')
+        raise UnreadableJsonError('it isn\'t a JSON object; send one, like {"model": "auto"}')
     try:
         fields, end = read_fields_at(text, start)
     except UnreadableJsonError:
@@ -91,15 +89,15 @@ def read_fields(text: str) -> JsonFields:
     except ValueError:  # the interpreter's limit of digits
         raise UnreadableJsonError("a number in it has too many digits") from None
     if _skip(text, end) != len(text):
-        raise UnreadableJsonError(f"it goes on after its JSON object, from character {end}")
+        raise UnreadableJsonError(f"it has more after its JSON object, at character {end}")
     return fields
 
 
 def read_fields_at(text: str, start: int) -> tuple[JsonFields, int]:
-    """Read the object whose opening brace is at `start`; and the place just after it.
+    """Read the object with its opening brace at `start`; also returns the position just after it.
 
     Raises:
-        ValueError: As `read_fields`, or as the standard library's decoder.
+        ValueError: As for `read_fields`, or from the standard library's decoder.
         RecursionError: It is nested too deeply.
     """
     value: dict[str, Any] = {}
@@ -112,7 +110,7 @@ def read_fields_at(text: str, start: int) -> tuple[JsonFields, int]:
         key, at = (named[1], named.end()) if named else _any_name(text, at)
         if key in value:
             name = ascii(key) if len(key) <= 64 else "a field"
-            raise UnreadableJsonError(f"it names {name} twice; keep one of them")
+            raise UnreadableJsonError(f"it has {name} twice; keep one of them")
         if len(value) == _MOST_FIELDS:
             raise UnreadableJsonError(f"it has more than {_MOST_FIELDS} fields")
         value[key], end = _read(text, at)
@@ -145,16 +143,16 @@ _ASKED = b'"include_usage":true'
 
 @final
 class Splicer:
-    """Puts models' names into a body.
+    """Replaces the model's name in a body.
 
     Args:
         body: The body.
-        text: The same, decoded.
-        fields: What was read of it; it has a `model`.
-        can_ask: Whether the body may come to ask for the token counts of a stream.
+        text: The body, decoded.
+        fields: Its parsed fields; one of them is `model`.
+        can_ask: Whether a request for the token counts of a stream may be added.
 
     Raises:
-        UnreadableJsonError: Its `stream_options` name a field twice.
+        UnreadableJsonError: Its `stream_options` repeat a field.
     """
 
     def __init__(self, body: bytes, text: str, fields: JsonFields, *, can_ask: bool) -> None:
@@ -169,15 +167,15 @@ class Splicer:
     def body_for(
         self, model: str, *, ask_usage: bool, further: Mapping[str, bytes] | None = None
     ) -> bytes:
-        """The body with this model.
+        """The body with another model.
 
-        Every byte but those of the model's name and of `stream_options` stays as it came, and
-        further fields stand behind the name.
+        Every byte but those of the model's name and of `stream_options` stays the same; further
+        fields are inserted after the name.
 
         Args:
-            model: What the target calls itself.
-            ask_usage: Whether it is to ask for the token counts of a stream, if it may.
-            further: Fields, their values in JSON, that are added where the client sent none.
+            model: The target's own model name.
+            ask_usage: Whether to request the token counts of a stream, if `can_ask`.
+            further: Fields that are added where the client sent none, with JSON values.
         """
         body, start, end = self._body, self._start, self._end
         name = json.dumps(model).encode()
@@ -193,14 +191,14 @@ class Splicer:
 
 
 def size_in_bytes(body: bytes, text: str, span: Span) -> int:
-    """Bytes that a part of the text takes in the body."""
+    """The size in bytes of a part of the text."""
     start, end = _in_bytes(body, text, span)
     return end - start
 
 
 def _in_bytes(body: bytes, text: str, span: Span) -> Span:
     start, end = span
-    if len(body) == len(text):  # a byte a character
+    if len(body) == len(text):  # one byte per character
         return span
     first = len(text[:start].encode())
     return first, first + len(text[start:end].encode())

@@ -1,9 +1,9 @@
-"""The turns of a request, whatever its endpoint calls them: their text, and what follows from them.
+"""Reads the turns of a request of any endpoint: their text, conversation and needs.
 
-Roles become those of `Message`: `developer` is `system`, `function` is `tool`, and whoever else
-speaks counts as the user. The text of a content is read in any of the shapes that the protocols
-know. From the turns follow the conversation that a request belongs to, the tool loop that it ends,
-and what a target must be able to do to answer it.
+Roles are mapped to those of `Message`: `developer` to `system`, `function` to `tool`, and unknown
+roles to `user`. Contents are read in all formats of the protocols. The turns also give the
+conversation that a request belongs to, the tool loop that it is in, and the abilities that a target
+needs to answer it.
 """
 
 import json
@@ -28,7 +28,7 @@ _TOKEN_BYTES = 4
 def read_turns(endpoint: Endpoint, value: Mapping[str, Any]) -> tuple[Message, ...]:
     """The text of every turn, system prompts first where they have a field of their own.
 
-    Token ids have no text; a text to complete or to embed is a turn of the user.
+    Token ids have no text; a text to complete or to embed is a user turn.
     """
     if endpoint == "chat":
         return tuple(_chat_turn(turn) for turn in value["messages"])
@@ -40,7 +40,7 @@ def read_turns(endpoint: Endpoint, value: Mapping[str, Any]) -> tuple[Message, .
 
 
 def token_id_bytes(endpoint: Endpoint, value: Mapping[str, Any]) -> int:
-    """About how many bytes of text were sent as token ids, four for each."""
+    """The approximate bytes of text sent as token ids, four for each."""
     if endpoint not in ("completions", "embeddings"):
         return 0
     given = value.get("prompt" if endpoint == "completions" else "input")
@@ -51,7 +51,7 @@ def token_id_bytes(endpoint: Endpoint, value: Mapping[str, Any]) -> int:
 
 
 def is_result(item: Mapping[str, Any]) -> bool:
-    """Whether an item of the Responses API is what a tool gave back."""
+    """Whether an item of the Responses API is a tool's result."""
     kind = item.get("type")
     return isinstance(kind, str) and kind.endswith("call_output")
 
@@ -84,7 +84,7 @@ def _anthropic_turns(turns: list[dict[str, Any]]) -> Iterator[Message]:
 
 
 def results_of(content: object) -> list[dict[str, Any]]:
-    """What tools gave back, in the content of a message of Anthropic's API."""
+    """The tool results in the content of a message of Anthropic's API."""
     if not isinstance(content, list):
         return []
     return [part for part in content if _is_tool_result(part)]
@@ -124,15 +124,15 @@ def _plain(given: object) -> Iterator[Message]:
 
 
 MOST_DEEP = 4
-"""Contents that may stand in each other: a tool's result, a document in it, and its parts."""
+"""The most levels of nested contents: a tool's result, a document in it, and its parts."""
 
 
 def content_text(content: object, deep: int = 0) -> str:
-    """The text of a content: itself, or that of its parts, a line apart; images and such have none.
+    """The text of a content: the text itself, or that of its parts, on separate lines.
 
     Args:
-        content: A text, a list of parts, or nothing.
-        deep: How many contents this one stands in.
+        content: A text, a list of parts, or None; images and other media have no text.
+        deep: How many contents it is nested in.
     """
     if isinstance(content, str):
         return content
@@ -144,7 +144,7 @@ def content_text(content: object, deep: int = 0) -> str:
 
 
 def part_text(part: object, deep: int = 0) -> str:
-    """The text of one part; a call of a tool has its name and arguments."""
+    """The text of one part; that of a tool call is its name and arguments."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
@@ -156,7 +156,7 @@ def part_text(part: object, deep: int = 0) -> str:
     if part.get("type") in ("tool_use", "server_tool_use", "mcp_tool_use"):
         return call_text(part.get("name"), part.get("input"))
     source = part.get("source")
-    if isinstance(source, dict):  # a document, whose other kinds are files
+    if isinstance(source, dict):  # a document; sources of other types are files
         if source.get("type") == "text" and isinstance(source.get("data"), str):
             return str(source["data"])
         return content_text(source.get("content"), deep + 1)
@@ -164,13 +164,13 @@ def part_text(part: object, deep: int = 0) -> str:
 
 
 def call_text(name: object, arguments: object) -> str:
-    """The text of a call of a tool: its name, and its arguments as they were written."""
-    told = arguments if isinstance(arguments, str) else _written(arguments)
-    return " ".join(filter(None, (name if isinstance(name, str) else "", told)))
+    """The text of a tool call: its name, and its arguments as written."""
+    text = arguments if isinstance(arguments, str) else _written(arguments)
+    return " ".join(filter(None, (name if isinstance(name, str) else "", text)))
 
 
 def calls_text(turn: Mapping[str, Any]) -> str:
-    """The texts of the calls in a message of Chat Completions, a line apart."""
+    """The texts of the tool calls in a chat message, on separate lines."""
     calls = turn.get("tool_calls")
     found = [_call(call) for call in calls] if isinstance(calls, list) else []
     single = turn.get("function_call")
@@ -194,7 +194,7 @@ def _written(arguments: object) -> str:
         return ""
     try:
         return json.dumps(arguments, ensure_ascii=False)
-    except RecursionError:  # read at a shallower place; the target may still read it
+    except RecursionError:  # parsed with a shallower stack; the target may still read it
         return ""
 
 
@@ -202,22 +202,21 @@ _session_in = re.compile(r"""session(?:_?id)?["']?[\s:=_-]+["']?([0-9A-Za-z-]{8,
 
 
 def read_session_hint(endpoint: Endpoint, value: Mapping[str, Any]) -> str | None:
-    """What the client itself calls the conversation; None where it doesn't.
+    """The client's own name of the conversation; None where it sends none.
 
-    In this order: `metadata.session_id`; the `conversation` of the Responses API; the session that
-    Anthropic's `metadata.user_id` holds, as some coding agents write it; `prompt_cache_key`, which
-    names what shares a prompt cache, and so what a switch would throw away. `user`,
-    `safety_identifier` and a `user_id` without a session name a person, who may hold many
-    conversations at once, and are not taken.
+    It is the first of: `metadata.session_id`; the `conversation` of the Responses API; a session in
+    Anthropic's `metadata.user_id`, as some coding agents write it; `prompt_cache_key`, which names
+    requests that share a prompt cache. `user`, `safety_identifier` and a `user_id` without a
+    session are ignored: they name a person, who may have many conversations at once.
     """
     metadata = value.get("metadata")
-    told = metadata if isinstance(metadata, dict) else {}
+    metadata = metadata if isinstance(metadata, dict) else {}
     conversation = value.get("conversation") if endpoint == "responses" else None
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
-    user = told.get("user_id") if endpoint == "messages" else None
+    user = metadata.get("user_id") if endpoint == "messages" else None
     found = _session_in(user) if isinstance(user, str) else None
-    hints = (told.get("session_id"), conversation, found and found[1])
+    hints = (metadata.get("session_id"), conversation, found and found[1])
     for hint in (*hints, value.get("prompt_cache_key")):
         if isinstance(hint, str) and hint.strip():
             return hint
@@ -258,7 +257,7 @@ _PARTS: dict[str, Ability] = {
     "image": "images",
     "image_embeds": "images",
     "computer_screenshot": "images",
-    "video_url": "images",  # the nearest there is: who can't see pictures sees no film
+    "video_url": "images",  # the nearest ability: a model without vision can't read video
     "input_video": "images",
     "video": "images",
     "input_audio": "audio",
@@ -274,9 +273,9 @@ _PARTS: dict[str, Ability] = {
 
 
 def read_needs(endpoint: Endpoint, value: Mapping[str, Any]) -> frozenset[Ability]:
-    """What the answer to this request takes, beside text.
+    """The abilities that a target needs to answer this request, other than text.
 
-    A document whose source is text counts as a file all the same: it is sent as one.
+    A document with a text source still counts as a file, since it is sent as one.
     """
     if endpoint in ("completions", "embeddings"):
         return NOTHING
@@ -311,8 +310,8 @@ def _has_schema(value: Mapping[str, Any]) -> bool:
     return False
 
 
-def _is_schema(told: object) -> bool:
-    return isinstance(told, dict) and told.get("type") == "json_schema"
+def _is_schema(format_: object) -> bool:
+    return isinstance(format_, dict) and format_.get("type") == "json_schema"
 
 
 def _add_of_turn(turn: Mapping[str, Any], needs: set[Ability]) -> None:

@@ -1,14 +1,14 @@
-"""The reverse proxy: a request goes to its target, the answer comes back byte for byte.
+"""The reverse proxy: forwards a request to its target, and the answer back byte for byte.
 
 connections          the client's connection, and HTTP/1.1 connections to providers
-proxied_connections  the same by way of a proxy
-provider_endpoints   the way to each target: addresses, headers, limits
-response_metadata    what is read of an answer in passing
-passthrough          answers that are passed on as they are
-failover             target after target, until one begins to answer
-failures             what a target's failure means, and what clients are told
-circuit_breakers     targets that fail time and again are left alone for a while
-forwarder            the answer to its end
+proxied_connections  connections to providers through a proxy
+provider_endpoints   each target's endpoint: address, headers, connections, limits
+response_metadata    reads ids and token counts from an answer as it passes
+passthrough          answers that are forwarded unread
+failover             calls target after target until one begins to answer
+failures             classifies a target's failure, and makes the client's error
+circuit_breakers     stops calls to targets that fail repeatedly
+forwarder            forwards the answer to its end
 """
 
 from prefill_router.lazy_imports import face

@@ -1,4 +1,4 @@
-"""Circuit breakers: a target that fails time and again is left alone for a while."""
+"""Circuit breakers: a target that fails repeatedly isn't called for a while."""
 
 import logging
 import time
@@ -9,8 +9,8 @@ from typing import Literal, final
 _log = logging.getLogger(__name__)
 
 BreakerState = Literal["closed", "open", "half_open"]
-"""Closed: requests go through. Open: none does. Half open: one request tries."""
-_OPENED = "%s failed %d times in a row: it is left alone, but for one request every %g seconds"
+"""Closed: calls are made. Open: none is made. Half open: one call is tried."""
+_OPENED = "%s failed %d times in a row: it gets no calls but one every %g seconds, to test it"
 
 
 @final
@@ -24,12 +24,12 @@ class _Breaker:
 
 @final
 class Breakers:
-    """One breaker for each target, by name; it outlives a pool that is read anew.
+    """One breaker per target, by name; they survive a reload of the pool.
 
     Args:
-        failures: So many in a row open a breaker.
-        seconds: So long it stays open; then one request tries.
-        clock: Seconds, from whatever moment.
+        failures: The failures in a row that open a breaker.
+        seconds: The seconds that it stays open before one call is tried.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Breakers:
         return {name: breaker.opened for name, breaker in self._breakers.items()}
 
     def set(self, *, failures: int, seconds: float) -> None:
-        """Go on with other settings."""
+        """Use other settings."""
         self._most, self._seconds = failures, seconds
 
     def allow(self, target: str) -> bool:
-        """Whether a target may be asked now; where its breaker is half open, the first one may.
+        """Whether a target may be called now; a half-open breaker allows only the first call.
 
-        Whoever was allowed tells how it went: `succeeded`, `failed` or `released`.
+        The caller must then report the result: `succeeded`, `failed` or `released`.
         """
         breaker = self._breakers.get(target)
         if breaker is None or breaker.opened_at is None:
@@ -63,7 +63,7 @@ class Breakers:
         return True
 
     def state(self, target: str) -> BreakerState:
-        """Of one target's breaker."""
+        """The state of one target's breaker."""
         breaker = self._breakers.get(target)
         if breaker is None or breaker.opened_at is None:
             return "closed"
@@ -71,37 +71,37 @@ class Breakers:
         return "half_open" if waited else "open"
 
     def is_open(self, target: str) -> bool:
-        """Whether a target failed too often just now."""
+        """Whether a target's breaker is open."""
         return self.state(target) == "open"
 
     def retry_in(self, target: str) -> float | None:
-        """Seconds until an open breaker lets one request try; None where it isn't open."""
+        """Seconds until an open breaker allows one call; None where it is closed."""
         breaker = self._breakers.get(target)
         if breaker is None or breaker.opened_at is None:
             return None
         return max(0.0, breaker.opened_at + self._seconds - self._clock())
 
     def failures(self, target: str) -> int:
-        """How many calls of a target failed in a row."""
+        """The number of a target's failures in a row."""
         breaker = self._breakers.get(target)
         return 0 if breaker is None else breaker.failures
 
     def succeeded(self, target: str) -> None:
-        """A call of it went well; its breaker closes."""
+        """Record a success of a target: its breaker closes."""
         breaker = self._breakers.get(target)
         if breaker is not None and breaker.failures:
             self._close(target, breaker)
             breaker.failures = 0
 
     def began(self, target: str) -> None:
-        """It has begun to answer: a breaker that let one call try closes, on probation."""
+        """Record that an answer began: an open breaker closes, but the next failure reopens it."""
         breaker = self._breakers.get(target)
         if breaker is not None and breaker.opened_at is not None:
             self._close(target, breaker)
             breaker.failures = self._most - 1
 
     def failed(self, target: str) -> None:
-        """A call of it failed: enough in a row, or the one that was to try, open its breaker."""
+        """Record a failure; enough in a row, or the failure of a trial call, open the breaker."""
         breaker = self._breakers.setdefault(target, _Breaker())
         breaker.failures += 1
         tried = breaker.tried_at is not None
@@ -112,7 +112,7 @@ class Breakers:
             breaker.opened += 1
 
     def released(self, target: str) -> None:
-        """A call of it ended in a way that says nothing about it: another one may try."""
+        """Record a call that ended without saying anything about the target; another may try."""
         breaker = self._breakers.get(target)
         if breaker is not None:
             breaker.tried_at = None

@@ -1,8 +1,8 @@
-"""The two connections of a call: the client's, and the one to a provider (HTTP/1.1, RFC 9112).
+"""The two connections of a call: the client's and the provider's (HTTP/1.1, RFC 9112).
 
-`ClientConnection` is what the client is sent, and whether it is still there. A `ProviderConnection`
-has one call at a time; into its `ResponseStream` it puts the reply as it comes. httptools reads the
-bytes, since it costs a tenth of what a client of many layers does.
+A `ClientConnection` sends to the client and notices its disconnect. A `ProviderConnection` makes
+one call at a time and puts the response into a `ResponseStream` as it arrives. httptools parses the
+bytes, at a tenth of the cost of a full HTTP client.
 """
 
 import asyncio
@@ -14,38 +14,37 @@ import httptools
 from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router.gateway.records import AttemptEnd, Header
 
-_MOST_WAITING = 2**18  # bytes that wait for a slow client, before the target is read no further
-_LONGEST_HEAD = 2**18  # bytes of a reply's headers, or of what else is no body
+_MOST_WAITING = 2**18  # bytes buffered for a slow client before reading from the target pauses
+_LONGEST_HEAD = 2**18  # bytes of a response's headers, or of anything else outside the body
 _SWITCHING, _FIRST_FINAL = 101, 200
 _FRAMED = (b"content-length", b"transfer-encoding")
 _WITHOUT_BODY = (204, 304)
-_AT_ONCE = 1.0  # seconds; a server that closes later has had the time to begin an answer
+_AT_ONCE = 1.0  # seconds; a server that closes later may have begun an answer
 
 
 @final
 class ResponseStream:
-    """One reply on its way.
+    """One response as it arrives.
 
-    One timer serves every time limit. A limit that moves back costs nothing: the timer looks, when
-    it goes off, whether it was meant.
+    One timer serves all time limits. Moving a limit to a later time costs nothing: when the timer
+    fires, it checks whether the limit has passed.
 
     Attributes:
         began: When the request was sent, by the loop's clock.
-        status: Its HTTP status; 0 before it has come.
-        headers: Its headers, names in lower case.
-        over: Whether all of it has come.
-        keep_alive: Whether the connection may be used again; what reads the wire may use it.
+        status: The HTTP status; 0 before it has arrived.
+        headers: The headers, with names in lower case.
+        over: Whether the response is complete.
+        keep_alive: Whether the connection may be reused.
     """
 
     def __init__(
         self, *, stop: Callable[[], object], pause: Callable[[bool], None] | None = None
     ) -> None:
-        """Begin.
+        """Start with no status, headers or body.
 
         Args:
-            stop: Called where nobody wants the rest.
-            pause: Called with True when the wire is to be read no further, and with False when it
-                may be again.
+            stop: Called where the rest of the response isn't needed.
+            pause: Called with True to pause reading from the connection, and with False to resume.
         """
         self._stop = stop
         self._loop = asyncio.get_running_loop()
@@ -64,12 +63,12 @@ class ResponseStream:
         self.keep_alive = False
 
     def begin(self, status: int, headers: list[Header]) -> None:
-        """Status and headers have come."""
+        """Add the status and headers."""
         self.status, self.headers = status, headers
         self._wake()
 
     def put(self, piece: bytes) -> None:
-        """A piece of the body has come."""
+        """Add a piece of the body."""
         self._pieces.append(piece)
         self._waiting += len(piece)
         if self._waiting > _MOST_WAITING and self._pause is not None:
@@ -77,18 +76,18 @@ class ResponseStream:
         self._wake()
 
     def end(self) -> None:
-        """All has come."""
+        """Mark the response as complete."""
         self.over = True
         self._wake()
 
     def fail(self, end: AttemptEnd, *, unheard: bool = False) -> None:
-        """No more will come; what has come already can still be taken."""
+        """Mark the response as broken off; pieces that have arrived can still be read."""
         if self._broken is None and not self.over:
             self._broken = BrokenResponseError(end, unheard=unheard)
             self._wake()
 
     def limit(self, at: float, too_late: AttemptEnd) -> None:
-        """From now on, fail so at this moment of the loop's clock."""
+        """Set the time limit, by the loop's clock, and how it fails; it replaces the last one."""
         self._at, self._too_late = at, too_late
         if self._timer is None:
             self._timer = self._loop.call_at(at, self._look)
@@ -97,7 +96,7 @@ class ResponseStream:
             self._timer = self._loop.call_at(at, self._look)
 
     def close(self) -> None:
-        """Nobody takes any more: what is still on its way is stopped."""
+        """Stop the response if it is incomplete, since nothing more will be read."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -105,20 +104,20 @@ class ResponseStream:
             self._stop()
 
     async def head(self) -> int:
-        """Wait for status and headers; the status.
+        """Wait for status and headers, and return the status.
 
         Raises:
-            BrokenResponseError: They don't come.
+            BrokenResponseError: They don't arrive.
         """
         while not self.status:
             await self._wait()
         return self.status
 
     async def piece(self) -> bytes:
-        """What has come since the last time, waiting for some; empty at the end.
+        """Wait for and return the next bytes of the body; empty at the end.
 
         Raises:
-            BrokenResponseError: There is no more, and no end.
+            BrokenResponseError: The body broke off.
         """
         while not self._pieces:
             if self.over:
@@ -149,7 +148,7 @@ class ResponseStream:
 
     def _look(self) -> None:
         self._timer = None
-        if self._waiter is None:  # it is the client that is slow
+        if self._waiter is None:  # the client is slow, not the target
             return
         if self._loop.time() < self._at:
             self._timer = self._loop.call_at(self._at, self._look)
@@ -164,11 +163,11 @@ Send = Callable[[Message], Awaitable[None]]
 
 @final
 class ClientConnection:
-    """Whom a call is answered (ASGI); its request has been read.
+    """The client of a call (ASGI); its request has been read.
 
     Attributes:
-        gone: Whether it has left.
-        has_started: Whether the answer has begun to go to it.
+        gone: Whether it has disconnected.
+        has_started: Whether the response has begun to be sent.
     """
 
     def __init__(self, receive: Receive, send: Send) -> None:
@@ -179,35 +178,35 @@ class ClientConnection:
         self.has_started = False
 
     def watch(self) -> None:
-        """Notice from now on when it leaves."""
+        """Start watching for a disconnect."""
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._until_gone())
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._watch is not None:
             self._watch.cancel()
 
     def stop_with(self, stop: Callable[[], object] | None) -> None:
-        """Call this, and nothing else, when it leaves.
+        """Call this function, in place of the last one, on a disconnect.
 
         Raises:
-            ClientGoneError: It has left already.
+            ClientGoneError: It has already disconnected.
         """
         self._stop = stop
         if stop is not None:
             self.check()
 
     def check(self) -> None:
-        """Raises ClientGoneError where it has left."""
+        """Raise ClientGoneError if it has disconnected."""
         if self.gone:
             raise ClientGoneError
 
     async def wait(self, seconds: float) -> None:
-        """Wait so long.
+        """Wait this many seconds.
 
         Raises:
-            ClientGoneError: It left meanwhile.
+            ClientGoneError: It disconnected meanwhile.
         """
         loop = asyncio.get_running_loop()
         over = loop.create_future()
@@ -221,10 +220,10 @@ class ClientConnection:
         self.check()
 
     async def start(self, status: int, headers: list[Header]) -> None:
-        """Send status and headers.
+        """Send the status and headers.
 
         Raises:
-            ClientGoneError: It has left.
+            ClientGoneError: It has disconnected.
         """
         self.has_started = True
         await self._give({"type": "http.response.start", "status": status, "headers": headers})
@@ -233,7 +232,7 @@ class ClientConnection:
         """Send a piece of the body.
 
         Raises:
-            ClientGoneError: It has left.
+            ClientGoneError: It has disconnected.
         """
         await self._give({"type": "http.response.body", "body": piece, "more_body": more})
 
@@ -241,7 +240,7 @@ class ClientConnection:
         self.check()
         try:
             await self._send(message)
-        except OSError:  # what servers raise where the connection is closed (ASGI, version 2.4)
+        except OSError:  # servers raise it where the connection is closed (ASGI 2.4)
             self._leave()
             raise ClientGoneError from None
 
@@ -266,14 +265,14 @@ def _settle(over: "asyncio.Future[None]") -> None:
 
 @final
 class ProviderConnection(asyncio.Protocol):
-    """One connection.
+    """One connection to a provider.
 
     Args:
-        freed: Called with it when a call is over and another may follow.
+        freed: Called with the connection when a call is over and it can be reused.
 
     Attributes:
-        is_open: Whether it is.
-        calls: How many were made on it.
+        is_open: Whether it is open.
+        calls: The number of calls made on it.
     """
 
     def __init__(self, *, freed: Callable[["ProviderConnection"], None]) -> None:
@@ -283,13 +282,13 @@ class ProviderConnection(asyncio.Protocol):
         self._parser: Any = None
         self._arrival: ResponseStream | None = None
         self._headers: list[Header] = []
-        self._bare_bytes = 0  # that have come since the last piece of a body
+        self._bare_bytes = 0  # bytes received since the last piece of a body
         self._to_the_close = False
         self.is_open = False
         self.calls = 0
 
     def ask(self, head: bytes, body: bytes) -> ResponseStream:
-        """Send a request; its reply arrives."""
+        """Send a request, and return the stream of its response."""
         self.calls += 1
         self._headers, self._bare_bytes, self._to_the_close = [], 0, False
         self._parser = httptools.HttpResponseParser(self)
@@ -304,22 +303,22 @@ class ProviderConnection(asyncio.Protocol):
         return self._arrival
 
     def leave(self) -> None:
-        """Close it at once, whatever is under way."""
+        """Close it at once, even within a call."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
+        """Keep the transport of the opened connection."""
         self._transport = cast(asyncio.Transport, transport)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a reply have come."""
+        """Parse received bytes."""
         arrival = self._arrival
-        if arrival is None:  # nobody asked
+        if arrival is None:  # no request was sent
             self.leave()
             return
         self._bare_bytes += len(data)
@@ -332,11 +331,11 @@ class ProviderConnection(asyncio.Protocol):
             self.leave()
 
     def eof_received(self) -> None:
-        """The other side closes it, and so does this one."""
+        """Close this side too, when the provider closes its side."""
         self.is_open = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is closed."""
+        """End or fail the response when the connection is closed."""
         self.is_open = False
         arrival, self._arrival = self._arrival, None
         if arrival is not None and not arrival.over:
@@ -347,22 +346,22 @@ class ProviderConnection(asyncio.Protocol):
                 unheard = self.calls > 1 and not arrival.status and not self._bare_bytes and soon
                 arrival.fail("broken_off", unheard=unheard)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """A reply begins."""
-        if self._arrival is None:  # more than was asked for
+        """Close the connection if a response begins that wasn't requested."""
+        if self._arrival is None:
             self.leave()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header has come."""
-        if self._arrival is not None and not self._arrival.status:  # else a trailer
+        """Collect a header."""
+        if self._arrival is not None and not self._arrival.status:  # otherwise a trailer
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """All headers have come."""
+        """Pass on the status and headers of a final response."""
         status = self._parser.get_status_code()
-        if status < _FIRST_FINAL and status != _SWITCHING:  # the real one is still to come
+        if status < _FIRST_FINAL and status != _SWITCHING:  # the final response follows
             self._headers = []
             return
         if self._arrival is not None:
@@ -372,13 +371,13 @@ class ProviderConnection(asyncio.Protocol):
             self._arrival.begin(status, self._headers)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body has come."""
+        """Pass on a piece of the body."""
         self._bare_bytes = 0
         if self._arrival is not None:
             self._arrival.put(body)
 
     def on_message_complete(self) -> None:
-        """A reply is complete."""
+        """End the response, and free or close the connection."""
         arrival = self._arrival
         if arrival is None or not arrival.status:
             return

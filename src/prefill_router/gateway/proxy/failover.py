@@ -1,6 +1,6 @@
-"""Target after target, until one begins to answer: from then on there is no way back.
+"""Calls target after target until one begins to answer; after that there is no failover.
 
-What was tried for a call is kept, and told to the circuit breakers.
+The attempts of a call are recorded and reported to the circuit breakers.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ from prefill_router.gateway.settings import FailureSettings
 @final
 @dataclass(frozen=True, kw_only=True)
 class ForwardContext:
-    """What all calls share.
+    """The state that all calls share.
 
     Attributes:
-        lines: The way to each target, by its name.
-        failures: What is done when one fails.
-        breakers: Of the targets.
-        passing: Which of a target's reply headers go to the client.
-        under_way: How many calls of each target are.
-        chance: Spreads retries.
+        lines: The endpoint of each target, by name.
+        failures: The settings for failures.
+        breakers: The circuit breakers of the targets.
+        passing: Selects the response headers that the client gets.
+        under_way: The number of calls in flight, by target.
+        chance: The random generator for the jitter of retries.
     """
 
     lines: Mapping[str, ProviderEndpoint]
@@ -58,10 +58,10 @@ class ForwardContext:
     chance: random.Random
 
 
-_LONGEST = 2**26  # bytes of a reply in one piece
+_LONGEST = 2**26  # bytes of a reply that isn't streamed
 _LONGEST_ERROR = 2**20
-_LONGEST_PARSED = 2**20  # parsing more would hold up everybody else
-_LONGEST_PRELUDE = 2**20  # of lines before the first event of a stream
+_LONGEST_PARSED = 2**20  # bytes; parsing more would delay other requests
+_LONGEST_PRELUDE = 2**20  # bytes before the first event of a stream
 _FIRST_GOOD, _FIRST_ODD = 200, 300
 
 
@@ -73,10 +73,10 @@ class OpenResponse:
     Attributes:
         status: Its HTTP status.
         headers: Its headers.
-        facts: What is known of it so far.
-        body: All of it; of a stream, what has come.
-        arrival: The rest of a stream; None where there is none.
-        watch: Looks at that.
+        facts: What has been read from it so far.
+        body: The whole body, or the part of a stream that has arrived.
+        arrival: The rest of a stream; None where the body is whole.
+        watch: Reads the rest of a stream as it passes.
     """
 
     status: int
@@ -90,11 +90,11 @@ class OpenResponse:
 async def open_answer(
     call: ForwardRequest, target: str, line: ProviderEndpoint, client: ClientConnection
 ) -> OpenResponse:
-    """Ask a target, and wait until its answer has begun, or has come as a whole.
+    """Call a target, and wait until its stream has begun or its reply is complete.
 
     Raises:
-        AttemptFailedError: There is none.
-        ClientGoneError: The client has left.
+        AttemptFailedError: There is no answer.
+        ClientGoneError: The client has disconnected.
     """
     arrival: ResponseStream | None = None
     opened: OpenResponse | None = None
@@ -125,7 +125,7 @@ async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) 
         if call.is_plain:
             raise classify_passthrough_refusal(refusal, key=key, lacking=call.lacking)
         raise classify_refusal(refusal, key=key)
-    if b"html" in kind or encoding not in (b"", b"identity"):  # what nobody asked for
+    if b"html" in kind or encoding not in (b"", b"identity"):  # neither was requested
         raise AttemptFailedError("malformed", status=status)
     if call.is_plain:
         return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
@@ -137,9 +137,9 @@ async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) 
 async def _open_plain(
     call: ForwardRequest, arrival: ResponseStream, key: str | None, *, stream: bool
 ) -> OpenResponse:
-    """Of what was asked for before, errors are part of the answer; it may also be empty.
+    """Open the answer to a passthrough call, which may be empty or contain errors.
 
-    Since it may be an error, it may quote the target's key: then it isn't passed on.
+    An error may quote the target's key; then it isn't forwarded.
     """
     facts, secret = (
         ResponseMetadata(call.endpoint, secret=key),
@@ -221,7 +221,7 @@ async def _read_all(arrival: ResponseStream) -> bytes:
 
 
 async def _read_error(arrival: ResponseStream) -> bytes:
-    """As much of an error as comes."""
+    """Read an error's body, as far as it arrives."""
     pieces, length = [], 0
     try:
         while (piece := await arrival.piece()) and length < _LONGEST_ERROR:
@@ -233,7 +233,7 @@ async def _read_error(arrival: ResponseStream) -> bytes:
     return b"".join(pieces)
 
 
-_PATIENCE = 2.0  # seconds that a target may ask to wait before another one is asked instead
+_PATIENCE = 2.0  # seconds; where a target asks for a longer wait, the next one is called instead
 
 
 @final
@@ -241,13 +241,13 @@ class CallAttempts:
     """The attempts of one call, in order.
 
     Args:
-        ways: What all calls share: breakers, and counts.
+        ways: The state that all calls share.
         call: The call.
-        client: Who asks.
+        client: The client.
 
     Attributes:
-        attempts: Those that have ended.
-        wait: Seconds after which a target wants to be asked again, the least that was said.
+        attempts: The attempts that have ended.
+        wait: The shortest wait in seconds that a target asked for; None if none did.
     """
 
     def __init__(
@@ -262,22 +262,22 @@ class CallAttempts:
 
     @property
     def target(self) -> str | None:
-        """Who is being asked, or answers."""
+        """The target that is being called or answers; None if none."""
         return self._target
 
     @property
     def last_asked(self) -> str | None:
-        """Who was asked last."""
+        """The target that was called last; None if none was."""
         asked = (a.target for a in reversed(self.attempts) if a.end != "breaker_open")
         return next(asked, None)
 
     def end(self, end: AttemptEnd, *, status: int | None, silent: bool = False) -> None:
-        """The attempt that is under way, if one is, has ended.
+        """Record the end of the current attempt, if there is one.
 
         Args:
-            end: How.
-            status: Of the target's reply.
-            silent: Whether its breaker isn't to know.
+            end: How it ended.
+            status: The HTTP status of the target's response; None without one.
+            silent: Whether to keep it from the target's breaker.
         """
         target, self._target = self._target, None
         if target is None:
@@ -286,9 +286,9 @@ class CallAttempts:
         seconds = self._clock() - self._began
         self.attempts.append(TargetAttempt(target=target, end=end, status=status, seconds=seconds))
         if not silent:
-            self._tell(target, end)
+            self._report(target, end)
 
-    def _tell(self, target: str, end: AttemptEnd) -> None:
+    def _report(self, target: str, end: AttemptEnd) -> None:
         if end == "answered" or end in HARMLESS:
             self._ways.breakers.succeeded(target)
         elif end == "disconnected":
@@ -297,12 +297,12 @@ class CallAttempts:
             self._ways.breakers.failed(target)
 
     async def find_answer(self) -> OpenResponse | TargetRefusal | None:
-        """An answer that has begun; or a refusal that only the client can mend; or none.
+        """Find an answer that has begun, or a refusal that only the client can resolve, or None.
 
-        Targets whose breaker is open are left out, unless no other is left.
+        Targets with an open breaker are skipped, unless all have one.
 
         Raises:
-            ClientGoneError: The client has left.
+            ClientGoneError: The client has disconnected.
         """
         order = self._call.order[:1] if self._call.stay else self._call.order
         found: OpenResponse | AttemptFailedError | None = None
@@ -328,7 +328,7 @@ class CallAttempts:
         return found.refusal if only_client else None
 
     async def _ask(self, target: str) -> OpenResponse | AttemptFailedError:
-        """Ask one target, and again where that may help."""
+        """Call one target, with retries where they may help."""
         failures, only_limited = self._ways.failures, True
         for turn in range(failures.retries + 1):
             found = await self._try(target)
@@ -357,7 +357,7 @@ class CallAttempts:
         except AttemptFailedError as failure:
             if failure.end == "disconnected":
                 raise ClientGoneError from None
-            # a limit that a retry gets past says nothing about the target
+            # a rate limit that a retry overcomes says nothing about the target
             self.end(failure.end, status=failure.status, silent=failure.end == "rate_limited")
             return failure
         self._ways.breakers.began(target)

@@ -1,7 +1,7 @@
-"""What ends a call without an answer: what a target's failure means, and what clients are told.
+"""Classifies failures of targets, and makes the errors that clients get.
 
-A failure means to try again, to ask the next target, or to pass it on. Where there is no answer, or
-no more of one, the client is told so, never in a target's words.
+After a failure the gateway retries, calls the next target, or forwards the error. Where there is no
+answer, or it broke off, the client's error never quotes a target's message.
 """
 
 import json
@@ -21,9 +21,9 @@ from prefill_router.targets import Endpoint
 RETRIED: frozenset[AttemptEnd] = frozenset(
     ("connect", "rate_limited", "overloaded", "server_error", "broken_off", "malformed")
 )
-"""After these the same target may be asked again; after a time limit, waiting again costs more."""
+"""Failures after which the same target is retried; not timeouts, where waiting again costs more."""
 HARMLESS: frozenset[AttemptEnd] = frozenset(("refused", "context_too_long", "unknown_call"))
-"""These say that a target is well: it read the request."""
+"""Failures that show that the target works, since it read the request."""
 LATE: frozenset[AttemptEnd] = frozenset(("first_token_timeout", "silence", "answer_timeout"))
 
 _CLIENTS_OWN = frozenset((400, 406, 413, 414, 415, 422, 431, 451))
@@ -41,7 +41,7 @@ _ENDS: dict[FailureKind, AttemptEnd] = {
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetRefusal:
-    """An error that a target told, whole.
+    """A target's complete error response.
 
     Attributes:
         status: Its HTTP status.
@@ -59,10 +59,10 @@ class AttemptFailedError(Exception):
     """A target gave no answer.
 
     Attributes:
-        end: Why.
-        status: Of its reply; None where none came.
-        wait: Seconds after which to ask again, as it said; None where it didn't.
-        refusal: Its reply, where that is the client's concern.
+        end: The kind of failure.
+        status: The HTTP status of its response; None without one.
+        wait: Seconds to wait before a retry, as the target asks; None where it doesn't.
+        refusal: The target's response, where only the client can resolve the error.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class AttemptFailedError(Exception):
 
 
 def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFailedError:
-    """What a reply that is no answer means.
+    """Classify an error response.
 
     Args:
-        refusal: The reply.
-        key: The target's key; a reply that quotes it is never passed on.
+        refusal: The response.
+        key: The target's key; a response that quotes it is never forwarded.
     """
     status = refusal.status
     error = read_error(parsed(refusal.body.strip()) or {})
@@ -101,7 +101,7 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
 
 
 def classify_body_error(error: ErrorBody, *, status: int) -> AttemptFailedError:
-    """What an error within a reply means that began as an answer."""
+    """Classify an error within a response that has a success status."""
     end = stream_error_end(error)
     return AttemptFailedError(
         "server_error" if end in HARMLESS else end, status=status, wait=refused_wait(error, ())
@@ -109,12 +109,12 @@ def classify_body_error(error: ErrorBody, *, status: int) -> AttemptFailedError:
 
 
 def stream_error_end(error: ErrorBody) -> AttemptEnd:
-    """How an error within an answer ends it."""
+    """The kind of failure of an error within a stream."""
     return _ENDS.get(kind_of(error, error.status), "server_error")
 
 
 def refused_wait(error: ErrorBody, headers: Iterable[Header]) -> float | None:
-    """Seconds after which to ask again, as a refusal says; None where it doesn't."""
+    """Seconds to wait before a retry, as a refusal asks; None where it doesn't."""
     said = dict(error.headers or {})
     said |= {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
     return retry_after(said, now=time.time())
@@ -122,32 +122,32 @@ def refused_wait(error: ErrorBody, headers: Iterable[Header]) -> float | None:
 
 _CODE = "stream_cut"
 _NO_RETRY = {"x-should-retry": "false"}
-"""What keeps SDKs from asking again at once: the gateway has done so already."""
+"""Keeps SDKs from retrying at once, since the gateway has retried already."""
 _WHY: dict[AttemptEnd, str] = {
     "silence": "the target sent nothing for too long",
     "answer_timeout": "the target took too long",
-    "malformed": "the target sent what can't be read",
-    "disconnected": "the gateway is being stopped",
+    "malformed": "the target sent data that can't be read",
+    "disconnected": "the gateway is stopping",
 }
 
 
 def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) -> RefusalError:
-    """The reply where no target answered.
+    """The error where no target answered.
 
     Args:
-        attempts: What was tried.
-        wait: Seconds after which to ask again, as far as targets said.
+        attempts: The attempts.
+        wait: Seconds to wait before a retry, as targets ask; None where none does.
     """
     ends = {attempt.end for attempt in attempts if attempt.end != "breaker_open"}
     if ends == {"unknown_call"}:
         asked = ", ".join(dict.fromkeys(attempt.target for attempt in attempts))
         return RefusalError(
-            f"this call isn't one that {asked} can answer; name a target that can as the model",
+            f"{asked} can't answer this call; name a target that can as the model",
             status=404,
             code="unknown_call",
         )
     tried = ", ".join(f"{attempt.target}: {attempt.end}" for attempt in attempts)
-    message = f"no target answered ({tried}); ask again later"
+    message = f"no target answered ({tried}); try again later"
     if ends == {"rate_limited"}:
         return RefusalError(
             message,
@@ -167,11 +167,11 @@ def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) ->
 
 
 def cut_event(endpoint: Endpoint, end: AttemptEnd, *, number: int) -> bytes:
-    """The event that ends a stream which broke off.
+    """The event that ends a stream that broke off.
 
     Args:
-        endpoint: Whose shape it has.
-        end: Why it ends.
+        endpoint: The endpoint, which determines its format.
+        end: The kind of failure.
         number: Its `sequence_number`, in streams of Responses.
     """
     why = _WHY.get(end, "the target broke off")
@@ -192,5 +192,5 @@ def cut_event(endpoint: Endpoint, end: AttemptEnd, *, number: int) -> bytes:
 
 
 def _event(value: object, *, name: bytes) -> bytes:
-    """Behind an empty line, which ends the event that was under way, if there was one."""
+    """An event after an empty line, which ends any incomplete event before it."""
     return b"\n" + name + b"data: " + json.dumps(value).encode() + b"\n\n"

@@ -1,4 +1,4 @@
-"""Forwards calls to the targets of a pool: one that answers is found, and its answer forwarded."""
+"""Forwards calls to the targets of a pool: finds one that answers, and forwards its answer."""
 
 import asyncio
 import json
@@ -44,13 +44,13 @@ from prefill_router.targets import Pool
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetState:
-    """How a target does.
+    """The state of a target.
 
     Attributes:
-        breaker: Of its circuit breaker.
-        failures: So many calls failed in a row.
-        opened: So often its breaker has opened.
-        under_way: So many calls of it are under way.
+        breaker: The state of its circuit breaker.
+        failures: The number of failed calls in a row.
+        opened: How often its breaker has opened.
+        under_way: The number of calls in flight.
     """
 
     breaker: BreakerState
@@ -61,18 +61,18 @@ class TargetState:
 
 @final
 class Forwarder:
-    """Forwards calls to the targets of one pool; to be made where the event loop runs.
+    """Forwards calls to the targets of one pool; make it where the event loop runs.
 
     Args:
         pool: The targets.
-        failures: What is done when one fails.
-        breakers: Of its targets; they may outlive it.
-        passing: Which of a target's reply headers go to the client.
-        environment: Where the keys are; by default the process's environment.
+        failures: The settings for failures.
+        breakers: The circuit breakers of its targets; they may outlive it.
+        passing: Selects the response headers that the client gets.
+        environment: The variables that hold the keys; by default the process's environment.
 
     Raises:
-        ConfigError: A key isn't set or is none, a target has no endpoint, or the environment's
-            proxies or certificates are unfit.
+        ConfigError: A key isn't set or isn't valid, a target has no endpoint, or the
+            environment's proxies or certificates can't be used.
     """
 
     def __init__(
@@ -100,22 +100,22 @@ class Forwarder:
         )
 
     async def forward(self, call: ForwardRequest, receive: Receive, send: Send) -> None:
-        """Answer a client, whose request has been read: by a target, or by an error.
+        """Answer a client with a target's answer or an error; its request has been read.
 
         Args:
-            call: What is asked; its targets are of the pool.
-            receive: Of ASGI; tells when the client leaves.
-            send: Of ASGI.
+            call: The request to forward, to targets of the pool.
+            receive: ASGI's `receive`, which reports a disconnect.
+            send: ASGI's `send`.
         """
         await ProxyCall(self._ways, call, ClientConnection(receive, send)).go()
 
     async def close(self) -> None:
-        """Close what is idle, now and from now on; calls under way end by themselves."""
+        """Close idle connections, now and later; calls in flight go on to their end."""
         for line in self._lines:
             await line.close()
 
     def state(self) -> dict[str, TargetState]:
-        """How each target does, by name."""
+        """The state of each target, by name."""
         opened = self._breakers.opened
         return {
             name: TargetState(
@@ -128,19 +128,19 @@ class Forwarder:
         }
 
 
-_LAST_SECONDS = 1.0  # for the end of a stream whose answer is complete
-_LEFT = 499  # the status of what nobody waited for
+_LAST_SECONDS = 1.0  # how long to wait for a stream to close once its answer is complete
+_LEFT = 499  # the recorded status of a request whose client disconnected
 _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection", b"keep-alive"))
 
 
 @final
 class ProxyCall:
-    """One call.
+    """One forwarded call.
 
     Args:
-        ways: What all calls share.
-        call: What is asked.
-        client: Who asks.
+        ways: The state that all calls share.
+        call: The request to forward.
+        client: The client.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class ProxyCall:
             await self._leave("disconnected")
         finally:
             self._client.close()
-            if not self._is_finished:  # the gateway is being stopped, or has a fault of its own
+            if not self._is_finished:  # the gateway is stopping, or failed itself
                 kind: OutcomeKind = "cut" if self._client.has_started else "failed"
                 await asyncio.shield(self._leave(kind))
 
@@ -180,7 +180,7 @@ class ProxyCall:
         elif isinstance(found, TargetRefusal):
             await self._pass_on(found)
         else:
-            await self._tell_failure()
+            await self._send_failure()
 
     # Answers.
 
@@ -222,7 +222,7 @@ class ProxyCall:
             if error.end == "disconnected":
                 raise ClientGoneError from None
             await self._end_stream(answer, b"", error.end)
-        except asyncio.CancelledError:  # the gateway is being stopped
+        except asyncio.CancelledError:  # the gateway is stopping
             await asyncio.shield(self._break_off(watch))
             raise
         finally:
@@ -230,7 +230,7 @@ class ProxyCall:
             arrival.close()
 
     async def _end_stream(self, answer: OpenResponse, rest: bytes, end: AttemptEnd) -> None:
-        """End it well where its answer is complete, and with an error event where it isn't."""
+        """End a stream, with an error event if its answer is incomplete."""
         if not self._is_finished:
             facts = answer.facts
             if not facts.is_complete and facts.error is None:
@@ -240,7 +240,7 @@ class ProxyCall:
         await self._client.body(rest, more=False)
 
     async def _break_off(self, watch: StreamObserver | PassthroughStream) -> None:
-        """End a stream that isn't complete with an error event, through no fault of the target."""
+        """End an incomplete stream with an error event, without blaming the target."""
         if not self._is_finished:
             await self._leave("cut")
             event = cut_event(self._call.endpoint, "disconnected", number=watch.sequence_number)
@@ -248,7 +248,7 @@ class ProxyCall:
                 await self._client.body(event, more=False)
 
     async def _conclude(self, answer: OpenResponse, end: AttemptEnd) -> None:
-        """Report how a stream ended; `end` is for one that isn't complete."""
+        """Report how a stream ended; `end` applies to an incomplete one."""
         facts = answer.facts
         if facts.error is not None:
             end = stream_error_end(facts.error)
@@ -258,7 +258,7 @@ class ProxyCall:
         self._track.end(end, status=answer.status)
         await self._finish("answered" if end == "answered" else "cut", answer.status)
 
-    # What is no answer.
+    # Refusals and failures.
 
     async def _pass_on(self, refusal: TargetRefusal) -> None:
         self._client.check()
@@ -267,7 +267,7 @@ class ProxyCall:
         await self._finish("refused", refusal.status)
         await self._send(refusal.status, refusal.headers, refusal.body)
 
-    async def _tell_failure(self) -> None:
+    async def _send_failure(self) -> None:
         attempts = tuple(self._track.attempts)
         error = no_answer_error(attempts, wait=self._track.wait)
         body = json.dumps(error.body(anthropic=self._call.endpoint == "messages")).encode()
@@ -282,22 +282,22 @@ class ProxyCall:
         await self._client.body(body, more=False)
 
     async def _leave(self, kind: OutcomeKind) -> None:
-        """Report an end that isn't the target's doing."""
+        """Report an end that the target didn't cause."""
         status = None if self._answer is None else self._answer.status
         self._track.end("disconnected", status=status)
         await self._finish(kind, _LEFT if status is None else status)
 
-    # What all have in common.
+    # Parts of every response.
 
     async def _send(self, status: int, headers: list[Header], body: bytes) -> None:
         framed = self._headers(headers)
-        if status != HTTPStatus.NO_CONTENT:  # which has no length (RFC 9110, 8.6)
+        if status != HTTPStatus.NO_CONTENT:  # it must not have a length (RFC 9110, 8.6)
             framed.append((b"content-length", b"%d" % len(body)))
         await self._client.start(status, framed)
         await self._client.body(body, more=False)
 
     def _headers(self, headers: list[Header]) -> list[Header]:
-        """Those of a target's reply that go on, and the gateway's own."""
+        """The target's response headers that are forwarded, and the gateway's own."""
         own = self._call.reply_headers(self._target, tuple(self._track.attempts))
         return [*(h for h in self._ways.passing(headers) if h[0] not in _FRAMING), *own]
 

@@ -1,4 +1,4 @@
-"""Calls whose answers are passed on as they are: nothing is read of them but how they end."""
+"""Passthrough calls: their answers are forwarded, and only their end is observed."""
 
 from collections.abc import Collection
 from typing import final
@@ -20,7 +20,7 @@ from prefill_router.gateway.records import AttemptEnd
 
 _FIRST_OF_CLIENTS, _FIRST_OF_SERVERS = 400, 500
 _PLAIN_ENDS: dict[int, AttemptEnd] = {
-    401: "unauthorised",  # it is the gateway's own key that is wrong, or its account
+    401: "unauthorised",  # the gateway's own key or account is refused
     402: "unauthorised",
     403: "unauthorised",
     429: "rate_limited",
@@ -32,12 +32,12 @@ _PLAIN_ENDS: dict[int, AttemptEnd] = {
 def classify_passthrough_refusal(
     refusal: TargetRefusal, *, key: str | None, lacking: Collection[int] = frozenset()
 ) -> AttemptFailedError:
-    """The same of a plain call, of whose reply nothing but the status is read.
+    """Classify an error response to a passthrough call by its status alone.
 
     Args:
-        refusal: The reply.
-        key: The target's key; a reply that quotes it is never passed on.
-        lacking: The statuses of targets that have no such call.
+        refusal: The response.
+        key: The target's key; a response that quotes it is never forwarded.
+        lacking: The statuses by which a target says that it doesn't support the call.
     """
     status = refusal.status
     end: AttemptEnd
@@ -63,14 +63,14 @@ _NAME = b'"sequence_number"'
 
 @final
 class PassthroughStream(WholeLines):
-    """In place of a `StreamObserver`, where what an event says concerns nobody but the client.
+    """Takes the place of a `StreamObserver` where the gateway needs nothing from the events.
 
     Args:
-        facts: Told where the stream has come to its end.
-        secret: What no line may quote; None for nothing.
+        facts: Marked as done at the end of the stream.
+        secret: The target's key, which no line may quote; None for none.
 
     Attributes:
-        facts: The same.
+        facts: Marked as done at the end of the stream.
         sequence_number: The number that the next event of a Responses stream would have.
     """
 
@@ -80,10 +80,10 @@ class PassthroughStream(WholeLines):
         self.sequence_number = 0
 
     def feed(self, piece: bytes) -> bytes:
-        """What to hand on, now that this has come.
+        """Take received bytes, and return the bytes to forward.
 
         Raises:
-            BrokenResponseError: A line has no end, or quotes the secret.
+            BrokenResponseError: A line is too long, or quotes the secret.
         """
         whole = self._cut(piece)
         if self._secret is not None and self._secret in whole:
@@ -94,7 +94,7 @@ class PassthroughStream(WholeLines):
         return whole
 
     def close(self) -> bytes:
-        """What is left to hand on where the stream has ended as streams do."""
+        """Return the remaining bytes to forward at the end of the stream."""
         self.facts.done = True
         rest = self._rest()
         return b"" if self._secret is not None and self._secret in rest else rest

@@ -1,7 +1,7 @@
-"""The way to each target: its provider's connections, its paths, and the headers that it needs.
+"""Calls a target's endpoint: its provider's connections, paths and headers.
 
-Idle connections are used again, the latest first. Where the environment names a proxy for a
-provider, its calls go by way of that.
+Idle connections are reused, the latest first. Where the environment names a proxy for a provider,
+its calls go through that proxy.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from prefill_router.gateway.settings import FailureSettings
 from prefill_router.targets import Endpoint, Provider
 
 _NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}
-"""The end of headers that no body follows (RFC 9110, 8.6)."""
+"""The end of the headers of a request without a body (RFC 9110, 8.6)."""
 _IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
 
 
 @final
 class ConnectionPool:
-    """Calls one provider without a proxy. As many connections are open as calls are under way.
+    """Calls one provider without a proxy, over one connection per call in flight.
 
     Args:
-        url: The provider's.
-        connect_seconds: A connection that takes longer has failed.
-        context: For TLS; None where the URL asks for none.
+        url: The provider's URL.
+        connect_seconds: The time limit for connecting.
+        context: The TLS context; None for plain HTTP.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class ConnectionPool:
         client: ClientConnection,
         fresh: bool,
     ) -> ResponseStream:
-        """Send a request, and return its reply, which then arrives.
+        """Send a request, and return the stream of its response.
 
         Args:
-            method: Of HTTP.
-            path: Of the URL, with its query.
-            headers: All but `host` and `content-length`.
-            body: What is sent.
-            client: Who asks; connecting ends when it leaves.
-            fresh: Whether a new connection is to be used.
+            method: The HTTP method.
+            path: The path of the URL, with its query.
+            headers: All headers but `host` and `content-length`.
+            body: The body.
+            client: The client; connecting stops when it disconnects.
+            fresh: Whether to use a new connection.
 
         Raises:
-            BrokenResponseError: There is no connection.
-            ClientGoneError: The client has left.
+            BrokenResponseError: It can't connect.
+            ClientGoneError: The client has disconnected.
         """
         connection = None if fresh else self._take()
         if connection is None:
@@ -86,7 +86,7 @@ class ConnectionPool:
         return connection.ask(b"\r\n".join(lines), body)
 
     async def close(self) -> None:
-        """Close what is idle, now and from now on; calls under way go on."""
+        """Close idle connections, now and later; calls in flight go on."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -101,14 +101,14 @@ class ConnectionPool:
         return None
 
     async def _connect(self, client: ClientConnection) -> ProviderConnection:
-        client.check()  # else what is begun here would be nobody's
+        client.check()  # otherwise nothing would stop the connection attempt
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._reach())
         late = loop.call_later(self._connect_seconds, task.cancel)
         client.stop_with(task.cancel)
         try:
             return await task
-        except (OSError, ValueError):  # no such name, nobody listens, no certificate that holds
+        except (OSError, ValueError):  # no such host, connection refused, or invalid certificate
             raise BrokenResponseError("connect") from None
         except asyncio.CancelledError:
             check_not_cancelled()
@@ -137,7 +137,7 @@ class ConnectionPool:
             self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what has been idle for long; the longest idle stand first."""
+        """Close connections that were idle too long; those idle longest come first."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self._idle and (self._idle[0][0] <= now or not self._idle[0][1].is_open):
@@ -147,10 +147,10 @@ class ConnectionPool:
 
 
 def check_not_cancelled() -> None:
-    """Go on with a cancellation, where it is the present task that was cancelled.
+    """Raise a cancellation again if the current task was cancelled.
 
     Raises:
-        CancelledError: It was, and not something that it waited for.
+        CancelledError: The current task was cancelled, rather than a task that it awaited.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -178,21 +178,21 @@ _OURS = frozenset(
 
 @final
 class ProviderEndpoint:
-    """The way to one provider.
+    """One provider's endpoint.
 
     Args:
-        provider: Whom.
+        provider: The provider.
         key: Its key.
-        failures: Its time limits, where they are set.
+        failures: Settings whose time limits, where set, override the provider's.
 
     Attributes:
         key: Its key; None where it needs none.
-        first_token_seconds: Until the first event of a stream.
-        silence_seconds: Between two pieces of a stream.
-        answer_seconds: For the whole answer.
+        first_token_seconds: The time limit for the first event of a stream.
+        silence_seconds: The time limit between two pieces of a stream.
+        answer_seconds: The time limit for the whole answer.
 
     Raises:
-        ConfigError: The environment's proxies or certificates are unfit.
+        ConfigError: The environment's proxies or certificates can't be used.
     """
 
     def __init__(self, provider: Provider, key: str, *, failures: FailureSettings) -> None:
@@ -203,8 +203,8 @@ class ProviderEndpoint:
         self._paths = _paths(url, anthropic=self._is_anthropic)
         self.key = None if provider.api_key_env is None or key == NO_KEY else key
         self._plain = [
-            (b"content-type", b"application/json"),  # first: only what has a body gets it
-            (b"accept-encoding", b"identity"),  # compression holds tokens back
+            (b"content-type", b"application/json"),  # first, since only POST requests get it
+            (b"accept-encoding", b"identity"),  # compression delays streamed tokens
         ]
         self._bearer, self._own = list(self._plain), list(self._plain)
         if self.key is not None:
@@ -217,16 +217,16 @@ class ProviderEndpoint:
     async def call(
         self, call: ForwardRequest, body: bytes, *, client: ClientConnection
     ) -> ResponseStream:
-        """Send a request; its reply arrives, and ends early where the client leaves.
+        """Send a request and wait for the status; a disconnect of the client ends the response.
 
         Args:
-            call: What is asked.
-            body: What is sent.
-            client: Who asks.
+            call: The request to forward.
+            body: The body for this target.
+            client: The client.
 
         Raises:
-            BrokenResponseError: There is none.
-            ClientGoneError: The client has left.
+            BrokenResponseError: There is no response.
+            ClientGoneError: The client has disconnected.
         """
         path, theirs = self._path(call), self._headers(call)
         for fresh in (False, True):
@@ -253,13 +253,13 @@ class ProviderEndpoint:
                     arrival.close()
             if answers:
                 break
-        if self.key is not None:  # a target that quotes it in a header
+        if self.key is not None:  # a target may quote it in a header
             secret = self.key.encode()
             arrival.headers = [header for header in arrival.headers if secret not in header[1]]
         return arrival
 
     def go_on(self, arrival: ResponseStream) -> None:
-        """A piece of a stream has come: from now on its next one is waited for."""
+        """Restart the time limit for silence after a piece of a stream."""
         now = asyncio.get_running_loop().time()
         last = arrival.began + self.answer_seconds
         if now + self.silence_seconds < last:
@@ -268,7 +268,7 @@ class ProviderEndpoint:
             arrival.limit(last, "answer_timeout")
 
     async def close(self) -> None:
-        """Close what is idle, now and from now on."""
+        """Close idle connections, now and later."""
         await self._calls.close()
 
     def _path(self, call: ForwardRequest) -> bytes:
@@ -297,14 +297,14 @@ def _calls(url: httpx2.URL, *, connect_seconds: float) -> ConnectionPool | Proxi
         context = httpx2.create_ssl_context()
     except (OSError, ValueError):
         raise ConfigError(
-            "the certificates that the environment names can't be read; check SSL_CERT_FILE and "
+            "the certificates set in the environment can't be read; check SSL_CERT_FILE and "
             "SSL_CERT_DIR"
         ) from None
     return ConnectionPool(url, connect_seconds=connect_seconds, context=context)
 
 
 def _paths(url: httpx2.URL, *, anthropic: bool) -> Mapping[Endpoint, bytes]:
-    """Each endpoint's path and query; Anthropic's base URL may come without its version."""
+    """The path and query of each endpoint; Anthropic's base URL may lack its version."""
     path, mark, query = url.raw_path.partition(b"?")
     path = path.rstrip(b"/")
     if anthropic and not path.endswith(b"/v1"):
@@ -313,7 +313,7 @@ def _paths(url: httpx2.URL, *, anthropic: bool) -> Mapping[Endpoint, bytes]:
 
 
 def _joined(own: bytes, theirs: bytes) -> bytes:
-    """The query of a base URL, and the client's, but for what the former says already."""
+    """The query of a base URL, and the client's parameters that it doesn't set already."""
     said = {_name(part) for part in own.split(b"&")}
     further = (part for part in theirs.split(b"&") if _name(part) not in said)
     return b"&".join(filter(None, (own, *further)))
@@ -324,6 +324,6 @@ def _name(part: bytes) -> bytes:
 
 
 def _first_token(provider: Provider) -> float:
-    """A provider's own limit; its default is meant for runs that nobody waits for."""
+    """A provider's own limit; its default is for batch runs, too long for interactive use."""
     own = provider.first_token_seconds
     return _FIRST_TOKEN_SECONDS if own == _UNSET_SECONDS else own

@@ -1,4 +1,4 @@
-"""Calls of a provider by way of a proxy that the environment names, by httpx2."""
+"""Calls a provider through a proxy that the environment names, with httpx2."""
 
 import asyncio
 import urllib.request
@@ -13,13 +13,13 @@ from prefill_router.errors import ConfigError
 from prefill_router.gateway.proxy.connections import ClientConnection, ResponseStream
 from prefill_router.gateway.records import Header
 
-_IDLE_SECONDS = 3.0  # as of connections without a proxy
+_IDLE_SECONDS = 3.0  # as for connections without a proxy
 
 
 def wants_proxy(url: httpx2.URL) -> bool:
     """Whether the environment names a proxy for this URL (`HTTPS_PROXY`, `NO_PROXY`, ...).
 
-    What this machine serves is never asked by way of one, which would read what is meant for it.
+    A server on this machine is never called through a proxy, which could read its traffic.
     """
     if is_loopback(url.host):
         return False
@@ -34,11 +34,11 @@ class ProxiedConnections:
     """Calls one provider through a proxy.
 
     Args:
-        url: The provider's.
-        connect_seconds: A connection that takes longer has failed.
+        url: The provider's URL.
+        connect_seconds: The time limit for connecting.
 
     Raises:
-        ConfigError: The environment's proxies or certificates are unfit.
+        ConfigError: The environment's proxies or certificates can't be used.
     """
 
     def __init__(self, url: httpx2.URL, *, connect_seconds: float) -> None:
@@ -51,14 +51,13 @@ class ProxiedConnections:
                     keepalive_expiry=_IDLE_SECONDS,
                 ),
                 timeout=httpx2.Timeout(None, connect=connect_seconds),
-                # what one client's answer sets would go with the next one's request
+                # no cookies: one client's would be sent with the next client's request
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             )
-        except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # which may quote a key
+        except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # not quoted: may hold a key
             raise ConfigError(
-                "targets can't be asked by way of the proxies or certificates that the environment "
-                "names; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) and "
-                "SSL_CERT_FILE"
+                "targets can't be reached with the proxies or certificates set in the environment; "
+                "check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) and SSL_CERT_FILE"
             ) from None
         self._calls: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -74,7 +73,7 @@ class ProxiedConnections:
         client: ClientConnection,
         fresh: bool,
     ) -> ResponseStream:
-        """As `ConnectionPool.call`; what fails on the way is told by the arrival."""
+        """As `ConnectionPool.call`, but failures to connect are reported by the stream."""
         del client, fresh
         length = [(b"content-length", b"%d" % len(body))] if body else []
         request = self._client.build_request(
@@ -95,7 +94,7 @@ class ProxiedConnections:
         return arrival
 
     async def close(self) -> None:
-        """Close what is idle, and the rest once the calls under way have ended."""
+        """Close the client, once the calls in flight have ended."""
         self._closed = True
         if not self._calls:
             await self._client.aclose()
@@ -128,5 +127,5 @@ class ProxiedConnections:
 
 
 async def _once(held: list[bytes]) -> AsyncIterator[bytes]:
-    """A body that goes with its sending, since what was sent lives as long as the answer."""
+    """A body that is released once sent, since the request lives as long as its response."""
     yield held.pop()

@@ -1,7 +1,7 @@
-"""What is read of an answer in passing: its id, its token counts, its tool calls, its error.
+"""Reads an answer's id, token counts, tool calls and errors as it passes.
 
-Of a stream of server-sent events only whole lines are handed on, as they came: half a line is of no
-use to anyone, and behind one no error event could follow.
+Streams of server-sent events are forwarded in whole lines, unchanged: half a line is useless, and
+no error event could follow it.
 """
 
 import json
@@ -23,9 +23,9 @@ from prefill_router.targets import Endpoint
 
 _BYTES_PER_TOKEN = 4
 _MOST_CALLS = 1000  # tool calls of one answer whose ids are remembered
-_LONGEST_ID = 2**14  # characters; some gateways put a model's thoughts in the ids of tool calls
+_LONGEST_ID = 2**14  # characters; some gateways put a model's reasoning in the ids of tool calls
 _DECODER = json.JSONDecoder()
-_STRING = rb'"\s*+:\s*+"((?:[^"\\]++|\\.)*+)'  # possessive: trying again costs a gigabyte
+_STRING = rb'"\s*+:\s*+"((?:[^"\\]++|\\.)*+)'  # possessive: backtracking costs a gigabyte
 _TEXTS: dict[Endpoint, re.Pattern[bytes]] = {
     "chat": re.compile(rb'"(?:content|reasoning_content|reasoning|arguments)' + _STRING),
     "completions": re.compile(rb'"text' + _STRING),
@@ -40,18 +40,18 @@ _PENDING = ("queued", "in_progress")
 
 @final
 class ResponseMetadata:
-    """What is known of one answer so far.
+    """What has been read of one answer so far.
 
     Args:
-        endpoint: What was asked.
-        secret: The target's key; an id that quotes it isn't remembered.
+        endpoint: The endpoint.
+        secret: The target's key; ids that contain it are ignored.
 
     Attributes:
         response_id: Its id.
-        error: The error that it holds.
-        done: Whether the mark that ends it has come.
-        has_reason: Whether the reason of its end has.
-        output_bytes: Roughly, those of its texts.
+        error: An error within it.
+        done: Whether its end marker has arrived.
+        has_reason: Whether its finish reason has arrived.
+        output_bytes: The approximate bytes of its texts.
     """
 
     def __init__(self, endpoint: Endpoint, *, secret: str | None = None) -> None:
@@ -68,12 +68,12 @@ class ResponseMetadata:
 
     @property
     def tool_calls(self) -> tuple[str, ...]:
-        """Ids of its tool calls, in order."""
+        """The ids of its tool calls, in order."""
         return tuple(self._tool_calls)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer has ended as answers do."""
+        """Whether the answer has ended properly, without an error."""
         return (self.done or self.has_reason) and self.error is None
 
     @property
@@ -82,12 +82,12 @@ class ResponseMetadata:
         return bool(self._reported)
 
     def usage(self, *, input_tokens: int) -> tuple[Usage | None, bool]:
-        """Token counts, and whether they, or some of them, are estimates.
+        """The token counts, and whether any of them are estimates.
 
-        None for a response that goes on in the background: nothing is known of it yet.
+        The counts are None for a background response, which hasn't been written yet.
 
         Args:
-            input_tokens: Of the request, estimated.
+            input_tokens: Estimated input tokens of the request.
         """
         if self._is_pending and not self._reported:
             return None, True
@@ -96,7 +96,7 @@ class ResponseMetadata:
             return Usage(input_tokens=input_tokens, output_tokens=guess), True
         usage = read_usage(self._reported)
         if self._endpoint == "embeddings" and usage.output_tokens is None:
-            usage = replace(usage, output_tokens=0)  # nothing is written
+            usage = replace(usage, output_tokens=0)  # embeddings have no output tokens
         read, written = usage.input_tokens, usage.output_tokens
         is_short = written is None or (written < guess and not self.is_complete)
         if read is not None and not is_short:
@@ -112,12 +112,12 @@ class ResponseMetadata:
         )
 
     def count(self, data: bytes) -> None:
-        """Count the texts in a piece of JSON."""
+        """Add the bytes of the texts in a piece of JSON."""
         if self._texts is not None:
             self.output_bytes += sum(map(len, self._texts.findall(data)))
 
     def count_event(self, data: bytes) -> None:
-        """The same for an event; those of Responses that repeat what has come don't count."""
+        """The same for an event, except Responses events that repeat earlier texts."""
         if self._endpoint != "responses" or _STILL_GOING.search(data):
             self.count(data)
 
@@ -126,10 +126,10 @@ class ResponseMetadata:
 
         Args:
             value: Its JSON.
-            named: The name of the event.
+            named: The event's name.
 
         Returns:
-            Whether it is an event that tells token counts and nothing else.
+            Whether it is an event with token counts and nothing else.
         """
         kind = value.get("type")
         if value.get("error") or named == b"error" or kind == "error":
@@ -143,7 +143,7 @@ class ResponseMetadata:
         return False
 
     def take_end(self, body: bytes) -> None:
-        """Read the token counts of an answer that is too long to be parsed."""
+        """Read the token counts of an answer that is too long to parse."""
         _, _, last = body[body.rfind(b'"usage"') :].partition(b":")
         try:
             usage, _ = _DECODER.raw_decode(last.decode("utf-8", "replace").lstrip())
@@ -209,7 +209,7 @@ class ResponseMetadata:
 
 
 def parsed(data: bytes) -> dict[str, Any] | None:
-    """One JSON object; None where these bytes aren't one."""
+    """Parse one JSON object; None where the bytes aren't one."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -222,10 +222,10 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
         yield from (item for item in value if isinstance(item, Mapping))
 
 
-_LONGEST = 2**26  # bytes of a line; pictures come in one
-_MOST_HELD = 2**20  # bytes of an object over several lines; nobody reads a longer one
+_LONGEST = 2**26  # bytes of a line; an image is sent in one
+_MOST_HELD = 2**20  # bytes of an object over several lines; longer ones aren't read
 _DONE = b"[DONE]"
-_CHUNKS = re.compile(  # the last part begins nowhere but at the start: else its time is squared
+_CHUNKS = re.compile(  # the last part is anchored at the start: otherwise it takes quadratic time
     rb'"usage"\s*:\s*\{|"finish_reason"\s*:\s*"|"error"'
     rb'|\A(?>.*?"tool_calls").*?"id"\s*:\s*"',
     re.DOTALL,
@@ -243,7 +243,7 @@ SEQUENCE_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
 
 
 class WholeLines:
-    """Cuts a stream behind the end of a line; the rest waits for its own end."""
+    """Splits a stream into whole lines; an incomplete line is kept until its end arrives."""
 
     def __init__(self) -> None:
         self._tail: list[bytes] = []
@@ -269,17 +269,17 @@ class WholeLines:
 
 @final
 class StreamObserver(WholeLines):
-    """Looks at one stream.
+    """Reads one stream as it passes.
 
     Args:
-        endpoint: What was asked.
-        leave_out_usage: Whether the event that only tells token counts isn't handed on.
+        endpoint: The endpoint.
+        leave_out_usage: Whether to drop the event that has only token counts.
         secret: The target's key.
 
     Attributes:
-        facts: What was seen.
-        is_open: Whether an event has come that is no error.
-        is_malformed: Whether the first event was none that can be read.
+        facts: What has been read.
+        is_open: Whether an event other than an error has arrived.
+        is_malformed: Whether the first event was unreadable.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class StreamObserver(WholeLines):
         self._event = self._last = b""
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self._lines = 0  # of the present event
+        self._lines = 0  # lines of the current event
         self._swallows = False
 
     @property
@@ -304,10 +304,10 @@ class StreamObserver(WholeLines):
         return int(found[1]) + 1 if found else 0
 
     def feed(self, piece: bytes) -> bytes:
-        """What to hand on, now that this has come.
+        """Take received bytes, and return the bytes to forward.
 
         Raises:
-            BrokenResponseError: A line has no end.
+            BrokenResponseError: A line is too long.
         """
         whole = self._cut(piece)
         if not whole:
@@ -322,7 +322,7 @@ class StreamObserver(WholeLines):
         return without_key(whole, self._key_forms)
 
     def close(self) -> bytes:
-        """What is left to hand on where the stream has ended as streams do."""
+        """Return the remaining bytes to forward at the end of the stream."""
         rest = self._rest()
         left_out = self._is_left_out(rest)
         self._line(b"")
@@ -340,7 +340,7 @@ class StreamObserver(WholeLines):
         return left_out
 
     def _line(self, line: bytes) -> bool:
-        """Look at a line; whether it only tells token counts."""
+        """Read a line; returns whether it has only token counts."""
         if line.endswith(b"\r"):
             line = line[:-1]
         if not line:
@@ -354,7 +354,7 @@ class StreamObserver(WholeLines):
         return False
 
     def _end(self) -> None:
-        """A blank line: the event is over."""
+        """End the event, at a blank line."""
         if self._held:
             self._take(b"\n".join(self._held))
             self._held = []

@@ -1,4 +1,4 @@
-"""Receipts: one row for each request, in SQLite or PostgreSQL."""
+"""Receipts: one row per request, in SQLite or PostgreSQL."""
 
 from prefill_router.lazy_imports import face
 

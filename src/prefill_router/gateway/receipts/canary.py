@@ -1,8 +1,8 @@
-"""Did what the router decides do better than the rest, where a share of traffic is routed?
+"""Compares the routed share of the traffic with the rest.
 
-The share is of conversations, so conversations are what is compared: requests of one aren't
-independent of each other. Only the time from the first to the last request outside the share
-counts, since before and after it there was no rest.
+Conversations are compared, since the share is one of conversations, and requests of the same
+conversation aren't independent. Only the time from the first to the last request outside the share
+counts, since there is nothing to compare with before and after.
 """
 
 import math
@@ -29,9 +29,10 @@ class Mean:
     """A mean over conversations.
 
     Attributes:
-        value: The mean; NaN of none.
-        half: Half of its 95 % interval, by the normal distribution; NaN of fewer than two.
-        conversations: How many it is over.
+        value: The mean; NaN without conversations.
+        half: Half the width of its 95 % confidence interval, by the normal distribution; NaN with
+            fewer than two conversations.
+        conversations: The number of conversations.
     """
 
     value: float
@@ -40,7 +41,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Mean":
-        """That of numbers, one a conversation, of which NaN are left out."""
+        """The mean of numbers, one per conversation; NaN is left out."""
         known = np.array([value for value in values if not math.isnan(value)])
         half = math.nan
         if len(known) > 1:
@@ -48,7 +49,7 @@ class Mean:
         return cls(float(known.mean()) if len(known) else math.nan, half, len(known))
 
     def less(self, other: "Mean") -> "Mean":
-        """The difference of two means of different conversations."""
+        """The difference of two means over different conversations."""
         both = min(self.conversations, other.conversations)
         return Mean(self.value - other.value, math.hypot(self.half, other.half), both)
 
@@ -62,15 +63,15 @@ class Mean:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """How one part of the traffic went.
+    """The results of one part of the traffic.
 
     Attributes:
-        conversations: How many; a request that belongs to none is one.
-        requests: How many requests they are.
-        cost: Of a conversation, observed, US dollars.
-        failed: The share of its requests without an answer, or with one that broke off.
-        seconds: Of its answers, from the request to the end.
-        score: Of its answers, from 0 to 1, as feedback says.
+        conversations: The number of conversations; a request without one counts as one.
+        requests: The number of requests.
+        cost: Observed US dollars per conversation.
+        failed: The share of a conversation's requests without a complete answer.
+        seconds: Mean seconds from the request to the end of an answer.
+        score: Mean feedback score of its answers, from 0 to 1.
     """
 
     conversations: int
@@ -81,7 +82,7 @@ class Arm:
     score: Mean
 
     def means(self) -> Mapping[str, Mean]:
-        """All that can be compared, by name."""
+        """All means, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Mean)}
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,10 +91,10 @@ class Arm:
 
 
 def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
-    """What was routed, and the rest.
+    """The results of the routed traffic and of the rest.
 
     Args:
-        scored: Receipts by their time, each with its feedback; they are read one after another.
+        scored: Receipts in order of time, each with its feedback; they are read one by one.
 
     Raises:
         DataError: One of the two is empty; the message says why.
@@ -102,8 +103,8 @@ def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
     apart = [n for n, one in enumerate(every) if one.reason == "share"]
     if not apart:
         raise DataError(
-            "no receipt is of a request outside a share of routed traffic; there are such where "
-            "the gateway's settings have traffic: {share: 0.1, otherwise: TARGET}"
+            "no receipt is of a request outside the routed share; to have some, put this in the "
+            "gateway's settings: traffic: {share: 0.1, otherwise: TARGET}"
         )
     groups: dict[str, list[_One]] = {}
     for one in every[apart[0] : apart[-1] + 1]:
@@ -112,14 +113,14 @@ def compare_share(scored: Iterable[Scored]) -> tuple[Arm, Arm]:
     routed = [g for g in groups.values() if _has(g, _ROUTED) and not _has(g, ("share",))]
     if not routed:
         raise DataError(
-            "nothing was routed in that time, so there is nothing to compare; what the router "
-            "would have chosen, and its cost, is told by: prefill-router replay"
+            "no request was routed in that time, so there is nothing to compare; for what the "
+            "router would have chosen, and its cost, run: prefill-router replay"
         )
     return _arm(routed), _arm(rest)
 
 
 class _One(NamedTuple):
-    """What is compared of one request, as far as known; no more of it is held on to."""
+    """The values of one request that are compared, as far as known."""
 
     conversation: str
     reason: str

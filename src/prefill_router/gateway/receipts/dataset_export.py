@@ -1,4 +1,4 @@
-"""From receipts and feedback to a dataset that a router can be fitted on."""
+"""Makes a dataset for fitting a router from receipts and feedback."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,19 +16,19 @@ from prefill_router.targets import Pool, Target
 _NO_PROMPT = "without a prompt"
 _NO_FEEDBACK = "without feedback"
 _NOT_ANSWERED = "not answered"
-_NOT_IN_POOL = "answered by a target that the pool lacks"
-_NO_TEXT = "with a prompt that no file holds: half a character (a lone surrogate) is in it"
+_NOT_IN_POOL = "answered by a target that isn't in the pool"
+_NO_TEXT = "with a prompt that can't be written to a file, since it has a lone surrogate"
 
 
 @final
 @dataclass(frozen=True)
 class DatasetExport:
-    """A dataset of what was answered and scored.
+    """A dataset of the answers that were scored.
 
     Attributes:
         dataset: A query for each distinct prompt; labels where a target's answer was scored.
-        receipts: How many are in it.
-        left_out: How many aren't, by the reason.
+        receipts: The number of receipts in it.
+        left_out: The number of receipts that were left out, by reason.
         notes: What to know before fitting on it.
     """
 
@@ -40,7 +40,7 @@ class DatasetExport:
 
 @dataclass
 class _Cell:
-    """What is known of one target's answers to one prompt."""
+    """The values of one target's answers to one prompt."""
 
     scores: list[float] = field(default_factory=list)
     given: list[float] = field(default_factory=list)
@@ -53,19 +53,19 @@ def export(
     *,
     pool: Pool | None = None,
 ) -> DatasetExport:
-    """Make a dataset of receipts with prompts and of their feedback.
+    """Make a dataset from receipts with prompts and their feedback.
 
-    A label is the mean score of a target's answers to a prompt, each answer's being the mean of the
-    latest scores of its sources. Token counts and costs are means too, and missing where they were
-    only estimated.
+    A label is the mean score of a target's answers to a prompt; the score of an answer is the mean
+    of its sources' latest scores. Token counts and costs are means too, and missing where they
+    were only estimated.
 
     Args:
-        receipts: Requests, of which only answered ones count, each with the latest score of each
-            source; they are read one after another.
-        pool: The targets and their prices; those of the receipts, without prices, if not given.
+        receipts: Receipts, each with the latest score of each source; they are read one by one,
+            and only answered requests count.
+        pool: The targets and their prices; by default the targets in the receipts, without prices.
 
     Raises:
-        DataError: Nothing is usable; the message says why.
+        DataError: No receipt can be used; the message says why.
     """
     left_out: Counter[str] = Counter()
     cells: dict[tuple[str, str], _Cell] = {}
@@ -106,16 +106,16 @@ def _why_not(receipt: Receipt, scores: Sequence[Feedback], names: Mapping[str, N
 
 
 def _nothing(left_out: Mapping[str, int]) -> DataError:
-    told = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
-    if not told:
+    reasons = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
+    if not reasons:
         return DataError("there are no receipts in that time; nothing can be exported")
     advice = {
-        _NO_PROMPT: "have the gateway keep prompts: receipts: {prompts: true}",
-        _NO_FEEDBACK: "send scores of answers to its /v1/feedback",
-        _NOT_IN_POOL: "give the pool that answered",
+        _NO_PROMPT: "to keep prompts, set in the gateway's settings: receipts: {prompts: true}",
+        _NO_FEEDBACK: "send scores of answers to the gateway's /v1/feedback",
+        _NOT_IN_POOL: "give the pool with those targets",
     }
     wanted = "; ".join(words for why, words in advice.items() if why in left_out)
-    return DataError(f"no receipt can be used: {told}" + (f"; {wanted}" if wanted else ""))
+    return DataError(f"no receipt can be used: {reasons}" + (f"; {wanted}" if wanted else ""))
 
 
 def _add(cell: _Cell, receipt: Receipt, scores: Sequence[Feedback]) -> None:
@@ -126,7 +126,7 @@ def _add(cell: _Cell, receipt: Receipt, scores: Sequence[Feedback]) -> None:
             (cell.given, usage.input_tokens),
             (cell.written, usage.output_tokens),
         ):
-            if count is not None and count >= 0:  # a provider may report what can't be true
+            if count is not None and count >= 0:  # a provider may report impossible counts
                 counts.append(count)
     if receipt.cost is not None and not receipt.cost_is_estimated:
         cell.costs.append(receipt.cost)
@@ -166,8 +166,8 @@ def _notes(dataset: RoutingDataset) -> Iterable[str]:
     lacking = [name for name, n in zip(dataset.pool.names, labels.tolist(), strict=True) if not n]
     if lacking:
         yield (
-            f"no answer of {', '.join(lacking)} was scored; fit on the others alone, or have some "
-            "requests answered by them"
+            f"no answer of {', '.join(lacking)} was scored; fit only on the others, or let these "
+            "answer some requests"
         )
     unknown = [
         name
@@ -178,14 +178,14 @@ def _notes(dataset: RoutingDataset) -> Iterable[str]:
         unpriced = [name for name in unknown if not dataset.pool[name].has_price]
         unheard = [name for name in unknown if name not in unpriced]
         if unpriced:
-            yield f"no cost of {', '.join(unpriced)} is known; give a pool with prices"
+            yield f"the costs of {', '.join(unpriced)} are unknown; give a pool with prices"
         if unheard:
             yield (
-                f"how long answers of {', '.join(unheard)} are isn't known, nor so what they cost; "
-                "say it to fit, by --assume-output-tokens"
+                f"the lengths of answers of {', '.join(unheard)} are unknown, and so are their "
+                "costs; give a length when fitting, with --assume-output-tokens"
             )
     yield (
-        "each prompt was answered by the target that was chosen for it, so the labels are those of "
-        "prompts that looked right for their target; a share of traffic that isn't routed makes "
-        "them fairer"
+        "each prompt was answered by the target that was chosen for it, so the labels have a "
+        "selection bias: they are of prompts that seemed to suit their target; a share of traffic "
+        "that isn't routed reduces the bias"
     )

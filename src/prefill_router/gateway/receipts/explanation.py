@@ -1,7 +1,7 @@
-"""Why a request went where it went, from its receipt.
+"""Explains from its receipt why a request went to its target.
 
-For that, and to try another lam on it, a receipt's `details` hold beside its fixed parts the policy
-that decided, the scale of costs in Equation 2, and by what a conversation kept its target.
+For that, and for replaying it at another lam, a receipt's `details` have the policy that decided,
+the cost scale of Equation 2, and the settings by which a conversation keeps its target.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,43 +20,43 @@ from prefill_router.policy import Cascade, Policy, from_dict
 from prefill_router.router import Decision, decide
 
 _REASONS: Mapping[Reason, str] = {
-    "policy": "the policy chose it, on the router's forecast",
+    "policy": "the policy chose it, by the router's forecast",
     "session": "the conversation's target was kept, since a switch would cost more than it gains",
-    "tool_loop": "the conversation waits for tool results, and never changes its target there",
+    "tool_loop": "the conversation is in a tool loop, where it keeps its target",
     "named": "the client named it",
-    "fallback": "there was no forecast to go by",
-    "share": "the request is outside the share of traffic that is routed",
-    "stored": "the request goes on from a response that this target keeps",
+    "fallback": "there was no forecast that could be used",
+    "share": "the request is outside the routed share of the traffic",
+    "stored": "the request continues a response that this target keeps",
 }
 _FALLBACKS: Mapping[FallbackReason, str] = {
     "deadline": "the forecast took longer than its deadline",
-    "queue_full": "so many requests were waiting that the forecast would have come too late",
+    "queue_full": "so many requests were queued that the forecast would have been too late",
     "encoder_down": "the encoder's process wasn't running, or failed",
     "unreadable": "the encoder can't read this prompt",
-    "novel": "the request is unlike anything the router learned from",
+    "novel": "the request is unlike the router's training data",
     "no_text": "there was no text to read",
 }
 _OUTCOMES: Mapping[OutcomeKind, str] = {
     "answered": "answered",
-    "refused": "refused by the target as the client's own error",
-    "failed": "not answered by anybody",
+    "refused": "refused by the target as the client's error",
+    "failed": "not answered by any target",
     "cut": "broken off after its first byte",
-    "disconnected": "left by the client before its end",
-    "routed": "only decided, not asked",
+    "disconnected": "ended by the client's disconnect",
+    "routed": "only decided, not forwarded",
 }
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetLine:
-    """What a decision held of one target.
+    """One target in a decision.
 
     Attributes:
         target: Its name.
-        place: 1 for who was asked first; None for one that couldn't answer.
-        probability: Of a correct answer; None without a forecast.
-        estimated_cost: US dollars; None where unknown.
-        score: Equation 2 at the decision's lam; None where that can't be computed.
+        place: Its rank, 1 for the first; None where it couldn't answer.
+        probability: Predicted probability of a correct answer; None without a forecast.
+        estimated_cost: Estimated cost in US dollars; None where unknown.
+        score: The score of Equation 2 at the decision's lam; None where it can't be computed.
         excluded: Why it couldn't answer; None where it could.
     """
 
@@ -71,13 +71,13 @@ class TargetLine:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A receipt, and what follows from it.
+    """A receipt and its explanation.
 
     Attributes:
-        receipt: It.
-        targets: The order that they would be asked in, then those that couldn't answer.
-        decision: The policy's decision computed again, with its path over lam; None where the
-            receipt doesn't hold a forecast, the policy or the scale of costs.
+        receipt: The receipt.
+        targets: The targets in the decision's order, then those that couldn't answer.
+        decision: The policy's decision, computed again with its path over lam; None where the
+            receipt lacks the forecast, the policy or the cost scale.
         feedback: The latest score of each source.
     """
 
@@ -87,7 +87,7 @@ class Explanation:
     feedback: tuple[Feedback, ...]
 
     def sentences(self) -> list[str]:
-        """What happened and why, in words."""
+        """Sentences on what happened and why."""
         receipt, choice, outcome = self.receipt, self.receipt.choice, self.receipt.outcome
         when = datetime.fromtimestamp(receipt.at, UTC).isoformat(sep=" ", timespec="milliseconds")
         asked = f"{choice.id}: {receipt.endpoint} for {receipt.requested}, {when}"
@@ -99,26 +99,26 @@ class Explanation:
         return [asked, end, why, *self._more()]
 
     def _more(self) -> list[str]:
-        choice, told = self.receipt.choice, []
+        choice, lines = self.receipt.choice, []
         if choice.lam is not None:
             by = "" if self.receipt.policy == "lambda" else f" by the policy {self.receipt.policy}"
             asked = choice.lam_asked
             lowered = asked is not None and asked != choice.lam
             less = f", lowered from {asked:g} by a budget" if lowered else ""
-            told.append(f"lam = {choice.lam:g}{by}{less}")
+            lines.append(f"lam = {choice.lam:g}{by}{less}")
         if choice.policy_target not in (None, choice.target):
-            told.append(f"the policy alone would have chosen {choice.policy_target}")
+            lines.append(f"the policy alone would have chosen {choice.policy_target}")
         if self.decision is not None:
             below, above = self.decision.changes_below, self.decision.changes_above
             if below is not None:
-                told.append(f"at lam = {below.lam_to:.4f} and below: {below.target}")
+                lines.append(f"at lam = {below.lam_to:.4f} and below: {below.target}")
             if above is not None:
-                told.append(f"above lam = {above.lam_from:.4f}: {above.target}")
-        told += [f"feedback of {f.source}: {f.score:g}" for f in self.feedback]
-        return told
+                lines.append(f"above lam = {above.lam_from:.4f}: {above.target}")
+        lines += [f"feedback of {f.source}: {f.score:g}" for f in self.feedback]
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the prompt isn't among them."""
+        """Plain values for JSON, without the prompt."""
         hidden = {"choice", "outcome", "prompt", "details"}
         return {
             **{name: value for name, value in vars(self.receipt).items() if name not in hidden},
@@ -141,7 +141,7 @@ class Explanation:
 
 
 def explain(receipt: Receipt, feedback: Sequence[Feedback] = ()) -> Explanation:
-    """Work out why a request went where it went."""
+    """Explain why a request went to its target."""
     choice = receipt.choice
     decision = decide_again(receipt)
     scores = {} if decision is None else decision.score
@@ -162,7 +162,7 @@ def explain(receipt: Receipt, feedback: Sequence[Feedback] = ()) -> Explanation:
 
 
 def decide_again(receipt: Receipt) -> Decision | None:
-    """The policy's decision among those who could answer; None where too little is recorded."""
+    """The policy's decision among the targets that could answer; None if it can't be computed."""
     choice = receipt.choice
     policy, scale = policy_of(receipt), scale_of(receipt)
     names = [name for name in choice.correctness if name in choice.order]
@@ -191,21 +191,21 @@ _SCALE, _POLICY, _SESSIONS, _CACHE = "scale", "policy", "sessions", "cache"
 
 
 def scale_details(scale: CostScale, policy: Policy) -> dict[str, Any]:
-    """For a receipt's `details`: the scale of costs in Equation 2, and the policy's options."""
+    """The `details` of a receipt: the cost scale of Equation 2, and the policy's options."""
     return {_SCALE: [scale.low, scale.high], _POLICY: policy.to_dict()}
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class AffinityRule:
-    """By what a conversation kept its target.
+    """The settings by which a conversation keeps its target.
 
     Attributes:
-        seconds: Silent for longer, it was forgotten.
-        cache_seconds: So long its prompt was taken to be cached.
-        margin: What a switch had to gain in score.
-        ratio: Every target's own tokens for each of the encoder's.
-        saved: What a cached token saves at each target, US dollars.
+        seconds: The seconds without an answer after which it expires.
+        cache_seconds: The seconds for which its prompt is assumed to be cached.
+        margin: The gain in score that a switch must exceed.
+        ratio: Tokens of each target per token of the encoder.
+        saved: US dollars that a cached token saves, per target.
     """
 
     seconds: float
@@ -216,7 +216,7 @@ class AffinityRule:
 
 
 def affinity_rule_details(keeping: AffinityRule) -> dict[str, Any]:
-    """For the `details` of a receipt with a session: by what conversations keep their target."""
+    """The `details` of a receipt with a session: the settings that keep its target."""
     return {
         _SESSIONS: [keeping.seconds, keeping.cache_seconds, keeping.margin],
         _CACHE: {name: [ratio, keeping.saved[name]] for name, ratio in keeping.ratio.items()},
@@ -224,7 +224,7 @@ def affinity_rule_details(keeping: AffinityRule) -> dict[str, Any]:
 
 
 def affinity_rule_of(receipt: Receipt) -> AffinityRule | None:
-    """By what its conversation kept its target; None where the receipt doesn't hold that."""
+    """The settings that kept its conversation's target; None where the receipt has none."""
     try:
         seconds, cache_seconds, margin = map(float, receipt.details[_SESSIONS])
         cache = {name: (float(a), float(b)) for name, (a, b) in receipt.details[_CACHE].items()}
@@ -240,7 +240,7 @@ def affinity_rule_of(receipt: Receipt) -> AffinityRule | None:
 
 
 def scale_of(receipt: Receipt) -> CostScale | None:
-    """The scale of costs that was decided by; None where the receipt doesn't hold it."""
+    """The cost scale of the decision; None where the receipt has none."""
     match receipt.details.get(_SCALE):
         case [int() | float() as low, int() | float() as high]:
             return CostScale(float(low), float(high))
@@ -248,10 +248,10 @@ def scale_of(receipt: Receipt) -> CostScale | None:
 
 
 def policy_of(receipt: Receipt) -> Policy | None:
-    """The policy that decided; None where there was none, or it can't choose beforehand."""
-    told = receipt.details.get(_POLICY, {"kind": receipt.policy})
+    """The policy that decided; None where there was none, or it needs answers to decide."""
+    options = receipt.details.get(_POLICY, {"kind": receipt.policy})
     try:
-        policy = from_dict(told) if isinstance(told, dict) else None
+        policy = from_dict(options) if isinstance(options, dict) else None
     except PrefillRouterError:
         return None
     return None if isinstance(policy, Cascade) else policy

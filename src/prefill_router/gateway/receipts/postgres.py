@@ -1,7 +1,7 @@
-"""Receipts in PostgreSQL, by psycopg.
+"""Receipts in PostgreSQL, with psycopg.
 
-Nothing that libpq says goes into an error or a log, since it may quote the password; the reason is
-told in words of our own.
+No message of libpq is put into an error or a log, since it may quote the password; errors give the
+reason in our own words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,28 +19,28 @@ _TYPES: Mapping[Kind, str] = {"text": "TEXT", "real": "DOUBLE PRECISION", "integ
 _TABLES = "SELECT name FROM unnest(ARRAY[{}]) AS name WHERE to_regclass(name) IS NOT NULL"
 _CONNECT_SECONDS, _STATEMENT_SECONDS = 5, 15
 _LOCK = 7_346_512
-"""Held while the tables are made, so that two gateways that start at once don't both make them."""
+"""An advisory lock for making the tables, so that gateways that start together don't collide."""
 _REASONS: Mapping[str, str] = {
     "Connection refused": "connection refused",
     "authentication failed": "user or password refused",
-    "no password supplied": "it asks for a password, give one in PGPASSWORD",
+    "no password supplied": "it needs a password, give one in PGPASSWORD",
     "does not exist": "no such user or database",
     "No such file": "no server at that socket",
     "timeout expired": "no answer in time",
     "Name or service": "no such host",
     "not translate host": "no such host",
     "too many": "too many connections",
-    "permission denied": "the user may not do that",
+    "permission denied": "the user lacks the permission",
     "starting up": "it is starting up",
     "shutting down": "it is shutting down",
-    "no pg_hba.conf entry": "it lets nobody in from here",
-    "SSL": "SSL isn't possible as asked",
+    "no pg_hba.conf entry": "it accepts no connections from this host",
+    "SSL": "the SSL settings don't fit the server",
 }
 
 
 @final
 class PostgresStore(Store):
-    """A database of PostgreSQL; a connection that was lost is made again by the next use."""
+    """A PostgreSQL database; a lost connection is opened again on the next use."""
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         with optional_imports("a receipts URL of PostgreSQL"):
@@ -63,7 +63,7 @@ class PostgresStore(Store):
         if self._connection is not None and not self._connection.closed:
             return self._connection
         try:
-            # Statements aren't prepared on the server: poolers mix up the connections' own.
+            # No prepared statements on the server: connection poolers mix them up.
             self._connection = self._psycopg.connect(**self._options, prepare_threshold=None)
             self._connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'".encode())
             if not self._prepared:
@@ -77,7 +77,7 @@ class PostgresStore(Store):
                 )
             self._connection.commit()
         except self._psycopg.Error as error:
-            self.close()  # else it would be used next time as if all had gone well
+            self.close()  # otherwise it would be reused as if it were ready
             raise self._failure(error) from None
         except StoreError:
             self.close()
@@ -98,22 +98,22 @@ class PostgresStore(Store):
         return found
 
     def _failure(self, error: "psycopg.Error") -> StoreError:
-        """What an error is told as; the transaction is undone, or the connection given up."""
+        """Roll back, or else close the connection, and return the error to raise."""
         try:
             if self._connection is not None:
                 self._connection.rollback()
         except self._psycopg.Error:
             self.close()
         if isinstance(error, self._psycopg.DataError | self._psycopg.IntegrityError):
-            return RowError(f"{self.place} doesn't take a row ({type(error).__name__})")
-        told = str(error)
-        known = (words for part, words in _REASONS.items() if part in told)
+            return RowError(f"{self.place} rejected a row ({type(error).__name__})")
+        message = str(error)
+        known = (words for part, words in _REASONS.items() if part in message)
         kind = next(known, error.sqlstate or type(error).__name__)
         return DownError(f"{self.place} can't be used now: {kind}", kind=kind)
 
 
 def _options(url: str) -> dict[str, Any]:
-    """What libpq is given, with limits on how long it may wait.
+    """The connection options of libpq, with time limits.
 
     Raises:
         ConfigError: The URL can't be read; it isn't quoted.

@@ -1,4 +1,4 @@
-"""Reads receipts back: whole, and what the gateway needs of them at its start."""
+"""Reads receipts: whole ones, and the parts that the gateway needs when it starts."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,20 +13,20 @@ from prefill_router.gateway.records import Receipt
 from prefill_router.gateway.types import OutcomeKind
 
 Conditions = list[tuple[str, list[Any]]]
-"""Conditions that all must hold, each with the values that its `?` stand for."""
+"""SQL conditions joined by AND, each with the values of its `?`."""
 _PAGE = 500
-"""Rows that are read at once, so that no transaction stays open for long."""
+"""Rows per page; short pages keep transactions short."""
 
 
 @final
 @dataclass(frozen=True)
 class RequestSpend:
-    """What one request cost.
+    """The cost of one request.
 
     Attributes:
-        key: The name of the client's key; None where none is asked for.
-        at: When the request came, seconds since 1970.
-        cost: Observed cost, US dollars.
+        key: The name of the client's key; None where the gateway has no keys.
+        at: When the request arrived, in seconds since 1970.
+        cost: Observed cost in US dollars.
     """
 
     key: str | None
@@ -40,13 +40,13 @@ class SessionTurn:
     """An answered request of a conversation.
 
     Attributes:
-        session: The conversation; None where only the response can be gone on from.
-        target: Who answered.
-        tokens: Input and output together, or of the input as was estimated.
-        at: When the request came, seconds since 1970.
-        tool_calls: Ids of the tool calls in the answer.
+        session: The conversation; None where later requests can continue only the response.
+        target: The target that answered.
+        tokens: Input and output tokens together; the input may be estimated.
+        at: When the request arrived, in seconds since 1970.
+        tool_calls: The ids of the tool calls in the answer.
         response_id: The answer's own id, where its target keeps it (Responses).
-        key: The name of the client's key; None where none is asked for.
+        key: The name of the client's key; None where the gateway has no keys.
     """
 
     session: str | None
@@ -69,26 +69,26 @@ def read_receipts(
     target: str | None = None,
     newest_first: bool = False,
 ) -> Iterator[Receipt]:
-    """Receipts by the time of their requests.
+    """Read receipts in order of their requests' arrival.
 
     Args:
         url: See `open_store`.
-        since: From when on, seconds since 1970.
-        until: Before when.
-        limit: At most so many.
-        ids: Only those of these decisions, at most some hundreds.
-        outcome: Only requests that ended so.
-        target: Only requests that it answered, or was asked first.
-        newest_first: By falling time.
+        since: Only requests from this time on, in seconds since 1970.
+        until: Only requests before this time.
+        limit: The most receipts.
+        ids: Only these decisions; at most a few hundred.
+        outcome: Only requests with this outcome.
+        target: Only requests that this target answered, or was chosen for.
+        newest_first: Whether to read them in reverse order.
 
     Raises:
-        StoreError: The database can't be read, or isn't one of receipts.
-        CorruptError: A row isn't what was written.
+        StoreError: The database can't be read, or has no receipts tables.
+        CorruptError: A row is damaged.
     """
     wanted = {"at >= ?": since, "at < ?": until, "outcome = ?": outcome, "target = ?": target}
     given: Conditions = [(clause, [v]) for clause, v in wanted.items() if v is not None]
     if ids is not None:
-        texts = [name for name in ids if name.isprintable()]  # others no database takes
+        texts = [name for name in ids if name.isprintable()]  # databases reject some others
         given.append((f"id IN ({', '.join('?' * len(texts)) or 'NULL'})", texts))
     with closing(open_store(url, create=False)) as store:
         for row in pages(store, NAMES, given, limit=limit, newest_first=newest_first):
@@ -98,14 +98,15 @@ def read_receipts(
 def scored_receipts(
     url: str, *, since: float | None = None
 ) -> Iterator[tuple[Receipt, list[Feedback]]]:
-    """Receipts by their time, each with the latest score of each source.
+    """Read receipts in order of time, each with the latest score of each source.
 
     Args:
         url: See `open_store`.
-        since: From when on, seconds since 1970.
+        since: Only requests from this time on, in seconds since 1970.
 
     Raises:
-        StoreError: As `read_receipts`; so `CorruptError`.
+        StoreError: As for `read_receipts`.
+        CorruptError: As for `read_receipts`.
     """
     given: Conditions = [] if since is None else [("at >= ?", [since])]
     with closing(open_store(url, create=False)) as store:
@@ -116,15 +117,15 @@ def scored_receipts(
 
 
 def is_recorded(url: str, decision: str, *, key: str | None = None) -> bool:
-    """Whether there is a receipt of a decision.
+    """Whether a decision has a receipt.
 
     Args:
         url: See `open_store`.
         decision: Its id.
-        key: Only one of a request with the client's key of this name; None for any.
+        key: The name of the key that it must belong to; None for any.
 
     Raises:
-        StoreError: As `read_receipts`.
+        StoreError: As for `read_receipts`.
     """
     given = "" if key is None else " AND client_key = ?"
     query = f"SELECT 1 FROM {RECEIPTS} WHERE id = ?{given}"
@@ -133,12 +134,12 @@ def is_recorded(url: str, decision: str, *, key: str | None = None) -> bool:
 
 
 def recent(url: str, count: int) -> list[Receipt]:
-    """The latest receipts, the newest first; errors as `read_receipts`."""
+    """The latest receipts, the newest first; raises as `read_receipts`."""
     return list(read_receipts(url, limit=count, newest_first=True))
 
 
 def spend_since(url: str, since: float) -> Iterator[RequestSpend]:
-    """What requests since then cost, by their time; errors as `read_receipts`."""
+    """The costs of requests since a time, in order of time; raises as `read_receipts`."""
     given: Conditions = [("at >= ?", [since]), ("cost > ?", [0.0])]
     with closing(open_store(url, create=False)) as store:
         for at, _, key, cost in pages(store, ("at", "id", "client_key", "cost"), given):
@@ -146,14 +147,14 @@ def spend_since(url: str, since: float) -> Iterator[RequestSpend]:
 
 
 def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
-    """What was answered since then that later requests may go on from, by its time.
+    """The answers since a time that later requests may continue, in order of time.
 
-    Turns of conversations, responses that may be kept, and calls of tools. Where the decision alone
-    was asked for, the target that it told counts as the one that answered. Of an answer that broke
-    off, the response alone: it may be had again from its target.
+    These are turns of conversations, responses that may be stored, and tool calls. For a dry run,
+    the chosen target counts as the one that answered. Of an answer that broke off only the stored
+    response counts, since it may be retrieved from its target.
 
     Raises:
-        StoreError: As `read_receipts`.
+        StoreError: As for `read_receipts`.
     """
     counts = ("COALESCE(input_tokens, estimated_input_tokens)", "output_tokens")
     columns = (
@@ -186,11 +187,11 @@ def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
 
 
 def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, list[Feedback]]:
-    """Of each decision, the latest score of each source; errors as `read_receipts`.
+    """The latest score of each source, by decision; raises as `read_receipts`.
 
     Args:
         url: See `open_store`.
-        ids: Only those of these decisions, at most some hundreds.
+        ids: Only these decisions; at most a few hundred.
     """
     with closing(open_store(url, create=False)) as store:
         return _latest(store, ids)
@@ -217,7 +218,7 @@ def pages(
     limit: int | None = None,
     newest_first: bool = False,
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows by (time, id), page after page; `columns` hold both."""
+    """Read rows in order of (time, id), page by page; `columns` must have both."""
     time, identity = columns.index("at"), columns.index("id")
     sign, direction, begin = ("<", "DESC", "at < ?") if newest_first else (">", "ASC", "at >= ?")
     clauses, left = list(given), math.inf if limit is None else limit
@@ -233,6 +234,6 @@ def pages(
         if len(rows) < size:
             return
         left -= size
-        # Instead of the first bound, not beside it: SQLite would go on from there on every page.
+        # It replaces the time bound: with both, SQLite would scan from the bound for every page.
         clauses = [clause for clause in given if clause[0] != begin]
         clauses.append((f"(at, id) {sign} (?, ?)", [rows[-1][time], rows[-1][identity]]))

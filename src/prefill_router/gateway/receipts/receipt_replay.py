@@ -1,4 +1,4 @@
-"""What another lam, other prices or another router would have chosen, and cost."""
+"""What another lam, other prices or another router would have chosen, and at what cost."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from prefill_router.cost import CostScale
 from prefill_router.data import Prompt, prompt_key
 from prefill_router.errors import DataError
-from prefill_router.gateway.receipts.replay_table import PerCell, PerRequest, Recorded, Who
+from prefill_router.gateway.receipts.replay_table import (
+    PerCell,
+    PerRequest,
+    Recorded,
+    TargetColumns,
+)
 from prefill_router.gateway.receipts.rows import prompt_of
 from prefill_router.gateway.records import Receipt
 from prefill_router.progress import Progress
@@ -27,18 +32,18 @@ _MILLION = 1e6
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReplaySetting:
-    """What one setting would have done.
+    """The result of recorded requests at one setting.
 
     Attributes:
-        name: Of the setting.
-        requests: How many were decided again.
-        changed: How many of them would have had another target than they had.
-        accuracy: Mean probability of the chosen targets; NaN where unknown.
-        estimated_cost: Of all requests, US dollars; NaN where unknown.
-        observed_cost: Of those whose target is the same and whose cost is known, US dollars; NaN
-            where there is none.
-        observed: How many these are.
-        moves: From whom to whom requests go, and how many, the most frequent first.
+        name: The setting's name.
+        requests: The number of requests that were decided again.
+        changed: The number of them that would have had another target.
+        accuracy: Mean predicted probability of the chosen targets; NaN where unknown.
+        estimated_cost: Estimated US dollars of all requests; NaN where unknown.
+        observed_cost: Observed US dollars of the requests that keep their target and have a known
+            cost; NaN where there are none.
+        observed: The number of these.
+        moves: The changes of target, from, to and how many, the most frequent first.
     """
 
     name: str
@@ -52,8 +57,8 @@ class ReplaySetting:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        told = ("accuracy", "estimated_cost", "observed_cost")
-        unknown = {name: None for name in told if math.isnan(getattr(self, name))}
+        figures = ("accuracy", "estimated_cost", "observed_cost")
+        unknown = {name: None for name in figures if math.isnan(getattr(self, name))}
         return asdict(self) | unknown
 
 
@@ -63,11 +68,11 @@ class Replay:
     """Recorded requests, decided again.
 
     Attributes:
-        recorded: Them, as they are decided now.
-        settings: What was, then what would have been.
-        notes: What to know about the figures.
-        sessions: Whether conversations kept their target, as the gateway has them do; else each
-            request was decided by itself.
+        recorded: The requests, as they are decided now.
+        settings: The settings: first as it was, then those that were tried.
+        notes: Remarks on the figures.
+        sessions: Whether conversations kept their target as in the gateway; otherwise each request
+            was decided by itself.
     """
 
     recorded: Recorded
@@ -80,9 +85,9 @@ def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = 
     """Decide recorded requests again.
 
     Args:
-        recorded: The requests, with what they are decided by.
-        lams: The trade-offs; besides, each request's own is tried.
-        notes: What to know about the figures.
+        recorded: The requests.
+        lams: The trade-offs to try; each request's own is tried too.
+        notes: Remarks on the figures.
 
     Raises:
         DataError: No request can be decided again; the message says why.
@@ -99,10 +104,10 @@ def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = 
 
 
 def check_any(recorded: Recorded) -> None:
-    """Check that there is something to decide again.
+    """Check that there are requests that can be decided again.
 
     Raises:
-        DataError: There isn't; the message says why.
+        DataError: There are none; the message says why.
     """
     if not len(recorded):
         why = "; ".join(f"{count} {reason}" for reason, count in recorded.left_out.items())
@@ -113,15 +118,15 @@ def check_any(recorded: Recorded) -> None:
 
 
 def replay_setting(
-    recorded: Recorded, name: str, who: Who, *, cost: PerRequest | None = None
+    recorded: Recorded, name: str, who: TargetColumns, *, cost: PerRequest | None = None
 ) -> ReplaySetting:
-    """What a choice of targets would have given.
+    """The result of a choice of targets.
 
     Args:
         recorded: The requests.
-        name: Of the setting.
-        who: The column of each one's target.
-        cost: What each is estimated to cost there, US dollars; with nothing cached if not given.
+        name: The setting's name.
+        who: The column of each request's target.
+        cost: The estimated US dollars of each; by default, estimates with nothing cached.
     """
     point = recorded.point(who)
     estimated = point.cost * len(recorded)
@@ -141,26 +146,26 @@ def replay_setting(
 
 
 def at_prices(recorded: Recorded, receipts: Iterable[Receipt], pool: Pool) -> Recorded:
-    """The same requests at a pool's prices.
+    """The requests at a pool's prices.
 
-    Receipts don't hold what Equation 1 was fitted on, so it is done anew: each target's median
-    output tokens, and its input tokens for each one that was estimated, are those of the receipts
-    that it answered. The scale of costs is the range of the new estimates.
+    Receipts lack the data that Equation 1 was fitted on, so it is fitted again on the receipts:
+    each target's median output tokens, and its median ratio of reported to estimated input tokens,
+    over the requests that it answered. The cost scale is the range of the new estimates.
 
     Raises:
-        ConfigError: The pool lacks a target.
-        DataError: A target has no prices, or no receipt tells how much it writes.
+        ConfigError: The pool doesn't have one of the targets.
+        DataError: A target has no prices, or no receipt has its output tokens.
     """
     prices = [pool[name] for name in recorded.targets]
     outputs, ratios = _habits(receipts, recorded.targets)
     cost = np.empty_like(recorded.estimated_cost)
     for k, target in enumerate(prices):
         if target.input_price is None or target.output_price is None:
-            raise DataError(f"target {target.name!r} has no prices in the pool; give it both")
+            raise DataError(f"target {target.name!r} has no prices in the pool; give both prices")
         if np.isnan(outputs[k]) and target.output_price:
             raise DataError(
-                f"no receipt tells how many tokens target {target.name!r} writes, so its cost at "
-                "other prices isn't known; replay with --router, which learned that"
+                f"no receipt has output tokens of target {target.name!r}, so its cost at other "
+                "prices is unknown; replay with --router, which has learned its output lengths"
             )
         written = 0.0 if not target.output_price else outputs[k] * target.output_price
         given = recorded.input_tokens * ratios[k] * target.input_price
@@ -178,11 +183,11 @@ def by_router(
     *,
     progress: Progress | None = None,
 ) -> tuple[Recorded, int]:
-    """The same requests, as another router sees them; it reads the prompts that were kept.
+    """The requests with another router's forecasts; it reads the prompts that were kept.
 
     Returns:
-        The requests whose prompts were kept, and how many others there are. Targets that the router
-        doesn't know aren't chosen among.
+        The requests whose prompts were kept, and the number of the others. Targets that the router
+        doesn't know are never chosen.
 
     Raises:
         DataError: No prompt was kept, or the router knows none of the targets.
@@ -198,8 +203,8 @@ def by_router(
     lacking = len(recorded) - len(rows)
     if not len(rows):
         raise DataError(
-            "no receipt holds its prompt, which another router must read; have the gateway keep "
-            "them: receipts: {prompts: true}"
+            "no receipt has its prompt, which another router must read; to keep prompts, put this "
+            "in the gateway's settings: receipts: {prompts: true}"
         )
     part = recorded.select(rows)
     shared = [name for name in part.targets if name in router.pool.names]
@@ -213,7 +218,7 @@ def by_router(
     columns = [named.get(name, -1) for name in part.targets]
 
     def of_receipts(table: PerCell) -> PerCell:
-        """A table of the router's targets in the columns of the receipts; NaN where unknown."""
+        """Map a table of the router's targets to the receipts' columns; NaN where unknown."""
         unknown = np.full((len(table), 1), np.nan)
         return np.concatenate([table, unknown], axis=1)[:, columns]
 
@@ -230,12 +235,12 @@ def by_router(
 def _forecasts(
     part: Recorded, prompts: Sequence[Prompt], router: "Router", progress: Progress | None
 ) -> "list[Forecast]":
-    """What the router expects of each request; a prompt that came often is read once."""
+    """The router's forecast of each request; equal prompts are read once."""
     keys = [prompt_key(prompt) for prompt in prompts]
     distinct = dict(zip(keys, prompts, strict=True))
     found = router.forecast_many(list(distinct.values()), progress=progress)
     each = dict(zip(distinct, found, strict=True))
-    # What was asked is more than what the encoder reads, so its own count of tokens is used.
+    # The recorded count is used, since the whole request is longer than what the encoder reads.
     return [
         replace(each[key], tokens=int(tokens) or each[key].tokens)
         for key, tokens in zip(keys, part.input_tokens, strict=True)
@@ -245,7 +250,7 @@ def _forecasts(
 def _habits(
     receipts: Iterable[Receipt], targets: Sequence[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Each target's median output tokens, and median input tokens for each estimated one."""
+    """Each target's median output tokens, and its median ratio of input tokens to estimates."""
     outputs: dict[str, list[float]] = {name: [] for name in targets}
     ratios: dict[str, list[float]] = {name: [] for name in targets}
     for receipt in receipts:

@@ -1,4 +1,4 @@
-"""What the recorded requests cost and gave, and what they would have cost at one target alone."""
+"""Sums over receipts, and what the requests would have cost at one target alone."""
 
 import math
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ _SUMS = ("cost", "input_tokens", "cached_tokens", "output_tokens", "reasoning_to
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetTotals:
-    """What one target took.
+    """The totals of one target.
 
     Attributes:
-        requests: That it answered, or was asked first where nobody answered.
-        outcomes: How many of them ended how.
-        cost: Observed, US dollars, where it is known; None where it is of no answered request.
-        unknown: Answered requests whose cost isn't known.
-        input_tokens: Cached ones included; so are reasoning ones in `output_tokens`.
-        cached_tokens: As reported.
-        output_tokens: As reported, or estimated.
-        reasoning_tokens: As reported.
-        probability: Mean predicted probability; None without a forecast.
+        requests: Requests that it answered, or was chosen for where no target answered.
+        outcomes: The number of requests by outcome.
+        cost: Observed US dollars where known; None where no answered request has a known cost.
+        unknown: Answered requests whose cost is unknown.
+        input_tokens: Input tokens, cached ones included.
+        cached_tokens: Cached input tokens, as reported.
+        output_tokens: Output tokens, reasoning included, as reported or estimated.
+        reasoning_tokens: Reasoning tokens, as reported.
+        probability: Mean predicted probability of a correct answer; None without forecasts.
     """
 
     requests: int
@@ -45,11 +45,11 @@ class TargetTotals:
 @final
 @dataclass(frozen=True, kw_only=True)
 class KeyTotals:
-    """What one client's key asked for.
+    """The totals of one client's key.
 
     Attributes:
-        requests: How many.
-        cost: Observed, US dollars; requests of unknown cost count as nothing.
+        requests: The number of requests.
+        cost: Observed US dollars, without requests of unknown cost; None where all are unknown.
     """
 
     requests: int
@@ -59,17 +59,17 @@ class KeyTotals:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SingleTargetCosts:
-    """What answered requests would have cost at one target alone: an estimate.
+    """The estimated cost of answered requests at one target alone.
 
-    A request that the target did answer counts at its observed cost; of the others, what was
-    observed elsewhere is taken times the ratio of the two estimates. Whether the
-    target could have answered plays no part.
+    A request that the target did answer counts at its observed cost; for the others, the observed
+    cost elsewhere is multiplied by the ratio of the two estimates. Whether the target could have
+    answered is ignored.
 
     Attributes:
-        requests: How many count: the latest of those that know every present target's cost.
-        spent: What they did cost, US dollars; by the estimate where that isn't known.
-        at: What all of them would have cost at each target.
-        accuracy: Each target's mean probability on those with a forecast.
+        requests: The number of requests: the latest with an estimate for every current target.
+        spent: Their cost in US dollars, estimated where it wasn't observed.
+        at: The cost of all of them at each target, in US dollars.
+        accuracy: Each target's mean predicted probability on those with a forecast.
     """
 
     requests: int = 0
@@ -79,27 +79,27 @@ class SingleTargetCosts:
 
     @property
     def best(self) -> str | None:
-        """The target with the greatest expected accuracy; None where that isn't known."""
+        """The target with the highest expected accuracy; None where unknown."""
         return max(self.accuracy, key=self.accuracy.__getitem__, default=None)
 
     @property
     def dearest(self) -> str | None:
-        """The target at which all would have cost most; None where that isn't known."""
+        """The most expensive target; None where unknown."""
         return max(self.at, key=self.at.__getitem__, default=None)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReceiptsSummary:
-    """The requests since one moment.
+    """The sums over receipts since a point in time.
 
     Attributes:
-        requests: How many.
-        cost: What they cost, as observed, US dollars, where it is known; None where it is of none.
-        unknown: Answered requests whose cost isn't known.
-        by_target: What each target took, the dearest first.
-        by_key: What each client's key asked for, the dearest first; None stands for no key.
-        instead: What one target alone would have cost.
+        requests: The number of requests.
+        cost: Observed US dollars where known; None where no cost is known.
+        unknown: Answered requests whose cost is unknown.
+        by_target: The totals of each target, the most expensive first.
+        by_key: The totals of each key, the most expensive first; None stands for no key.
+        instead: The costs at one target alone.
     """
 
     requests: int
@@ -111,16 +111,16 @@ class ReceiptsSummary:
 
 
 def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
-    """Sum up the receipts since then.
+    """Sum up receipts.
 
     Args:
         url: See `open_store`.
-        since: Seconds since 1970.
-        most: For what one target alone would have cost, at most so many of the latest receipts are
-            read; the other sums are of all.
+        since: Only requests from this time on, in seconds since 1970.
+        most: The most receipts, the latest, that are read for the costs at one target alone; the
+            other sums are over all.
 
     Raises:
-        StoreError: The database can't be read, or isn't one of receipts.
+        StoreError: The database can't be read, or has no receipts tables.
     """
     with closing(open_store(url, create=False)) as store:
         by_target, by_key = _totals(store, since), _by_key(store, since)
@@ -152,7 +152,7 @@ def _by_key(store: Store, since: float) -> dict[str | None, KeyTotals]:
 
 
 def _totals(store: Store, since: float) -> dict[str, TargetTotals]:
-    # as floats, since providers may report counts whose sum no integer holds
+    # as floats, since sums of absurd counts that a provider may report would overflow
     sums = ", ".join(f"sum(CAST({name} AS DOUBLE PRECISION))" for name in _SUMS)
     rows = store.select(
         f"SELECT target, outcome, count(*), {sums}, sum(probability), count(probability), "
@@ -167,7 +167,7 @@ def _totals(store: Store, since: float) -> dict[str, TargetTotals]:
 
 
 def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
-    """The totals of a target's rows, one for each outcome."""
+    """The totals over a target's rows, one row per outcome."""
     requests, cost, given, cached, written, reasoning, probability, known, priced, unknown = (
         sum(column or 0 for column in columns) for columns in list(zip(*rows, strict=True))[1:]
     )
@@ -196,16 +196,16 @@ def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
     count, spent = 0, 0.0
     for row in pages(store, columns, given, limit=most, newest_first=True):
         target, cost, estimated = row[2], row[3], named_values(row[5], row[1])
-        if len(estimated) < 2:  # of a target that the router doesn't know: nothing to compare with
+        if len(estimated) < 2:  # a target that the router doesn't know: nothing to compare with
             continue
-        at = at or dict.fromkeys(estimated, 0.0)  # the present targets are those of the latest
+        at = at or dict.fromkeys(estimated, 0.0)  # the latest receipt has the current targets
         if target not in at or not at.keys() <= estimated.keys():
             continue
         paid = estimated[target] if cost is None else cost
         count, spent = count + 1, spent + paid
         for name in at:
-            # As much more or less as the estimates differ: an answer that was shorter than those of
-            # the train rows was so for the request's sake, and would have been so there.
+            # Scaled by the ratio of the estimates: an answer shorter than those of the train rows
+            # is assumed to be short because of the request, and so at the other target too.
             here, there = estimated[target], estimated[name]
             at[name] += paid * there / here if here > 0 else there
         for name, probability in named_values(row[4], row[1]).items():

@@ -1,4 +1,4 @@
-"""The accuracy-cost curve of the recorded traffic as a figure, with its data beside."""
+"""The accuracy-cost curve of the recorded traffic as a figure, with its data in a table."""
 
 from itertools import chain, pairwise
 from pathlib import Path
@@ -22,26 +22,26 @@ from prefill_router.reporting import (
 
 _REQUESTS = 1000
 _SEEN = 100
-"""Places of the curve that labels had better not cover."""
+"""The number of points on the curve that labels should avoid."""
 
 
 def write_picture(found: Replay, path: Path) -> list[Path]:
-    """Draw what replayed settings give, expected.
+    """Draw the expected results of replayed settings.
 
     Args:
         found: The settings and the requests.
-        path: Where to, without a suffix.
+        path: The path of the files, without a suffix.
 
     Returns:
         The files: `.png`, `.svg` and `.csv`.
 
     Raises:
-        DataError: What the requests cost isn't known.
+        DataError: The costs of some requests are unknown.
     """
     if not found.recorded.priced.all():
         raise DataError(
-            "what some of these requests cost isn't known, so there is no picture of it; replay "
-            "with --pool, whose prices are known"
+            "the costs of some of these requests are unknown, so there is no picture; replay with "
+            "--pool, a pool with prices"
         )
     rows = rows_of(found)
     how = "in their conversations" if found.sessions else "each by itself"
@@ -50,7 +50,7 @@ def write_picture(found: Replay, path: Path) -> list[Path]:
 
 
 def picture(rows: list[dict[str, Any]], *, title: str) -> Figure:
-    """The picture of the points that `rows_of` gives."""
+    """Draw the points of `rows_of`."""
     figure = new_figure(6.4, 4.6)
     axes = figure.subplots()
     _draw(axes, rows)
@@ -62,7 +62,7 @@ def picture(rows: list[dict[str, Any]], *, title: str) -> Figure:
 
 
 def rows_of(found: Replay) -> list[dict[str, Any]]:
-    """The points of the picture: the curve, each target alone, what was, and what was tried."""
+    """The points of the picture: the curve, each target alone, as it was, and settings tried."""
     curve = found.recorded.curve()
     rows = [
         _row("curve", "", p, c, lam=lam)
@@ -82,8 +82,8 @@ def rows_of(found: Replay) -> list[dict[str, Any]]:
 def _row(
     kind: str, name: str, accuracy: float, cost: float, *, lam: float | None = None
 ) -> dict[str, Any]:
-    told = {"accuracy": accuracy, "usd_per_1000": _REQUESTS * cost}
-    return {"kind": kind, "name": name, "lam": lam, **told}
+    figures = {"accuracy": accuracy, "usd_per_1000": _REQUESTS * cost}
+    return {"kind": kind, "name": name, "lam": lam, **figures}
 
 
 def _points(rows: list[dict[str, Any]], kind: str) -> list[tuple[float, float]]:
@@ -109,24 +109,24 @@ def _axes(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
 
 
 def _name(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Names beside the points, all but that of what was, which the legend tells.
+    """Label all points but "as it was", which is in the legend.
 
-    Settings that came out the same are one point, and have one label.
+    Settings with equal results are one point with one label.
     """
     names: dict[tuple[float, float], list[str]] = {}
     for kind, first in (("target", 0), ("setting", 1)):
         some = [row["name"] for row in rows if row["kind"] == kind][first:]
         for point, name in zip(_points(rows, kind)[first:], some, strict=True):
             if np.isfinite(point).all():
-                x, y = (float(f"{value:.6g}") for value in point)  # rounding makes no two points
+                x, y = (float(f"{value:.6g}") for value in point)  # equal despite rounding errors
                 names.setdefault((x, y), []).append(name)
     avoid = [*_along(_points(rows, "curve")), *_points(rows, "setting")]
-    told = [", ".join(some) for some in names.values()]
-    place_labels(axes, list(names), told, avoid=avoid, size=7, colour=INK)
+    labels = [", ".join(some) for some in names.values()]
+    place_labels(axes, list(names), labels, avoid=avoid, size=7, colour=INK)
 
 
 def _along(curve: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Places on the stairs of a curve, evenly apart as the eye sees them."""
+    """Points on a step curve, evenly spaced in the figure."""
     corners = [(x, y) for (_, y), (x, _) in pairwise(curve)]
     x, y = np.array([*chain.from_iterable(zip(curve, corners, strict=False)), curve[-1]]).T
     steps = np.hypot(np.diff(x) / (np.ptp(x) or 1.0), np.diff(y) / (np.ptp(y) or 1.0))

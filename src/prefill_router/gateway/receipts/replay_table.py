@@ -1,7 +1,6 @@
-"""Recorded requests that can be decided again: at another lam, other prices, by another router.
+"""Recorded requests that can be decided again: at another lam, at other prices, by another router.
 
-Of each request only what deciding it again needs is kept, a few hundred bytes; the rest of a
-receipt isn't held on to.
+Only the parts of a receipt that deciding again needs are kept, a few hundred bytes per request.
 """
 
 from array import array
@@ -22,17 +21,17 @@ from prefill_router.policy import LambdaPath, Policy
 
 PerCell = Float[NDArray[np.float64], "request target"]
 PerRequest = Float[NDArray[np.float64], " request"]
-Who = Int[NDArray[np.int64], " request"]
+TargetColumns = Int[NDArray[np.int64], " request"]
 
 
 @final
 @dataclass(frozen=True)
 class ReplayPoint:
-    """What the requests would give at one setting, expected.
+    """The expected result of the requests at one setting.
 
     Attributes:
-        accuracy: Mean probability of the chosen targets.
-        cost: Mean estimated cost, US dollars for each request.
+        accuracy: Mean predicted probability of the chosen targets.
+        cost: Mean estimated US dollars per request.
     """
 
     accuracy: float
@@ -42,12 +41,12 @@ class ReplayPoint:
 @final
 @dataclass(frozen=True, eq=False)
 class ExpectedCurve:
-    """The exact curve: point i holds above lam[i], up to lam[i + 1]; the first from 0 on.
+    """The exact curve: point i holds above lam[i] and up to lam[i + 1]; the first from 0 on.
 
     Attributes:
-        lam: Where each point begins.
-        accuracy: As in `ReplayPoint`.
-        cost: As in `ReplayPoint`.
+        lam: The lam at which each point begins; shape (point,).
+        accuracy: As in `ReplayPoint`; shape (point,).
+        cost: As in `ReplayPoint`; shape (point,).
     """
 
     lam: Float[NDArray[np.float64], " point"]
@@ -55,7 +54,7 @@ class ExpectedCurve:
     cost: Float[NDArray[np.float64], " point"]
 
     def thinned(self, most: int = 200) -> "ExpectedCurve":
-        """At most so many of the points, the ends among them, spread evenly over the others."""
+        """At most `most` of the points, evenly selected and including both ends."""
         at = np.unique(np.linspace(0, len(self.lam) - 1, min(most, len(self.lam))).round())
         some = at.astype(np.int64)
         return ExpectedCurve(self.lam[some], self.accuracy[some], self.cost[some])
@@ -64,28 +63,27 @@ class ExpectedCurve:
 @final
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """Requests that a forecast decided on, with all that deciding them again needs.
+    """Requests that were decided by a forecast, with the data to decide them again.
 
-    Each is decided on its own here: conversations that keep their target, and failures, play no
-    part.
+    Each is decided by itself: conversations that keep their target, and failures, are ignored.
 
     Attributes:
-        ids: Of the decisions.
-        targets: The columns.
-        correctness: Predicted probabilities; NaN where a request knows nothing of a target.
-        estimated_cost: US dollars, with nothing cached; NaN as `correctness`, 0 where no prices
+        ids: The ids of the decisions.
+        targets: The targets, one per column.
+        correctness: Predicted probabilities; NaN where a request has none for a target.
+        estimated_cost: US dollars with nothing cached; NaN as in `correctness`, 0 where no prices
             were known.
-        priced: Of which requests costs were known.
-        may_answer: Which targets could answer each request.
-        policies: Who chose; the same object for all that it decided.
-        scales: The low and the high end of each request's scale of costs, US dollars.
-        lam: The trade-off of each.
-        chosen: The column of who was asked first.
-        alone: The column of whom the policy alone chose.
-        observed: What the answer cost where `chosen` gave it, US dollars; NaN where unknown.
-        input_tokens: Estimated, of the whole request.
+        priced: Whether prices were known, per request.
+        may_answer: Whether a target could answer a request.
+        policies: The policy of each request; one object for all requests that it decided.
+        scales: The low and the high end of each request's cost scale, US dollars.
+        lam: The trade-off of each request.
+        chosen: The column of the target that was chosen.
+        alone: The column of the target that the policy alone chose.
+        observed: Observed US dollars where `chosen` answered; NaN where unknown.
+        input_tokens: Estimated input tokens of the whole request.
         path: The winners over lam.
-        left_out: How many receipts can't be decided again, by the reason.
+        left_out: The number of receipts that can't be decided again, by reason.
     """
 
     ids: tuple[str, ...]
@@ -97,8 +95,8 @@ class Recorded:
     policies: tuple[Policy, ...]
     scales: Float[NDArray[np.float64], "request 2"]
     lam: PerRequest
-    chosen: Who
-    alone: Who
+    chosen: TargetColumns
+    alone: TargetColumns
     observed: PerRequest
     input_tokens: PerRequest
     path: LambdaPath
@@ -106,7 +104,7 @@ class Recorded:
 
     @classmethod
     def of(cls, receipts: Iterable[Receipt]) -> "Recorded":
-        """Take what can be decided again out of receipts, read one after another."""
+        """Collect the requests that can be decided again from receipts, read one by one."""
         found = _Rows()
         for receipt in receipts:
             found.add(receipt)
@@ -124,7 +122,7 @@ class Recorded:
         scale: CostScale | None = None,
         policy: Policy | None = None,
     ) -> "Recorded":
-        """The same requests with other forecasts, costs (known if `priced`) or another policy."""
+        """The requests with other forecasts, other costs (known if `priced`) or another policy."""
         ends = (scale.low, scale.high) if scale is not None else None
         scales = self.scales if ends is None else np.tile(np.array(ends), (len(self), 1))
         return replace(
@@ -137,33 +135,33 @@ class Recorded:
         )._decided()
 
     def select(self, rows: NDArray[np.int64]) -> "Recorded":
-        """These requests alone; the others count as left out no more than before."""
+        """Only these requests; `left_out` stays the same."""
         tables = ("correctness", "estimated_cost", "priced", "may_answer", "scales", "lam")
         more = ("chosen", "alone", "observed", "input_tokens")
         part = {name: getattr(self, name)[rows] for name in (*tables, *more)}
         ids = tuple(self.ids[i] for i in rows)
         return replace(self, ids=ids, policies=tuple(self.policies[i] for i in rows), **part)
 
-    def at(self, lam: float) -> Who:
-        """Whom the policies choose at one lam: columns of `targets`."""
+    def at(self, lam: float) -> TargetColumns:
+        """The columns of the targets that the policies choose at one lam."""
         return self.path.at(lam)
 
-    def at_own_lam(self) -> Who:
-        """Whom the policies choose at each request's own lam."""
+    def at_own_lam(self) -> TargetColumns:
+        """The columns of the targets that the policies choose at each request's own lam."""
         path, lam = self.path, np.repeat(self.lam, np.diff(self.path.start))
         begun = (path.lam < lam) | (path.lam == 0) | (lam == 1)
         before = np.concatenate([[0], np.cumsum(begun)])
         count = before[path.start[1:]] - before[path.start[:-1]]
-        who: Who = path.target[path.start[:-1] + count - 1]
+        who: TargetColumns = path.target[path.start[:-1] + count - 1]
         return who
 
-    def point(self, who: Who) -> ReplayPoint:
-        """What a choice gives, expected, over those whose target is known; NaN where none is."""
+    def point(self, who: TargetColumns) -> ReplayPoint:
+        """The expected result of a choice, over known values; NaN where there are none."""
         rows = np.arange(len(self))
         return ReplayPoint(_mean(self.correctness[rows, who]), _mean(self._known_cost[rows, who]))
 
-    def moves(self, before: Who, after: Who) -> list[tuple[str, str, int]]:
-        """How many requests go from which target to which other one, the most frequent first."""
+    def moves(self, before: TargetColumns, after: TargetColumns) -> list[tuple[str, str, int]]:
+        """The changes of target, from, to and how many, the most frequent first."""
         changed = np.flatnonzero(before != after)
         pairs = Counter(zip(before[changed].tolist(), after[changed].tolist(), strict=True))
         return [(self.targets[a], self.targets[b], n) for (a, b), n in pairs.most_common()]
@@ -191,7 +189,7 @@ class Recorded:
         )
 
     def singles(self) -> dict[str, ReplayPoint]:
-        """What each target alone would give, on the requests that know it."""
+        """The expected result of each target alone, on the requests that have it."""
         return {
             name: ReplayPoint(_mean(self.correctness[:, k]), _mean(self._known_cost[:, k]))
             for k, name in enumerate(self.targets)
@@ -199,13 +197,13 @@ class Recorded:
 
     @property
     def _known_cost(self) -> PerCell:
-        """Estimated costs; NaN throughout where those of some request aren't known."""
+        """Estimated costs; all NaN if any request's prices were unknown."""
         return (
             self.estimated_cost if self.priced.all() else np.full_like(self.estimated_cost, np.nan)
         )
 
     def _decided(self) -> "Recorded":
-        """The same with its path; requests that the policy can't decide are left out."""
+        """The requests with their path; those that the policy can't decide are left out."""
         known = ~np.isnan(self.correctness + self.estimated_cost)
         may = self.may_answer & known
         low, high = self.scales[:, :1], self.scales[:, 1:]
@@ -221,7 +219,7 @@ class Recorded:
             policy = self.policies[members[0]]
             try:
                 path = policy.path(self.correctness[cells], cost[cells], targets=names)
-            except ConfigError:  # nobody may answer, or nobody whom the policy names
+            except ConfigError:  # no target may answer, or none that the policy names
                 continue
             parts.append((rows[path.query], path.lam, columns[path.target]))
         return self._joined(parts)
@@ -234,7 +232,7 @@ class Recorded:
         start = np.searchsorted(place[order], np.arange(len(rows) + 1)).astype(np.int64)
         path = LambdaPath(start, lam[order], target[order].astype(np.int64))
         undecided = len(self) - len(rows)
-        more = {"the policy can't decide among those who could answer": undecided}
+        more = {"the policy can't decide among the targets that could answer": undecided}
         left_out = {**self.left_out, **(more if undecided else {})}
         return replace(self.select(rows), path=path, left_out=left_out)
 
@@ -247,8 +245,8 @@ def _mean(column: NDArray[np.float64]) -> float:
 _AGAIN = ("policy", "session", "share")
 _WITHOUT: Mapping[str, str] = {
     "named": "the client named the target",
-    "tool_loop": "waited for tool results",
-    "stored": "went on from a stored response",
+    "tool_loop": "was in a tool loop",
+    "stored": "continued a stored response",
     "fallback": "had no forecast",
 }
 
@@ -265,10 +263,10 @@ class _Rows:
         self._numbers, self._cells = array("d"), array("d")
 
     def add(self, receipt: Receipt) -> None:
-        """Take one, or count why not."""
+        """Add a request, or count the reason why it can't be decided again."""
         policy, scale, why = policy_of(receipt), scale_of(receipt), _why_not(receipt)
         if why or policy is None or scale is None:
-            self._left_out[why or "doesn't hold the policy or the scale of costs"] += 1
+            self._left_out[why or "lacks the policy or the cost scale"] += 1
             return
         choice, outcome, costs = receipt.choice, receipt.outcome, _costs(receipt)
         for name, probability in choice.correctness.items():
@@ -290,7 +288,7 @@ class _Rows:
         self._each.append(self._policies.setdefault(repr(policy), policy))
 
     def table(self) -> Recorded:
-        """What was taken, as yet without its path."""
+        """The requests as tables, without their path."""
         numbers = np.array(self._numbers).reshape(-1, 8)
         lam, observed, tokens, priced, chosen, alone = numbers[:, 2:].T
         cells = np.array(self._cells).reshape(-1, 5)
@@ -324,12 +322,12 @@ def _why_not(receipt: Receipt) -> str:
     known = {*choice.order, choice.policy_target or choice.target} <= choice.correctness.keys()
     priced = not choice.estimated_cost or choice.correctness.keys() <= choice.estimated_cost.keys()
     if not known or not priced or choice.lam is None:
-        return "doesn't hold every target's probability and cost"
+        return "lacks a target's probability or cost"
     return ""
 
 
 def _costs(receipt: Receipt) -> Mapping[str, float]:
-    """Estimated costs with nothing cached; zero where no prices were known, as at the decision."""
+    """Estimated costs with nothing cached; zero where no prices were known, as in the decision."""
     choice = receipt.choice
     if not choice.estimated_cost:
         return dict.fromkeys(choice.correctness, 0.0)

@@ -1,8 +1,7 @@
-"""A receipt, and feedback on an answer, as one flat row of plain values, and back.
+"""Converts a receipt, or feedback on an answer, to one flat row of plain values and back.
 
-What is asked for in queries has a column of its own; the rest is JSON in text columns, in ASCII, so
-that no text of a client's can be refused by a database. Feedback is how good somebody found an
-answer.
+Values that queries need have columns of their own; the rest is JSON in text columns, in ASCII, so
+that a database can't reject any client's text.
 """
 
 import json
@@ -32,9 +31,9 @@ class ReceiptColumn(NamedTuple):
 
     Attributes:
         name: Its name.
-        kind: What it holds.
-        field: What it is of a receipt; empty where it is worked out, see `_WORKED_OUT`.
-        form: How it is written: as it is, true as 1, or as JSON.
+        kind: Its type.
+        field: The receipt's field; empty where it is computed, see `_COMPUTED`.
+        form: How it is written: unchanged, as 0 or 1, or as JSON.
         optional: Whether it may be null.
     """
 
@@ -45,7 +44,7 @@ class ReceiptColumn(NamedTuple):
     optional: bool = False
 
     def written(self, value: Any) -> Value:
-        """A value as the database has it; numbers that none holds become null, or 0."""
+        """A value as it is written; numbers that no database can hold become null or 0."""
         if value is None:
             return None
         if self.form == "json":
@@ -54,11 +53,13 @@ class ReceiptColumn(NamedTuple):
             return _text(value)
         if self.kind == "real":
             return float(value) if math.isfinite(value) else None
-        known = int(value) if abs(value) <= _MOST_INTEGER else None  # providers may be absurd
+        known = (
+            int(value) if abs(value) <= _MOST_INTEGER else None
+        )  # a provider may report anything
         return known if self.optional else known or 0
 
     def read(self, value: Any) -> Any:
-        """The value that was written."""
+        """The value as it was before it was written."""
         if self.form == "flag":
             return bool(value)
         return json.loads(value) if self.form == "json" and value is not None else value
@@ -108,7 +109,7 @@ COLUMNS: tuple[ReceiptColumn, ...] = (
     ReceiptColumn("details", "text", form="json"),
     ReceiptColumn("prompt", "text", "prompt", form="json", optional=True),
 )
-"""Of the table of receipts, in order."""
+"""The columns of the table of receipts, in order."""
 NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
 
 
@@ -121,14 +122,14 @@ def _count(name: str, receipt: Receipt) -> int | None:
     return count
 
 
-_WORKED_OUT: Mapping[str, Callable[[Receipt], Any]] = {
+_COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
     "target": _target,
     "probability": lambda receipt: receipt.choice.correctness.get(_target(receipt)),
     "estimated_cost": lambda receipt: receipt.choice.estimated_cost.get(_target(receipt)),
     "attempts": lambda receipt: [
         [a.target, a.end, a.status, a.seconds] for a in receipt.outcome.attempts
     ],
-    "answer": lambda receipt: {  # `usage` is null where nothing is known, else as reported
+    "answer": lambda receipt: {  # `usage` is null where unknown, otherwise as reported
         "usage": None if receipt.outcome.usage is None else dict(receipt.outcome.usage.reported),
         "estimated": receipt.outcome.usage_is_estimated,
         "response_id": receipt.outcome.response_id,
@@ -141,13 +142,13 @@ _WORKED_OUT: Mapping[str, Callable[[Receipt], Any]] = {
     },
     **{name: partial(_count, name) for name in _COUNTS},
 }
-_VALUES = tuple((c, attrgetter(c.field) if c.field else _WORKED_OUT[c.name]) for c in COLUMNS)
+_VALUES = tuple((c, attrgetter(c.field) if c.field else _COMPUTED[c.name]) for c in COLUMNS)
 
 
 def to_row(receipt: Receipt) -> Row:
     """The row of a receipt, in the order of `COLUMNS`.
 
-    Numbers that no database holds become null, and long texts of a client's are cut.
+    Numbers that no database can hold become null, and clients' long texts are cut.
     """
     return tuple(column.written(value(receipt)) for column, value in _VALUES)
 
@@ -156,7 +157,7 @@ def from_row(row: Sequence[Any]) -> Receipt:
     """The receipt of a row.
 
     Raises:
-        CorruptError: The row isn't what was written.
+        CorruptError: The row is damaged.
     """
     fields: dict[str, dict[str, Any]] = {"": {}, "choice": {}, "outcome": {}}
     try:
@@ -188,14 +189,14 @@ def from_row(row: Sequence[Any]) -> Receipt:
 
 
 def named_values(text: str, identity: str) -> dict[str, Any]:
-    """What one column of a receipt holds as JSON, an object.
+    """Read a JSON object from a column of a receipt.
 
     Args:
         text: The column.
         identity: The receipt's id, for the error.
 
     Raises:
-        CorruptError: It isn't what was written.
+        CorruptError: The column is damaged.
     """
     try:
         found = json.loads(text)
@@ -208,13 +209,12 @@ def named_values(text: str, identity: str) -> dict[str, Any]:
 
 def _corrupt(identity: str) -> CorruptError:
     return CorruptError(
-        f"the receipt {identity!r} isn't what was written; leave it out, or take the database "
-        "from a backup"
+        f"the receipt {identity!r} is damaged; leave it out, or restore the database from a backup"
     )
 
 
 def _text(value: str) -> str:
-    """A text that any database takes: without zero bytes and lone surrogates."""
+    """A text that any database accepts: without zero bytes and lone surrogates."""
     value = value[:_MOST_TEXT]
     if not value.isascii():
         value = value.encode("utf-8", "replace").decode()
@@ -233,16 +233,17 @@ _LONGEST = 200
 @final
 @dataclass(frozen=True, kw_only=True)
 class Feedback:
-    """How good somebody found one answer; of each source, the latest score counts.
+    """A score of one answer; the latest score of each source counts.
 
     Attributes:
-        id: The decision's.
-        score: From 0, wrong, to 1, right.
-        at: When, seconds since 1970.
-        source: Who says so, such as `user` or `judge`.
+        id: The decision's id.
+        score: From 0 (wrong) to 1 (right).
+        at: When it was given, in seconds since 1970.
+        source: Who gave it, for example `user` or `judge`.
 
     Raises:
-        DataError: The score isn't in [0, 1], or an id or a source is empty, long or no plain text.
+        DataError: The score isn't in [0, 1], or the id or source is empty, too long or not
+            printable.
     """
 
     id: str
@@ -257,15 +258,15 @@ class Feedback:
             raise DataError(f"the time is {self.at}; it must be seconds since 1970")
         for name, value in (("id", self.id), ("source", self.source)):
             if not 0 < len(value) <= _LONGEST or not value.isprintable():
-                raise DataError(f"the {name} must be printable, of 1 to {_LONGEST} characters")
+                raise DataError(f"the {name} must have 1 to {_LONGEST} printable characters")
 
     def row(self) -> Row:
-        """In the order of `FEEDBACK_COLUMNS`."""
+        """Its row, in the order of `FEEDBACK_COLUMNS`."""
         return (self.id, self.source, float(self.at), float(self.score))
 
 
 def prompt_of(kept: str | list[dict[str, str]]) -> Prompt:
-    """The prompt that was kept."""
+    """The prompt of a receipt."""
     return kept if isinstance(kept, str) else tuple(Message(t["role"], t["content"]) for t in kept)
 
 

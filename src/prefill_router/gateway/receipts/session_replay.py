@@ -1,7 +1,7 @@
-"""What recorded requests would have got at another lam, with conversations that keep their target.
+"""Replays recorded requests at another lam, with conversations that keep their target.
 
-The gateway's own code decides, on what receipts hold: each setting has a memory of conversations of
-its own, in which the answers end when they did.
+The gateway's own code decides, on the data in receipts. Each setting has its own memory of
+conversations, in which answers end at their recorded times.
 """
 
 import heapq
@@ -27,7 +27,7 @@ from prefill_router.gateway.receipts.receipt_replay import (
     check_any,
     replay_setting,
 )
-from prefill_router.gateway.receipts.replay_table import PerRequest, Recorded, Who
+from prefill_router.gateway.receipts.replay_table import PerRequest, Recorded, TargetColumns
 from prefill_router.gateway.records import Receipt, RoutingRequest
 from prefill_router.gateway.settings import (
     GatewaySettings,
@@ -37,26 +37,26 @@ from prefill_router.gateway.settings import (
 )
 
 _HOLDS = ("answered", "disconnected", "routed")
-"""How a request ends whose target holds the conversation from then on."""
+"""The outcomes after which a request's target is the conversation's target."""
 _MOST = 10_000_000
 _End = tuple[float, int, str, str, int]
 
 
 def replay_sessions(receipts: Iterable[Receipt], lams: Sequence[float]) -> Replay:
-    """Decide recorded requests again, each after those of its conversation that came before.
+    """Decide recorded requests again, each after the earlier ones of its conversation.
 
-    A request in a tool loop goes where its conversation is; so does one without a forecast, where
-    that target could answer it. Neither is counted, nor is what the client named. Requests outside
-    the routed share stay where they were. Answers cost as many tokens as they did, in the tokens of
-    whoever gives them.
+    A request in a tool loop goes to its conversation's target; so does one without a forecast, if
+    that target could answer it. Neither is counted, nor are requests for a named target. Requests
+    outside the routed share keep their target. Answers have as many tokens as they did, converted
+    to the tokens of the target that gives them.
 
     Args:
-        receipts: By the time of their requests.
-        lams: The trade-offs; besides, each request's own is tried.
+        receipts: Receipts in order of their requests' arrival.
+        lams: The trade-offs to try; each request's own is tried too.
 
     Raises:
-        DataError: No request can be decided again, or no receipt holds by what conversations kept
-            their target.
+        DataError: No request can be decided again, or no receipt has the settings by which
+            conversations keep their target.
         ConfigError: A lam is outside [0, 1].
     """
     rows = [replace(receipt, prompt=None) for receipt in receipts]
@@ -69,19 +69,19 @@ def replay_sessions(receipts: Iterable[Receipt], lams: Sequence[float]) -> Repla
     )
     if lacking and not any(keeping):
         raise DataError(
-            "no receipt holds by what conversations kept their target: they are older than this "
-            "package's; replay without --sessions"
+            "no receipt has the settings by which conversations keep their target: an older "
+            "version of this package wrote them; replay without --sessions"
         )
-    story = _RecordedSessions(recorded, rows, keeping)
-    notes = [f"{lacking:,} older receipts don't tell how conversations are kept"] if lacking else []
-    tried = (story.told(f"lam = {lam:g}", recorded.at(lam), lam) for lam in lams)
-    own = story.told("at its own lam", recorded.at_own_lam(), None)
-    return Replay(recorded, (story.was(), own, *tried), tuple(notes), sessions=True)
+    replayed = _RecordedSessions(recorded, rows, keeping)
+    notes = [f"{lacking:,} older receipts lack the settings of conversations"] if lacking else []
+    tried = (replayed.at(f"lam = {lam:g}", recorded.at(lam), lam) for lam in lams)
+    own = replayed.at("at its own lam", recorded.at_own_lam(), None)
+    return Replay(recorded, (replayed.as_it_was(), own, *tried), tuple(notes), sessions=True)
 
 
 @final
 class _RecordedSessions:
-    """What happened, and what would have."""
+    """The recorded requests, and their replay at settings."""
 
     def __init__(
         self,
@@ -93,19 +93,19 @@ class _RecordedSessions:
         self._row = {name: row for row, name in enumerate(recorded.ids)}
         self._column = {name: k for k, name in enumerate(recorded.targets)}
 
-    def was(self) -> ReplaySetting:
-        """What happened."""
+    def as_it_was(self) -> ReplaySetting:
+        """The recorded choices."""
         rows = {r.choice.id: r.choice for r in self._receipts if r.choice.id in self._row}
         choices = [rows[name] for name in self._recorded.ids]
         cost = np.array([choice.estimated_cost.get(choice.target, 0.0) for choice in choices])
         return replay_setting(self._recorded, "as it was", self._recorded.chosen, cost=cost)
 
-    def told(self, name: str, alone: Who, lam: float | None) -> ReplaySetting:
-        """What would have happened at a lam.
+    def at(self, name: str, alone: TargetColumns, lam: float | None) -> ReplaySetting:
+        """The replayed choices at a lam.
 
         Args:
-            name: Of the setting.
-            alone: Whom the policy chooses of each request by itself.
+            name: The setting's name.
+            alone: The column that the policy chooses for each request by itself.
             lam: The trade-off; None for each request's own.
         """
         world = _ReplayedSessions(self._recorded, alone, lam)
@@ -124,9 +124,9 @@ class _RecordedSessions:
 
 @final
 class _ReplayedSessions:
-    """One setting's conversations, up to the request that is decided."""
+    """The conversations at one setting, up to the request being decided."""
 
-    def __init__(self, recorded: Recorded, alone: Who, lam: float | None) -> None:
+    def __init__(self, recorded: Recorded, alone: TargetColumns, lam: float | None) -> None:
         self._recorded, self._alone, self._lam = recorded, alone, lam
         self._sessions = Sessions(SessionSettings(most=_MOST))
         self._ends: list[_End] = []
@@ -135,15 +135,15 @@ class _ReplayedSessions:
     def decide(
         self, receipt: Receipt, keeping: AffinityRule | None, row: int | None
     ) -> tuple[str, float | None]:
-        """The target of a request, and what it is estimated to cost there with what is cached.
+        """The target of a request, and its estimated cost with the target's cache.
 
         Args:
             receipt: The request.
-            keeping: By what its conversation is kept; None where that isn't known.
-            row: Its row of those that can be decided again; None where it can't.
+            keeping: The settings that keep its conversation's target; None where unknown.
+            row: Its row among the requests that can be decided again; None where it can't.
 
         Returns:
-            The cost is None where nothing is cached.
+            The target, and US dollars; None where nothing is cached.
         """
         while self._ends and self._ends[0][0] <= receipt.at:
             end, _, session, target, tokens = heapq.heappop(self._ends)
@@ -151,8 +151,8 @@ class _ReplayedSessions:
         choice, held = receipt.choice, None
         if keeping is not None:
             self._sessions.use(SessionSettings(seconds=keeping.seconds, most=_MOST))
-            seat = self._sessions.seat(choice.session, receipt.at)
-            held = None if seat is None or choice.opening else seat.target
+            state = self._sessions.state(choice.session, receipt.at)
+            held = None if state is None or choice.opening else state.target
         if row is None:
             free = choice.reason not in ("tool_loop", "stored")
             stays = held is not None and (not free or held in choice.order)
@@ -164,7 +164,7 @@ class _ReplayedSessions:
         return self._chosen(receipt, keeping, row)
 
     def ends(self, receipt: Receipt, keeping: AffinityRule | None, target: str) -> None:
-        """The same request ends, at this target or at who was asked after it."""
+        """End the request at this target, or at the fallback that answered after it."""
         choice, outcome = receipt.choice, receipt.outcome
         known = outcome.target is not None or outcome.kind == "routed"
         if choice.session is None or outcome.kind not in _HOLDS or not known:
@@ -180,7 +180,7 @@ class _ReplayedSessions:
         heapq.heappush(self._ends, (end, len(self._ends), choice.session, who, tokens))
 
     def _chosen(self, receipt: Receipt, keeping: AffinityRule, row: int) -> tuple[str, float]:
-        """As the gateway chooses, where somebody holds the conversation."""
+        """Choose as the gateway does where the conversation has a target."""
         choice, names = receipt.choice, tuple(receipt.choice.correctness)
         own = choice.lam or 0.0
         spent = own == 0 and bool(choice.lam_asked)
@@ -214,7 +214,7 @@ class _ReplayedSessions:
                     ratio=np.array([keeping.ratio.get(name, 1.0) for name in names]),
                 ),
                 None,
-                settings=GatewaySettings.model_construct(  # what the environment says plays no part
+                settings=GatewaySettings.model_construct(  # ignores the environment
                     sessions=SessionSettings(
                         seconds=keeping.seconds,
                         cache_seconds=keeping.cache_seconds,

@@ -1,4 +1,4 @@
-"""A database of receipts: its tables, what is done with it whichever it is, and that of SQLite."""
+"""The database of receipts: its tables, the operations on any database, and SQLite."""
 
 import os
 import sqlite3
@@ -14,7 +14,7 @@ from prefill_router.errors import ConfigError, StoreError
 from prefill_router.gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Kind, ReceiptColumn, Row
 
 VERSION = 1
-"""Of the tables; another one is refused."""
+"""The version of the tables; other versions are refused."""
 RECEIPTS, FEEDBACK, SCHEMA = "receipts", "receipt_feedback", "receipts_schema"
 COLUMNS_OF: Mapping[str, tuple[ReceiptColumn, ...]] = {
     RECEIPTS: COLUMNS,
@@ -22,18 +22,18 @@ COLUMNS_OF: Mapping[str, tuple[ReceiptColumn, ...]] = {
 }
 _IDENTITY: Mapping[str, str] = {RECEIPTS: "id", FEEDBACK: "id, source, at"}
 _TOGETHER = 64
-"""Rows of one statement: each statement of SQLite gives up the interpreter's lock, and waits to
-have it back; the older limit of 32,766 values a statement is far."""
+"""Rows per INSERT: each SQLite statement releases the GIL and must wait to get it back. It is far
+below the limit of 32,766 values per statement."""
 Statement = tuple[str, Sequence[Any]]
 T = TypeVar("T")
 
 
 @final
 class DownError(StoreError):
-    """A database that can't be reached or written now; the same may work later.
+    """The database can't be reached or written now; a retry may succeed later.
 
     Attributes:
-        kind: Why, in a word or two.
+        kind: The reason, in a word or two.
     """
 
     def __init__(self, message: str, *, kind: str) -> None:
@@ -43,24 +43,24 @@ class DownError(StoreError):
 
 @final
 class RowError(StoreError):
-    """Rows that the database will never take."""
+    """The database rejects rows, and always will."""
 
 
 class Store(ABC):
-    """A database of receipts. One thread uses it at a time.
+    """A database of receipts, used by one thread at a time.
 
     Attributes:
-        place: Where it is, without its password.
+        place: Its location, without a password.
     """
 
     place: str
 
     def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
-        """Write rows, all or none; those that are there already stay as they are.
+        """Insert rows, all or none; existing rows stay unchanged.
 
         Raises:
             DownError: It can't be written now.
-            RowError: It takes one of these rows never.
+            RowError: It rejects one of these rows.
         """
         self.change(
             [
@@ -71,10 +71,10 @@ class Store(ABC):
         )
 
     def change(self, statements: Sequence[Statement]) -> list[int]:
-        """Do several things, all or none; gives how many rows each of them changed.
+        """Run statements, all or none, and return how many rows each changed.
 
         Args:
-            statements: What is done, and the values that its `?` stand for.
+            statements: The statements, each with the values of its `?`.
 
         Raises:
             DownError: It can't be written now.
@@ -82,7 +82,7 @@ class Store(ABC):
         return self._run(statements, attrgetter("rowcount"))
 
     def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query, whose `?` stand for the values.
+        """The rows of a query, given the values of its `?`.
 
         Raises:
             DownError: It can't be read now.
@@ -92,44 +92,44 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
 
     @abstractmethod
     def _run(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
-        """Do several things, all or none, and read something of the cursor of each."""
+        """Run statements, all or none, and apply `read` to the cursor of each."""
 
     def _prepare(
         self, run: Callable[[str], Any], *, tables: str, types: Mapping[Kind, str], create: bool
     ) -> None:
-        """Make the tables where there are none, and check those that are there.
+        """Make the tables if there are none, or check those that exist.
 
         Args:
-            run: Does a statement, and gives its cursor.
-            tables: The query for the names of those of ours that there are, of a list of all.
-            types: The database's own.
-            create: Whether they may be made.
+            run: Runs a statement and returns its cursor.
+            tables: The query for the names of the tables that exist, given a list of ours.
+            types: The database's column types.
+            create: Whether tables may be made.
 
         Raises:
-            StoreError: There are none and they may not be made, or they are of another version.
+            StoreError: There are none and they may not be made, or they have another version.
         """
         ours = (RECEIPTS, FEEDBACK, SCHEMA)
         found = {name for (name,) in _rows(run(tables.format(", ".join(map("'{}'".format, ours)))))}
         if not found:
             if not create:
                 raise StoreError(
-                    f"{self.place} holds no receipts; name the database that the gateway writes"
+                    f"{self.place} has no receipts; name the database that the gateway writes"
                 )
             for statement in _create(types):
                 run(statement)
         elif found != set(ours):
             raise StoreError(
-                f"{self.place} has only {sorted(found)} of the gateway's tables; another "
-                "program's, it seems: name another database"
+                f"{self.place} has only {sorted(found)} of the gateway's tables, so another "
+                "program seems to use it; name another database"
             )
         ((version,),) = _rows(run(f"SELECT max(version) FROM {SCHEMA}"))
         if version != VERSION:
             raise StoreError(
-                f"{self.place} holds receipts of version {version}; this package reads and writes "
+                f"{self.place} has receipts of version {version}; this package reads and writes "
                 f"{VERSION}: name another database, or use the package that wrote it"
             )
 
@@ -140,7 +140,7 @@ def _rows(cursor: Any) -> list[tuple[Any, ...]]:
 
 
 def _create(types: Mapping[Kind, str]) -> list[str]:
-    """What makes the tables, in one database's own types."""
+    """The statements that make the tables, with the database's column types."""
     columns = {
         table: ", ".join(
             f"{c.name} {types[c.kind]}{'' if c.optional else ' NOT NULL'}"
@@ -159,7 +159,7 @@ def _create(types: Mapping[Kind, str]) -> list[str]:
 
 @cache
 def _insert(table: str, rows: int) -> str:
-    """What writes rows, each once however often it is written."""
+    """The statement that inserts rows and skips those that exist."""
     columns = COLUMNS_OF[table]
     names, marks = ", ".join(c.name for c in columns), ", ".join("?" * len(columns))
     return (
@@ -175,11 +175,11 @@ _BUSY_SECONDS = 5.0
 
 @final
 class SqliteStore(Store):
-    """A file of SQLite; other processes may read it meanwhile.
+    """An SQLite file; other processes may read it at the same time.
 
-    The journal is a write-ahead log that is synchronised at its checkpoints alone: a process that
-    is killed at any moment loses nothing that was committed. If the machine loses its power, the
-    last commits may be gone, but the file stays whole
+    The journal is a write-ahead log that is synchronised only at checkpoints: if the process is
+    killed, nothing that was committed is lost. If the machine loses power, the last commits may be
+    lost, but the file stays intact
     (https://sqlite.org/pragma.html#pragma_synchronous).
     """
 
@@ -190,12 +190,12 @@ class SqliteStore(Store):
         self._file = _identity(self._path)
 
     def change(self, statements: Sequence[Statement]) -> list[int]:
-        """Do several things, all or none; see `Store.change`.
+        """Run statements, all or none; see `Store.change`.
 
-        Where somebody moved the file away a new one is begun: nobody would find what comes.
+        If the file was moved away, a new one is made, since nobody would find the new rows.
         """
         if _identity(self._path) != self._file:
-            with suppress(sqlite3.Error):  # what is in the log alone goes with the file
+            with suppress(sqlite3.Error):  # moves the rest of the log into the old file
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.close()
             self._connection = self._open()
@@ -238,13 +238,13 @@ class SqliteStore(Store):
         return connection
 
     def _make(self) -> None:
-        """Make the file where there is none, for its owner alone, as its journal will be."""
+        """Make the file if there is none, readable by its owner alone, as its journal will be."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             raise DownError(
-                f"{self._path} can't be opened for writing: {error.strerror}; name a file that can",
+                f"{self._path} can't be opened for writing: {error.strerror}; name another file",
                 kind="file can't be opened",
             ) from None
 
@@ -253,7 +253,7 @@ class SqliteStore(Store):
         if self._create:
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = NORMAL")
-            run("PRAGMA secure_delete = ON")  # prompts that go are to be gone
+            run("PRAGMA secure_delete = ON")  # overwrites deleted prompts
             run("BEGIN IMMEDIATE")
         else:
             run("PRAGMA query_only = ON")
@@ -264,7 +264,7 @@ class SqliteStore(Store):
     def _failure(self, error: sqlite3.Error | OverflowError) -> StoreError:
         never = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
         if isinstance(error, never):
-            return RowError(f"{self._path} doesn't take a row ({type(error).__name__})")
+            return RowError(f"{self._path} rejected a row ({type(error).__name__})")
         name = str(getattr(error, "sqlite_errorname", type(error).__name__))
         return DownError(
             f"{self._path} can't be used as a database of receipts now: {error} ({name})", kind=name
@@ -287,13 +287,13 @@ def open_store(url: str, *, create: bool = True) -> Store:
     """Open a database of receipts.
 
     Args:
-        url: `sqlite:///FILE`, `postgresql://...`, or the path of a file of SQLite.
-        create: Whether its tables are made where there are none; without, it is only read.
+        url: `sqlite:///FILE`, `postgresql://...`, or the path of an SQLite file.
+        create: Whether to make its tables if there are none; otherwise it is only read.
 
     Raises:
         ConfigError: The URL is none of these.
         MissingExtraError: PostgreSQL needs the extra `postgres`.
-        StoreError: It can't be reached or made, or holds something else.
+        StoreError: It can't be reached or made, or has other tables.
     """
     if url.startswith(_POSTGRES):
         from prefill_router.gateway.receipts.postgres import PostgresStore
@@ -301,7 +301,7 @@ def open_store(url: str, *, create: bool = True) -> Store:
         return PostgresStore(url, create=create)
     if "://" in url and not url.startswith(_SQLITE):
         raise ConfigError(
-            "the receipts' URL must begin with sqlite:/// or postgresql://, or be a file of SQLite"
+            "the receipts' URL must begin with sqlite:/// or postgresql://, or be an SQLite file"
         )
     file = file_of(url)
     if file is None:
@@ -310,6 +310,6 @@ def open_store(url: str, *, create: bool = True) -> Store:
 
 
 def file_of(url: str) -> Path | None:
-    """The file of SQLite that a URL names; None where it names none."""
+    """The SQLite file that a URL names; None where it names none."""
     name = url.removeprefix(_SQLITE).partition("?")[0]
     return None if not name or url.startswith(_POSTGRES) else Path(name)

@@ -1,6 +1,6 @@
-"""Keeps receipts from an event loop: one thread writes whatever has gathered in one transaction.
+"""Writes receipts for an event loop: one thread writes all that is queued in one transaction.
 
-Receipts that are older than is wanted go, a few at a time, so that no write waits for long.
+Receipts beyond the retention period are deleted in small batches, so that no write waits long.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from prefill_router.gateway.records import Receipt
 
 _log = logging.getLogger(__name__)
 _TOGETHER = 512
-"""So many rows at most go into one transaction."""
+"""The most rows that are written in one transaction."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 """Seconds between attempts while the database is down; doubled each time."""
 
 _PROMPTS = 2**26
-"""So many characters of prompts wait to be written; receipts that come then are kept without."""
+"""The most characters of prompts in the queue; beyond it, receipts are kept without prompts."""
 
 Kept = Receipt | Feedback
 
@@ -34,16 +34,16 @@ Kept = Receipt | Feedback
 @final
 @dataclass(frozen=True, kw_only=True)
 class WriterStats:
-    """How the writing goes.
+    """The state of the writer.
 
     Attributes:
         kept: Receipts and scores that were written.
-        waiting: That are to be written.
-        lost: That came to a full queue, that the database takes never, or that were left at the
-            end.
-        deleted: Receipts that went since they were too old.
-        failures: Attempts that failed; what they were to do is tried again.
-        last_error_kind: Why the last one failed, in a word or two; empty where none did.
+        waiting: Receipts and scores in the queue.
+        lost: Receipts and scores that were lost: the queue was full, the database rejected them,
+            or they were unwritten at the end.
+        deleted: Receipts that were deleted after the retention period.
+        failures: Failed attempts, which are retried.
+        last_error_kind: Why the last attempt that failed did, in a word or two; empty if none did.
     """
 
     kept: int
@@ -57,22 +57,22 @@ class WriterStats:
 class _QueuedRow(NamedTuple):
     kept: Kept
     prompt: int  # characters
-    told: asyncio.Future[bool]
+    written: asyncio.Future[bool]
     loop: asyncio.AbstractEventLoop
 
 
 @final
 class ReceiptWriter:
-    """Writes receipts to a store, of which it has the only use from now on.
+    """Writes receipts to a store, which nothing else may use from then on.
 
     Args:
-        store: Where to.
-        wait_seconds: How long `keep` waits at most.
-        max_queue: At most so many wait to be written.
-        keep_days: Receipts that are older are deleted, between writes; None for none.
+        store: The database.
+        wait_seconds: The longest time that `keep` waits.
+        max_queue: The most receipts and scores in the queue.
+        keep_days: The retention period in days; None keeps receipts for ever.
 
     Attributes:
-        redaction: Takes the targets' keys out of what is written.
+        redaction: Removes the targets' keys from what is written.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ReceiptWriter:
         self._awaited: set[asyncio.Future[bool]] = set()
         self._queue: SimpleQueue[_QueuedRow | None] = SimpleQueue()
         self._stop = Event()
-        # Each of these counts is changed by one thread alone.
+        # Each of these counts is changed by only one thread.
         self._put = self._refused = self._left = 0
         self._kept = self._dropped = self._failures = 0
         self._prompts_put = self._prompts_gone = 0
@@ -99,18 +99,18 @@ class ReceiptWriter:
         self._thread.start()
 
     async def keep(self, kept: Kept) -> bool:
-        """Write a receipt or a score, and wait until that is done.
+        """Write a receipt or a score, and wait until it is written.
 
         Returns:
-            Whether it is known to be in the database. If the wait was too long, or the database is
-            away, it still waits to be written; if the queue is full or closed, it is lost.
+            Whether it is known to be in the database. After `wait_seconds`, or while the database
+            is unavailable, it stays in the queue; if the queue is full or closed, it is lost.
         """
         full = self._put - self._kept - self._dropped >= self._most
         if full or self._closing or not self._thread.is_alive():
             self._refused += 1
             return False
         loop = asyncio.get_running_loop()
-        told: asyncio.Future[bool] = loop.create_future()
+        written: asyncio.Future[bool] = loop.create_future()
         prompt = kept.prompt if isinstance(kept, Receipt) else None
         texts = prompt if isinstance(prompt, str) else [turn["content"] for turn in prompt or ()]
         size = len(texts) if isinstance(texts, str) else sum(map(len, texts))
@@ -118,24 +118,24 @@ class ReceiptWriter:
             kept, size = replace(kept, prompt=None), 0
         self._put += 1
         self._prompts_put += size
-        self._queue.put(_QueuedRow(kept, size, told, loop))
+        self._queue.put(_QueuedRow(kept, size, written, loop))
         if self._away:
             return False
-        timer = loop.call_later(self._wait, _tell, [(told, False)])
-        self._awaited.add(told)
+        timer = loop.call_later(self._wait, _settle, [(written, False)])
+        self._awaited.add(written)
         try:
-            return await told
+            return await written
         finally:
             timer.cancel()
-            self._awaited.discard(told)
+            self._awaited.discard(written)
 
     @property
     def healthy(self) -> bool:
-        """Whether the last attempt to write went well, and more can be made."""
+        """Whether the last attempt to write succeeded and the thread is alive."""
         return self._thread.is_alive() and not self._down
 
     def stats(self) -> WriterStats:
-        """How the writing goes."""
+        """The state of the writer."""
         return WriterStats(
             kept=self._kept,
             waiting=self._put - self._kept - self._dropped - self._left,
@@ -146,10 +146,10 @@ class ReceiptWriter:
         )
 
     async def close(self, seconds: float = 10.0) -> int:
-        """Write what waits, and end.
+        """Write what is queued, and end.
 
         Returns:
-            How many were left after so many seconds; they are lost.
+            The number of rows that were left after this many seconds; they are lost.
         """
         if not self._closing:
             self._closing = True
@@ -174,9 +174,9 @@ class ReceiptWriter:
         self._store.close()
 
     def _gathered(self) -> tuple[list[_QueuedRow], bool]:
-        """What has come since, and whether nothing more will; waits for the first of it.
+        """Wait for queued rows and return them, and whether the queue is closed.
 
-        Nothing, where old receipts are to be looked for.
+        Returns no rows when it is time to look for old receipts.
         """
         batch: list[_QueuedRow] = []
         try:
@@ -195,7 +195,7 @@ class ReceiptWriter:
         self._last_error_kind = error.kind if isinstance(error, DownError) else "unusable"
 
     def _write(self, batch: Sequence[_QueuedRow]) -> None:
-        """Write a batch, however long the database is down."""
+        """Write a batch, retrying as long as the database is down."""
         rows = [(item.kept, _row(item.kept, self.redaction)) for item in batch]
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
@@ -203,34 +203,34 @@ class ReceiptWriter:
                 written = self._insert(rows)
             except StoreError as error:
                 self._failed(error)
-                self._tell(away=self._down, batch=batch)  # the second time: it is no hiccup
+                self._report(away=self._down, batch=batch)  # only from the second failure on
                 self._down = True
                 self._stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 self._down = False
-                self._tell(away=False, batch=batch)
+                self._report(away=False, batch=batch)
                 self._kept += sum(written)
                 self._dropped += len(batch) - sum(written)
                 self._prompts_gone += sum(item.prompt for item in batch)
                 _wake(batch, written)
                 return
 
-    def _tell(self, *, away: bool, batch: Sequence[_QueuedRow]) -> None:
-        """Note whether the database is away; where that is new, log it, and let nobody wait."""
+    def _report(self, *, away: bool, batch: Sequence[_QueuedRow]) -> None:
+        """Record whether the database is unavailable; log changes, and release waiting answers."""
         before, self._away = self._away, away
         if away and not before:
             _log.warning(
-                "receipts can't be kept (%s); they wait in memory, and no answer waits for them",
+                "receipts can't be written (%s); they are queued in memory, and answers don't wait",
                 self._last_error_kind,
             )
             for loop in {item.loop for item in batch}:
-                _soon(loop, lambda: _tell([(told, False) for told in self._awaited]))
+                _soon(loop, lambda: _settle([(written, False) for written in self._awaited]))
         elif before and not away:
-            _log.info("receipts are kept again")
+            _log.info("receipts are written again")
 
     def _insert(self, rows: Sequence[tuple[Kept, Row | None]]) -> list[bool]:
-        """Write all at once, or, if the database refuses one of them, one by one."""
+        """Write all rows at once, or one by one if the database rejects one."""
         good = [(kept, row) for kept, row in rows if row is not None]
         try:
             if good:
@@ -244,7 +244,7 @@ class ReceiptWriter:
 
 
 def _row(kept: Kept, redaction: Redaction) -> Row | None:
-    """The row of what is kept; None where it can't be written as one."""
+    """The row of a receipt or score; None where it can't be converted."""
     try:
         row = to_row(kept) if isinstance(kept, Receipt) else kept.row()
         return tuple(redaction.known(v) if isinstance(v, str) else v for v in row)
@@ -253,20 +253,20 @@ def _row(kept: Kept, redaction: Redaction) -> Row | None:
 
 
 def _wake(batch: Sequence[_QueuedRow], written: Sequence[bool]) -> None:
-    """Tell those who wait, with one call of each loop."""
+    """Give the results to all waiters, with one call per loop."""
     ends: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[bool], bool]]] = {}
     for item, ok in zip(batch, written, strict=True):
-        ends.setdefault(item.loop, []).append((item.told, ok))
-    for loop, told in ends.items():
-        _soon(loop, _tell, told)
+        ends.setdefault(item.loop, []).append((item.written, ok))
+    for loop, results in ends.items():
+        _soon(loop, _settle, results)
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
-    with suppress(RuntimeError):  # the loop is closed, nobody waits
+    with suppress(RuntimeError):  # the loop is closed, so nothing waits
         loop.call_soon_threadsafe(call, *arguments)
 
 
-def _tell(ends: Sequence[tuple[asyncio.Future[bool], bool]]) -> None:
+def _settle(ends: Sequence[tuple[asyncio.Future[bool], bool]]) -> None:
     for future, kept in ends:
         if not future.done():
             future.set_result(kept)
@@ -274,22 +274,22 @@ def _tell(ends: Sequence[tuple[asyncio.Future[bool], bool]]) -> None:
 
 _DAY = 86_400
 _AT_ONCE = 256
-"""So many rows at most go in one transaction."""
+"""The most rows that are deleted in one transaction."""
 _NEXT, _PAUSE = 60.0, 0.05
-"""Seconds between looks, and between transactions while there is more: others write then."""
+"""Seconds between checks, and between transactions while there is more, to let others write."""
 
 
 @final
 class Retention:
-    """Deletes old receipts and their feedback, each receipt with its feedback or not at all.
+    """Deletes old receipts, each together with its feedback.
 
     Args:
-        store: Where they are.
-        keep_days: For how many days receipts are kept; None for ever.
-        clock: Seconds since 1970.
+        store: The database.
+        keep_days: The retention period in days; None keeps receipts for ever.
+        clock: Returns seconds since 1970.
 
     Attributes:
-        deleted: How many receipts went so far.
+        deleted: The number of receipts deleted so far.
     """
 
     def __init__(
@@ -297,21 +297,21 @@ class Retention:
     ) -> None:
         self._store, self._days, self._clock = store, keep_days, clock
         self._due = time.monotonic()
-        self._told = 0
+        self._logged = 0
         self.deleted = 0
 
     def wait(self) -> float | None:
-        """Seconds until `work` has something to look at; None for never."""
+        """Seconds until the next check by `work`; None for never."""
         return None if self._days is None else max(0.0, self._due - time.monotonic())
 
     def work(self) -> bool:
-        """Delete some that are old, if it is time for that.
+        """Delete some old receipts, if a check is due.
 
         Returns:
-            Whether more may be left, for the next time.
+            Whether more may be left.
 
         Raises:
-            StoreError: That isn't possible now; it is tried again at the next look.
+            StoreError: The database failed; the next check tries again.
         """
         if self._days is None or time.monotonic() < self._due:
             return False
@@ -320,13 +320,13 @@ class Retention:
         more = self._receipts(before) == _AT_ONCE or self._feedback(before) == _AT_ONCE
         if more:
             self._due = time.monotonic() + _PAUSE
-        elif self.deleted > self._told:
-            gone, self._told = self.deleted - self._told, self.deleted
+        elif self.deleted > self._logged:
+            gone, self._logged = self.deleted - self._logged, self.deleted
             _log.info("%d receipts older than %d days were deleted", gone, self._days)
         return more
 
     def _receipts(self, before: float) -> int:
-        """Delete some receipts with their feedback; gives how many were found."""
+        """Delete some receipts with their feedback; returns how many were found."""
         query = f"SELECT id FROM {RECEIPTS} WHERE at < ? ORDER BY at, id LIMIT {_AT_ONCE}"
         ids = [name for (name,) in self._store.select(query, [before])]
         if ids:
@@ -338,9 +338,9 @@ class Retention:
         return len(ids)
 
     def _feedback(self, before: float) -> int:
-        """Delete old scores of receipts that are gone; gives how many these were.
+        """Delete old scores without a receipt; returns how many.
 
-        A score is never older than its receipt, so one that is too old itself has none any more.
+        A score is never older than its receipt, so the receipt of an old score is already deleted.
         """
         some = f"SELECT id, source, at FROM {FEEDBACK} WHERE at < ? ORDER BY at LIMIT {_AT_ONCE}"
         (gone,) = self._store.change(

@@ -1,9 +1,9 @@
-"""The gateway's state: the pieces joined, until the process is asked to end.
+"""The assembled gateway and its state.
 
-configuration   where everything is, read with every error at once
-request_scope   what one request goes on with, a reload or not, and what is recorded of it
-activity        what metrics read of the gateway's parts
-gateway         what lasts as long as the process
+configuration   reads router, pool, settings and keys, and reports every error at once
+request_scope   the snapshot that a request uses throughout, and the record made of the request
+activity        readings of the gateway's parts for gauges
+gateway         the state that lasts as long as the process
 """
 
 from prefill_router.lazy_imports import face

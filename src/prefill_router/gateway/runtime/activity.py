@@ -1,4 +1,4 @@
-"""What metrics read of a gateway that isn't counted request by request."""
+"""Readings of a gateway for gauges, which aren't counted request by request."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ def breakers_of(gateway: "Gateway") -> dict[str, BreakerState]:
 
 
 def gauge_readings(gateway: "Gateway") -> GaugeReadings:
-    """Where metrics read what isn't counted request by request; asked once it is started."""
+    """The readings for gauges; they work once the gateway has started."""
     return GaugeReadings(
         gateway=gateway,
         in_flight=lambda: gateway.under_way,
         streams=lambda: gateway.streams,
-        held_bytes=lambda: gateway.room.held,
+        held_bytes=lambda: gateway.body_budget.held,
         queue=lambda: gateway.live.forecaster.stats().waiting,
         fallback_share=lambda: gateway.fallbacks.report().share,
         lam=lambda: gateway.lam_left,

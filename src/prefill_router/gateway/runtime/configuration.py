@@ -1,6 +1,6 @@
-"""Everything that a gateway is made of: where it is, and read with every error at once.
+"""Reads everything that a gateway is made of, and reports every error at once.
 
-Some settings hold from the start of a gateway to its end, whatever is reloaded.
+Some settings can't be changed by a reload.
 """
 
 import os
@@ -24,18 +24,18 @@ from prefill_router.targets import Pool, Target, read_pool
 @final
 @dataclass(frozen=True, kw_only=True)
 class GatewayPaths:
-    """What a gateway is made of, and read from again at a reload.
+    """The files and options that a gateway is loaded from, at its start and at each reload.
 
     Attributes:
         router: The router's folder.
-        pool: The pool file; None where none is named, so that nothing can be asked.
-        config: The settings' file; None for defaults and the environment's.
-        overrides: Settings that come before both, by part: `{"routing": {"lam": 0.7}}`.
-        keys: The file of clients' keys, in place of the settings'; None for theirs.
+        pool: The pool file; None where none was given, which is an error.
+        config: The settings file; None for defaults and the environment.
+        overrides: Settings that override both, by section: `{"routing": {"lam": 0.7}}`.
+        keys: The file of client keys; None for the one in the settings.
         encoder_folders: Folders of local encoders.
-        device: Where the encoder runs; None to choose.
-        threads: Processor threads of the encoder; None for one fewer than there are cores, so that
-            one is left for the gateway.
+        device: The device of the encoder; None to choose automatically.
+        threads: CPU threads of the encoder; None for one fewer than there are cores, which leaves
+            one for the gateway.
     """
 
     router: Path
@@ -48,10 +48,10 @@ class GatewayPaths:
     threads: int | None = None
 
     def settings(self) -> GatewaySettings:
-        """The settings, as they are now.
+        """Read the settings.
 
         Raises:
-            ConfigError: Some can't be used; it tells every one.
+            ConfigError: Some are invalid; the message lists them all.
         """
         named = {} if self.keys is None else {"keys": self.keys}
         return read_settings(self.config, options={**self.overrides, **named})
@@ -64,21 +64,20 @@ _OTHER_VARIABLES = (
     "PREFILL_ROUTER_EMBEDDINGS_URL",
     PLAIN_HTTP,
 )
-"""What else of this package is set in the environment."""
+"""The package's other environment variables."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class LoadedGateway:
-    """What was read, and holds together.
+    """The router, pool, settings and keys, read and checked.
 
     Attributes:
         settings: The settings.
-        light: The router, at the prices of the pool file and with its endpoints.
-        pool: All that can be asked: the pool file's targets that have an endpoint, of which the
-            router may not know all.
-        keys: The clients' keys; None where none are asked for.
-        warnings: What can be used, but hardly as it was meant.
+        light: The router, with the prices and endpoints of the pool file.
+        pool: The pool file's targets that have an endpoint; the router may not know all of them.
+        keys: The client keys; None where none are required.
+        warnings: Warnings about valid settings that are probably mistakes.
     """
 
     settings: GatewaySettings
@@ -92,11 +91,11 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
     """Read and check everything.
 
     Args:
-        places: Where it is.
-        environment: Where the providers' keys are; the process's if not given.
+        places: The files and options.
+        environment: The variables with the providers' keys; by default the process's.
 
     Raises:
-        ConfigError: Something can't be used; it tells everything that can't.
+        ConfigError: Something is invalid; the message lists every problem.
     """
     found: list[str] = []
     settings = _tried(places.settings, found)
@@ -118,11 +117,11 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
 
 
 def _pool(places: GatewayPaths) -> Pool:
-    """Who is asked; never as a router's folder says, which may be somebody else's."""
+    """The pool; never the endpoints in a router's folder, which may come from someone else."""
     if places.pool is None:
         raise ConfigError(
-            "no pool file is named, and the endpoints in a router's folder are never asked; give "
-            "it with --pool pool.yaml"
+            "no pool file is given, and the endpoints in a router's folder are never called; give "
+            "one with --pool pool.yaml"
         )
     return read_pool(places.pool)
 
@@ -151,7 +150,7 @@ def _checks(
     light: LightRouter | None,
     keys: ClientKeys | None,
 ) -> Iterator[Callable[[], object]]:
-    """What each part alone doesn't show, as far as its parts could be read."""
+    """The checks across several parts, as far as the parts could be read."""
     if light is not None:
         yield partial(refuse_cascade, light.policy)
     if settings is not None:
@@ -166,10 +165,10 @@ def _checks(
 
 
 def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRouter) -> None:
-    told = []
+    problems = []
     known = set(pool.names) & set(light.pool.names)
     if not known:
-        told.append(
+        problems.append(
             f"the pool has none of the router's targets {list(light.pool.names)}; it has "
             f"{list(pool.names)}"
         )
@@ -177,27 +176,27 @@ def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRou
     fallback = None if settings is None else settings.routing.fallback
     if fallback is not None and fallback not in {*known, *FALLBACKS}:
         near = nearest(fallback, [*FALLBACKS, *known])
-        told.append(
-            f"routing.fallback is {fallback!r}; it is one of {list(FALLBACKS)}, or a target; "
+        problems.append(
+            f"routing.fallback is {fallback!r}; it must be one of {list(FALLBACKS)} or a target; "
             f"{there}{near}"
         )
     otherwise = None if settings is None else settings.traffic.otherwise
     if otherwise is not None and otherwise not in known:
         near = nearest(otherwise, list(known))
-        told.append(f"traffic.otherwise is {otherwise!r}; {there}{near}")
-    if told:
-        raise ConfigError(*told)
+        problems.append(f"traffic.otherwise is {otherwise!r}; {there}{near}")
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _check_budgets(settings: GatewaySettings, keys: ClientKeys | None) -> None:
     known = [key.name for key in keys or ()]
     named = {b.key for b in settings.budgets if b.key is not None}
-    told = [
-        f"budgets name the key {name!r}, which the file of keys hasn't{nearest(name, known)}"
+    problems = [
+        f"budgets name the key {name!r}, which isn't in the file of keys{nearest(name, known)}"
         for name in sorted(named - set(known))
     ]
-    if told:
-        raise ConfigError(*told)
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iterator[str]:
@@ -205,28 +204,28 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
     lacking = [name for name in light.pool.names if name not in pool.names]
     if lacking:
         near = next(filter(None, (nearest(name, others) for name in lacking)), "")
-        yield f"{', '.join(lacking)}: without an endpoint in the pool, so never asked{near}"
+        yield f"{', '.join(lacking)}: no endpoint in the pool, so never called{near}"
     for name in settings.routing.names:
         if name in pool.names:
-            yield f"routing.names has {name}, which is a target: who asks for it gets the target"
+            yield f"routing.names has {name}, which is also a target: the target takes precedence"
     yield from _unpriced(pool, () if light.costs.is_free else light.pool.names)
     theirs = {*_OTHER_VARIABLES, *(p.api_key_env for p in map(pool.provider_of, pool.names))}
     for name, meant in stray_variables().items():
         if name not in theirs:
-            yield f"the environment variable {name} sets nothing{meant}"
+            yield f"the environment variable {name} isn't a setting{meant}"
 
 
 def _unpriced(pool: Pool, estimated: Collection[str]) -> Iterator[str]:
     unpriced = [target.name for target in pool if not target.has_price]
     for known in (True, False):
         names = ", ".join(name for name in unpriced if (name in estimated) is known)
-        instead = "is what the router estimates" if known else "isn't counted"
+        instead = "the router's estimates are counted" if known else "spending there isn't counted"
         if names:
-            yield f"{names}: no prices, so what is spent there {instead}"
+            yield f"{names}: no prices, so {instead}"
 
 
 def _merged(routed: Pool, pool: Pool) -> Pool:
-    """The router's targets, as the pool file has them; one that it lacks serves nothing."""
+    """The router's targets as in the pool file; those that it lacks serve nothing."""
     known = set(pool.names)
     targets = tuple(pool[name] if name in known else _closed(routed[name]) for name in routed.names)
     return Pool(targets, pool.prices_date, pool.providers)
@@ -252,13 +251,13 @@ _LASTING = (
 
 
 def static_changes(begun: GatewaySettings, read: GatewaySettings) -> tuple[str, ...]:
-    """A warning of what was changed in vain; none where nothing was.
+    """A warning about changed settings that a reload can't apply; empty if there are none.
 
     Args:
-        begun: What the gateway was started with.
-        read: What was read anew.
+        begun: The settings that the gateway was started with.
+        read: The settings that were reloaded.
     """
     changed = [n for n in _LASTING if attrgetter(n)(begun) != attrgetter(n)(read)]
     if not changed:
         return ()
-    return (f"{', '.join(changed)}: changed, but as at the start until the gateway starts anew",)
+    return (f"{', '.join(changed)}: changed, but only a restart of the gateway applies it",)

@@ -1,7 +1,7 @@
-"""The gateway: what lasts as long as its process, and the present `Snapshot` in the middle of it.
+"""The gateway: the state that lasts as long as its process, and the current `Snapshot`.
 
-At its start receipts tell it this day's spending, the latest requests, and the conversations that
-go on. `health_checks` is what `/health` and `/ready` look at.
+At its start it reads from receipts the day's spending, the latest requests, and the conversations.
+`health_checks` are the checks of `/health` and `/ready`.
 """
 
 import asyncio
@@ -65,33 +65,33 @@ _log = logging.getLogger(__name__)
 
 @final
 class Gateway:
-    """All of a gateway but its HTTP.
+    """A gateway without its HTTP interface.
 
     Args:
-        places: What it is made of.
-        loaded: The same, read.
-        environment: Where the providers' keys are; the process's if not given.
+        places: The files and options that it is loaded from.
+        loaded: What was loaded from them.
+        environment: The variables with the providers' keys; by default the process's.
 
     Attributes:
-        began: When it was made, seconds since 1970.
-        receipts_url: Where receipts go, whatever is reloaded.
-        lam_set: The lam of requests that name none, where somebody applied one.
-        metrics: For Prometheus.
-        drift: Of the requests, from the router's train rows.
-        fallbacks: How many decisions lack a forecast lately.
-        traces: Where they are sent; None for nowhere.
-        pulse: Whether the event loop is held up.
-        key_limits: What is known of each key's requests.
-        room: Where the bodies of requests are held.
-        recent: The requests that ended lately.
-        is_watched: Whether somebody has asked whether it is ready.
-        is_ending: Whether it ends as soon as requests under way have.
-        under_way: Requests under way.
-        streams: Those of them that are streamed.
-        on_reload: Told of what was read anew.
-        on_secrets: Told of all keys that there are or were, before they are used.
-        live: What answers now, once it is started.
-        writer: What keeps receipts, from then on too.
+        began: When it was made, in seconds since 1970.
+        receipts_url: The URL of the receipts, which a reload doesn't change.
+        lam_set: The lam that was set on the page, for requests that give none; None if none was.
+        metrics: The metrics for Prometheus.
+        drift: Measures the drift of requests from the router's train rows.
+        fallbacks: Counts the last minute's decisions without a forecast.
+        traces: Sends traces; None for none.
+        pulse: Measures the lag of the event loop.
+        key_limits: The state of each key's limits.
+        body_budget: The memory for request bodies.
+        recent: The requests that ended most recently.
+        is_watched: Whether `/ready` has been requested.
+        is_ending: Whether it ends as soon as requests in flight have ended.
+        under_way: The number of requests in flight.
+        streams: The number of streams among them.
+        on_reload: Functions that are called with what was reloaded.
+        on_secrets: Functions that are called with all current and former keys before they are used.
+        live: The snapshot that answers requests, once started.
+        writer: Writes receipts, once started.
     """
 
     live: Snapshot
@@ -125,31 +125,31 @@ class Gateway:
         self.traces = None if settings.traces is None else Traces(settings.traces)
         self.pulse = EventLoopLag()
         self.key_limits = KeyLimits()
-        self.room = BodyBudget(settings.limits.held_bytes)
+        self.body_budget = BodyBudget(settings.limits.held_bytes)
         self.recent = RecentRequests()
-        self._secrets: set[str] = set()  # those of before too: their answers may still come
+        self._secrets: set[str] = set()  # former keys too, which late answers may still quote
         self._old: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
 
     @property
     def settings(self) -> GatewaySettings:
-        """The present settings."""
+        """The current settings."""
         return self.live.settings
 
     @property
     def lam(self) -> float:
-        """The trade-off of a request that names none, before budgets."""
+        """The trade-off of a request that gives none, before budgets."""
         return self.settings.routing.lam if self.lam_set is None else self.lam_set
 
     @property
     def lam_left(self) -> float:
-        """The same after the whole gateway's budgets."""
+        """The trade-off of a request that gives none, after the whole gateway's budgets."""
         states = self.budgets.states(time.time())
         return self.lam * min((s.factor for s in states if s.budget.key is None), default=1.0)
 
     async def start(self) -> None:
-        """Open the receipts, remember what they tell, and start the encoder.
+        """Open the receipts, read state from them, and start the encoder.
 
         Raises:
             ConfigError: The encoder can't be started.
@@ -169,13 +169,13 @@ class Gateway:
         _log.info("ready, with the router %s", self._first.light.fingerprint)
 
     async def reload(self) -> LoadedGateway:
-        """Read everything again, and go on with it; requests under way end with what they had.
+        """Load everything again for new requests; requests in flight keep the old snapshot.
 
-        Where it listens, its receipts and its traces stay what they were; a warning tells where
-        the settings want it otherwise.
+        The address, receipts and traces stay the same; a warning is logged if their settings
+        changed.
 
         Raises:
-            ConfigError: Something can't be used; all stays as it was.
+            ConfigError: Something is invalid; nothing is changed.
         """
         async with self._reloading:
             loaded = await asyncio.to_thread(load, self._places, environment=self._environment)
@@ -204,15 +204,15 @@ class Gateway:
             return loaded
 
     def end_soon(self) -> float:
-        """Be ready no more; gives the seconds that requests still come for.
+        """Stop being ready, and return for how many seconds to still accept requests.
 
-        None where nobody asks whether it is ready.
+        It is 0 if `/ready` has never been requested.
         """
         self.is_ending = True
         return self._first.settings.listen.unready_seconds if self.is_watched else 0.0
 
     async def close(self) -> None:
-        """End what was started; receipts that wait are written first."""
+        """Close everything; queued receipts are written first."""
         if self._beating is not None:
             self._beating.cancel()
         if "live" in vars(self):
@@ -229,7 +229,7 @@ class Gateway:
             await asyncio.to_thread(self.traces.close)
 
     async def _made(self, loaded: LoadedGateway, before: Snapshot | None) -> Snapshot:
-        """What answers from now on; its parts are made before anything is replaced."""
+        """Make a snapshot; all its parts are made before anything is replaced."""
         decider = Decider(
             loaded.light,
             loaded.settings,
@@ -237,7 +237,7 @@ class Gateway:
             budgets=self.budgets,
             breaker_open=self.breakers.is_open,
             pool=loaded.pool,
-            told=_log.warning,
+            warn=_log.warning,
         )
         forwarder = Forwarder(
             loaded.pool,
@@ -261,7 +261,7 @@ class Gateway:
         )
 
     async def _forecaster(self, loaded: LoadedGateway, before: Snapshot | None) -> Forecaster:
-        """The present one where it is of the same router, so that a reload of prices is cheap."""
+        """Make a forecaster, or reuse the current one if the router is the same."""
         routing = loaded.settings.routing
         if before is not None:
             had = before.loaded
@@ -284,7 +284,7 @@ class Gateway:
         await forecaster.start()
         if forecaster.hello.fingerprint != loaded.light.fingerprint:
             await forecaster.close()
-            raise ConfigError(f"{places.router} was replaced while it was being read; try again")
+            raise ConfigError(f"{places.router} was replaced while it was being loaded; try again")
         return forecaster
 
 
@@ -308,7 +308,7 @@ _SHOWN = 500
 
 
 def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
-    """Remember this day's spending, the latest requests, and conversations that go on.
+    """Restore the day's spending, the latest requests and the conversations from receipts.
 
     Raises:
         StoreError: The receipts can't be read.
@@ -317,7 +317,7 @@ def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
     spent = spend_since(url, now - now % _DAY)
     gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
     gateway.recent.fill(reversed(recent(url, _SHOWN)))
-    # tool calls and stored responses are gone on from long after
+    # tool calls and stored responses may be continued long after the session's end
     since = now - max(_DAY, settings.sessions.seconds)
     gateway.sessions.restore(map(_row, sessions_since(url, since)))
 
@@ -335,7 +335,7 @@ def _row(turn: SessionTurn) -> SessionRow:
 
 
 def health_checks(gateway: Gateway) -> Health:
-    """Whether the gateway is alive, and ready."""
+    """The checks of `/health` and `/ready`."""
     return Health(
         alive={"event_loop": gateway.pulse.check},
         ready={

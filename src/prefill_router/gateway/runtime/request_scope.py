@@ -1,7 +1,7 @@
-"""One request's scope: what it goes on with from its beginning to its end, and what is recorded.
+"""One request's scope: the snapshot that it uses from beginning to end, and its record.
 
-A reload replaces a `Snapshot`, all at once; requests that began with one end with it. A receipt
-tells metrics, log and traces.
+A reload replaces the whole `Snapshot`; requests that began with one end with it. Metrics, log and
+traces are recorded from the receipt.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ from prefill_router.targets import Endpoint
 
 @runtime_checkable
 class RequestRecorder(Protocol):
-    """Whom the end of a request is told: what lasts as long as the gateway.
+    """The parts of a gateway that record the end of a request and survive reloads.
 
     Attributes:
-        metrics: For Prometheus.
-        recent: The requests that ended lately.
+        metrics: The metrics for Prometheus.
+        recent: The requests that ended most recently.
         sessions: What is remembered of conversations.
-        writer: Keeps receipts.
+        writer: Writes receipts.
     """
 
     metrics: Metrics
@@ -59,21 +59,21 @@ class RequestRecorder(Protocol):
 
 @final
 class Snapshot:
-    """A router, a pool and settings, and what was made of them.
+    """A router, a pool and settings, and the parts made from them.
 
     Attributes:
-        loaded: What was read.
-        forecaster: The encoder's process.
-        forwarder: The connections to the targets.
-        decider: Who chooses.
-        keepers: Who keeps stored responses.
-        recorder: Told of every request that ended.
+        loaded: The router, pool, settings and keys as loaded.
+        forecaster: Makes forecasts, with the encoder's process.
+        forwarder: Forwards calls to the targets.
+        decider: Chooses targets.
+        keepers: Finds the targets that keep stored responses.
+        recorder: Records every request that ends.
         settings: The settings.
-        targets: All that can be asked, by name.
+        targets: All targets, by name.
         policy: The kind of the router's policy.
-        passing: Which headers go on to targets.
-        details: What every receipt says of the router's scale of costs and its policy.
-        session_details: The same, and by what conversations keep their target.
+        passing: Selects the headers that are forwarded to targets.
+        details: The details of every receipt: the cost scale and the policy.
+        session_details: The details of receipts with a session: also the session settings.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Snapshot:
     def body_for(
         self, target: str, splicer: Splicer, endpoint: Endpoint, *, ask_usage: bool
     ) -> bytes:
-        """A request's body for a target: the client's bytes, with the target's name for its model.
+        """A request's body for a target: the client's bytes, with the target's own model name.
 
-        What makes a target another one than its model, such as its reasoning effort, is added to
-        chats that don't say so themselves.
+        Fields that set a target apart from its model, such as its reasoning effort, are added to
+        chats that don't set them.
         """
         further = self._further[target] if endpoint == "chat" else None
         return splicer.body_for(self.models[target], ask_usage=ask_usage, further=further)
@@ -123,14 +123,14 @@ class Snapshot:
     def scope(
         self, traces: Traces | None, headers: Sequence[Header], *, at: float
     ) -> Iterator[Trace | None]:
-        """A request goes on with this, whatever is reloaded meanwhile; gives its span, if any.
+        """Keep this snapshot open for one request, whatever is reloaded; yields its span, if any.
 
-        A refusal ends the span; whatever else ends the request has to.
+        A refusal ends the span; otherwise the caller must end it.
 
         Args:
-            traces: Where spans are sent; None for nowhere.
-            headers: Of the request.
-            at: When it came, seconds since 1970.
+            traces: Makes and sends spans; None for none.
+            headers: The request's headers.
+            at: When it arrived, in seconds since 1970.
         """
         trace = None if traces is None else traces.begin(headers, at=at)
         self._users += 1
@@ -147,7 +147,7 @@ class Snapshot:
                 self._unused.set()
 
     def headers_on(self, headers: Sequence[Header], trace: Trace | None) -> list[Header]:
-        """The client's headers, as far as they go on; the trace goes on from the request's span."""
+        """The client's headers that are forwarded, with the trace context of the request's span."""
         passed = self.passing.to_target(headers)
         if trace is None:
             return passed
@@ -156,11 +156,11 @@ class Snapshot:
         return [header for header in passed if header[0] not in names] + carried
 
     async def close(self, *, keep: Forecaster | None = None, seconds: float | None = None) -> None:
-        """Wait until nobody uses it, and close what it has.
+        """Wait until no request uses it, and close its parts.
 
         Args:
-            keep: The forecaster that goes on, where it is the same.
-            seconds: It isn't waited for longer; None for as long as it takes.
+            keep: The forecaster of the next snapshot, which isn't closed if it is the same.
+            seconds: The longest wait; None for no limit.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -190,11 +190,11 @@ class IncomingRequest:
     """A request that was read.
 
     Attributes:
-        envelope: Its body, of which the fields are forgotten.
-        question: What deciding needs to know of it.
-        prompt: What the encoder is to read; None for nothing. Of a request that names its target,
-            what it would have read, where prompts are kept.
-        scored: Which part of the request that is.
+        envelope: Its body, without its fields.
+        question: Its properties for the decision.
+        prompt: What the encoder reads; None for nothing. For a request that names its target, it is
+            set only where prompts are kept.
+        scored: The part of the request that the prompt is.
     """
 
     envelope: Envelope
@@ -209,20 +209,20 @@ _LAM, _MS, _FALLBACK = _PREFIX + b"lam", _PREFIX + b"decision-ms", _PREFIX + b"f
 _PROBABILITY, _COST = _PREFIX + b"probability", _PREFIX + b"estimated-cost"
 _LONGEST_NAME = 200
 _RETRIES = _PREFIX + b"retries"
-_NO_RETRY = ("answered", "refused", "breaker_open")  # nobody was asked in vain
+_NO_RETRY = ("answered", "refused", "breaker_open")  # not failed calls
 
 
 @final
 class RequestRecord:
-    """What is recorded of one request that was decided on.
+    """Records one request that was decided on.
 
     Args:
-        live: By what it was decided.
+        live: The snapshot that decided.
         incoming: The request.
         choice: The decision.
-        decision_seconds: How long it took.
-        forecast_seconds: How long the forecast was waited for; None where it wasn't.
-        trace: The request's span; None for none.
+        decision_seconds: The duration of the decision.
+        forecast_seconds: The wait for the forecast; None where none was needed.
+        trace: The request's span; None where it isn't traced.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class RequestRecord:
     ) -> None:
         self._live, self._choice = live, choice
         self._question, self._scored = incoming.question, incoming.scored
-        envelope = incoming.envelope  # isn't kept: its texts are freed while the answer comes
+        envelope = incoming.envelope  # not kept, so that its texts are freed during the answer
         self._requested, self._stream = envelope.model[:_LONGEST_NAME], envelope.stream
         self._prompt: str | list[dict[str, str]] | None = None
         if live.settings.receipts.prompts and incoming.prompt is not None:
@@ -251,11 +251,11 @@ class RequestRecord:
     def reply_headers(
         self, target: str | None, attempts: tuple[TargetAttempt, ...]
     ) -> list[Header]:
-        """The gateway's own headers of the answer.
+        """The gateway's own response headers.
 
         Args:
-            target: Who answers; None for nobody.
-            attempts: What was tried.
+            target: The target that answers; None for none.
+            attempts: The attempts.
         """
         choice = self._choice
         headers = [
@@ -277,11 +277,11 @@ class RequestRecord:
         return headers
 
     def named(self, target: str, response: str) -> None:
-        """Remember who keeps a response that still comes: it may be cancelled meanwhile."""
+        """Remember the target of a response that is being written, since it may be cancelled."""
         self._live.recorder.sessions.keep(response, target=target, key=self._question.key)
 
     async def finished(self, outcome: RequestOutcome) -> None:
-        """Record how it ended; the receipt is kept when this returns, or it took too long."""
+        """Record the outcome; when this returns, the receipt is written or the wait timed out."""
         receipt = self._receipt(outcome)
         self._live.decider.answered(
             self._choice,
@@ -324,10 +324,10 @@ class RequestRecord:
         )
 
     def _cost(self, outcome: RequestOutcome) -> tuple[float | None, bool]:
-        """Observed cost, US dollars, and whether it is an estimate.
+        """The observed cost in US dollars, and whether it is an estimate.
 
-        What the provider says, or else what its counts cost. Where these can't be true, or aren't
-        known yet, it is what the decision expected: budgets have no gap then.
+        It is the provider's reported cost, or else the price of its token counts. Where these are
+        impossible or not known yet, it is the decision's estimate, so that budgets have no gap.
         """
         usage, target = outcome.usage, outcome.target
         if target is None or (usage is None and not outcome.usage_is_estimated):
@@ -342,5 +342,5 @@ class RequestRecord:
 
 
 def target_header(name: str) -> Header:
-    """Who answers; percent-encoded where the name has what headers can't hold, or not unharmed."""
+    """The header with the target's name, percent-encoded where it isn't printable ASCII."""
     return _TARGET, (name if name.isascii() and name.isprintable() else quote(name)).encode()

@@ -1,7 +1,7 @@
-"""What can be set of the gateway: one YAML file, and environment variables over it.
+"""The gateway's settings: one YAML file, overridden by environment variables.
 
-A variable is `PREFILL_ROUTER_` and the path of the setting, its parts joined by two underscores:
-`PREFILL_ROUTER_ROUTING__LAM=0.7`. Keys of targets are never here: the pool names their variables.
+A variable's name is `PREFILL_ROUTER_` and the path of the setting, joined by two underscores:
+`PREFILL_ROUTER_ROUTING__LAM=0.7`. Targets' keys are never settings: the pool names their variables.
 """
 
 from prefill_router.lazy_imports import face

@@ -13,7 +13,7 @@ Count = Annotated[WholeNumber, Field(ge=1, le=10_000_000)]
 
 
 class SettingsSection(BaseModel):
-    """Settings that belong together; names that aren't known are refused."""
+    """A section of the settings; unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -23,12 +23,13 @@ class ListenSettings(SettingsSection):
     """Where the gateway listens.
 
     Attributes:
-        host: An address of this machine; anything but loopback needs keys.
-        port: 0 takes a free one.
-        hosts: Names that clients may call it by, in their `Host` header, beside its address.
-        unready_seconds: When it is to end, it answers on for so long while `/ready` says that it
-            ends, so that whoever balances loads sends no more; not where nobody asks `/ready`.
-        drain_seconds: Then requests under way have so long to end.
+        host: An address of this machine; addresses other than loopback need keys.
+        port: The port; 0 takes any free one.
+        hosts: Host names that clients may use in the `Host` header, besides the address.
+        unready_seconds: At shutdown, how long it still answers while `/ready` reports that it is
+            ending, so that load balancers stop sending requests; skipped if `/ready` was never
+            requested.
+        drain_seconds: After that, how long requests in flight have to end.
     """
 
     host: str = "127.0.0.1"
@@ -40,21 +41,22 @@ class ListenSettings(SettingsSection):
 
 @final
 class RoutingSettings(SettingsSection):
-    """How targets are chosen.
+    """The settings of the choice of targets.
 
     Attributes:
-        lam: The trade-off where a request names none.
-        names: Further model names that route, each with its lam, such as `cheap: 0.2`.
-        scored: What of a request the encoder reads.
-        deadline_seconds: A forecast that takes longer is not waited for.
-        max_queue: At most so many requests wait for a forecast.
-        max_batch: At most so many are encoded together.
-        cache_entries: So many forecasts are remembered; 0 for none.
-        reuse_bytes: How much a causal encoder keeps of the beginnings that prompts share, so as not
-            to compute them again; 0 for nothing. On a GPU nothing is kept, since batches pay more.
-        fallback: Who decides without a forecast: `prior`, the same policy with every target's
-            share of correct answers on the train rows; `best` or `cheapest` of these; or a target.
-        novelty: A request above this quantile of the train rows counts as unlike them; 1 for never.
+        lam: The trade-off of requests that give none.
+        names: Further model names that route, each with its lam, for example `cheap: 0.2`.
+        scored: The part of a request that the encoder reads.
+        deadline_seconds: The longest wait for a forecast.
+        max_queue: The most requests that wait for a forecast.
+        max_batch: The most prompts that are encoded together.
+        cache_entries: The most forecasts in the cache; 0 disables it.
+        reuse_bytes: Memory in which a causal encoder keeps the states of prefixes that prompts
+            share; 0 for none. It isn't used on a GPU, where batches gain more.
+        fallback: What decides without a forecast: `prior`, the policy applied to train accuracies;
+            `best`, by train accuracy; `cheapest`; or a target.
+        novelty: Requests above this quantile of the train rows' novelty aren't forecast; 1 for
+            none.
     """
 
     lam: Share = 0.5
@@ -71,15 +73,15 @@ class RoutingSettings(SettingsSection):
 
 @final
 class SessionSettings(SettingsSection):
-    """How conversations keep their target.
+    """The settings by which conversations keep their target.
 
     Attributes:
-        known_by: `header`: by the session header alone; `conversation`: without one, also by its
-            first turns; `none` decides every request afresh.
-        seconds: A conversation that was silent for longer is forgotten.
-        cache_seconds: How long providers keep a prompt in their cache.
-        margin: A switch must gain more than this in score, beyond the value of the cache.
-        most: So many conversations are remembered.
+        known_by: How a conversation is recognised: `header`, by the session header alone;
+            `conversation`, without a header also by its first turns; `none`, not at all.
+        seconds: The time without an answer after which a conversation expires.
+        cache_seconds: The time for which providers are assumed to cache a prompt.
+        margin: The gain in score that a switch must exceed, beyond the value of the cache.
+        most: The most conversations that are remembered.
     """
 
     known_by: Literal["conversation", "header", "none"] = "conversation"
@@ -91,19 +93,20 @@ class SessionSettings(SettingsSection):
 
 @final
 class FailureSettings(SettingsSection):
-    """What is done when a target fails.
+    """The settings for failures of targets.
 
     Attributes:
-        retries: So many further calls of the same target.
-        targets: So many targets at most are asked for one request.
-        backoff_seconds: Before the first retry; doubled for each further one, with some chance.
-        connect_seconds: In place of the provider's own limit; so are the next three.
-        first_token_seconds: Until the first event of a stream; by default the provider's own where
-            the pool file sets it, else 60.
-        silence_seconds: Between two pieces of a stream.
-        answer_seconds: For the whole answer.
-        breaker_failures: So many failures in a row open a target's breaker.
-        breaker_seconds: So long it stays open, before one request tries again.
+        retries: The most retries of the same target.
+        targets: The most targets that are called for one request.
+        backoff_seconds: The wait before the first retry; doubled for each further one, with jitter.
+        connect_seconds: The time limit for connecting, which overrides the provider's, like the
+            next three.
+        first_token_seconds: The time limit for the first event of a stream; by default the
+            provider's where the pool file sets it, otherwise 60.
+        silence_seconds: The time limit between two pieces of a stream.
+        answer_seconds: The time limit for the whole answer.
+        breaker_failures: The failures in a row that open a target's breaker.
+        breaker_seconds: The time that a breaker stays open before one call is tried.
     """
 
     retries: Annotated[WholeNumber, Field(ge=0, le=10)] = 1
@@ -119,14 +122,14 @@ class FailureSettings(SettingsSection):
 
 @final
 class BudgetSettings(SettingsSection):
-    """Dollars that may be spent.
+    """A spending budget.
 
     Attributes:
-        dollars: How many.
-        per: In each hour or day (UTC).
-        key: The name of the key it is for; None for the whole gateway.
-        soften_from: From this share on, lam falls in a straight line, to 0 where all is spent.
-        stop: Whether requests are refused once all is spent; else the cheapest target answers.
+        dollars: The US dollars that may be spent.
+        per: The window, an hour or a day (UTC).
+        key: The name of its key; None for the whole gateway.
+        soften_from: The spent share from which on lam falls linearly, to 0 where all is spent.
+        stop: Whether requests are refused once all is spent; otherwise the cheapest target answers.
     """
 
     dollars: Annotated[Number, Field(gt=0)]
@@ -138,10 +141,11 @@ class BudgetSettings(SettingsSection):
 
 @final
 class TrafficSettings(SettingsSection):
-    """Which share of the traffic is routed.
+    """The share of the traffic that is routed.
 
     Attributes:
-        share: Of conversations, that the router decides on; 0 only records what it would decide.
+        share: The share of conversations that the router decides on; with 0 its decisions are only
+            recorded.
         otherwise: The target of the rest.
     """
 
@@ -157,14 +161,14 @@ class TrafficSettings(SettingsSection):
 
 @final
 class ReceiptSettings(SettingsSection):
-    """Where receipts go.
+    """The settings of receipts.
 
     Attributes:
         url: `sqlite:///FILE`, or `postgresql://...`, whose password may come from `PGPASSWORD`.
-        prompts: Whether the text that the encoder read is kept too.
-        keep_days: Older receipts are deleted, with their feedback; None keeps all.
-        wait_seconds: How long the end of an answer waits for its receipt to be kept.
-        max_queue: At most so many wait to be written; what comes then is lost, and counted.
+        prompts: Whether receipts keep the text that the encoder read.
+        keep_days: The retention period in days; None keeps receipts for ever.
+        wait_seconds: The longest time that the end of an answer waits for its receipt.
+        max_queue: The most receipts in the queue; further ones are lost, and counted as lost.
     """
 
     url: str = "sqlite:///receipts.sqlite"
@@ -185,27 +189,28 @@ class ReceiptSettings(SettingsSection):
     def _is_long_enough(cls, days: int | None) -> int | None:
         if days is not None and days < 1:
             raise ValueError(
-                "must be at least 1: at the start, spending and conversations of the last day are "
-                "read from them"
+                "must be at least 1, since the gateway reads the last day's spending and "
+                "conversations from receipts when it starts"
             )
         return days
 
 
 @final
 class LimitSettings(SettingsSection):
-    """How much clients may ask at once.
+    """The limits on clients' requests and connections.
 
     Attributes:
-        body_bytes: Of a request's body.
-        body_items: Texts, objects and lists in it: reading very many would hold up everybody else.
-        header_bytes: Of a request's headers.
-        connections: Open at once.
-        waiting_per_address: Connections of one address that have sent no whole request's headers;
-            further ones are closed at once.
-        requests: Under way at once, streams among them; more are refused with 503.
-        streams: Streams at once; more are refused with 503.
-        held_bytes: Of the bodies of all requests that still need theirs: until an answer begins.
-            What finds no room is refused with 503.
+        body_bytes: The most bytes of a request's body.
+        body_items: The most strings, objects and lists in a body; parsing very many would delay
+            other requests.
+        header_bytes: The most bytes of a request's headers.
+        connections: The most open connections.
+        waiting_per_address: The most connections from one address that have sent no complete
+            headers; further ones are closed at once.
+        requests: The most requests in flight, streams included; more are refused with 503.
+        streams: The most open streams; more are refused with 503.
+        held_bytes: The most bytes of all bodies in memory; a body is kept until its answer begins.
+            Requests beyond it are refused with 503.
     """
 
     body_bytes: Count = 10_000_000
@@ -226,11 +231,12 @@ class LimitSettings(SettingsSection):
 
 @final
 class LogSettings(SettingsSection):
-    """How the log is written, to standard error.
+    """The settings of the log, which is written to standard error.
 
     Attributes:
-        form: `json`, one object a line; `text`, for people; `auto`: text on a terminal, else JSON.
-        level: The least that is written.
+        form: `json`, one object per line; `text`, for people; `auto`, text on a terminal and JSON
+            otherwise.
+        level: The lowest level that is written.
     """
 
     form: Literal["auto", "json", "text"] = "auto"
@@ -239,11 +245,11 @@ class LogSettings(SettingsSection):
 
 @final
 class StreamSettings(SettingsSection):
-    """How streams are forwarded.
+    """The settings of streams.
 
     Attributes:
-        usage: `ask` has targets report their token counts and leaves that one event out where the
-            client didn't ask for it; `leave` sends exactly what the client sent.
+        usage: `ask` requests token counts from targets, and drops the event with them if the client
+            didn't request it; `leave` forwards the request unchanged.
     """
 
     usage: Literal["ask", "leave"] = "ask"

@@ -1,8 +1,8 @@
-"""All settings, from a file, from the environment over it, and from options over both.
+"""Reads all settings: from a file, overridden by the environment, overridden by options.
 
-A variable's name is `PREFILL_ROUTER_` and the path of a setting, its parts joined by two
-underscores. What holds several values is written in JSON: `PREFILL_ROUTER_BUDGETS='[{...}]'`.
-Errors tell where each wrong setting is set, what was got, and what would do.
+A variable's name is `PREFILL_ROUTER_` and the path of a setting, joined by two underscores. A
+setting with several values is written in JSON: `PREFILL_ROUTER_BUDGETS='[{...}]'`. Errors say
+where each invalid setting is set, what its value is, and which values are valid.
 """
 
 import json
@@ -40,18 +40,18 @@ PREFIX = "PREFILL_ROUTER_"
 _JOINT = "__"
 Section = TypeVar("Section", bound=SettingsSection)
 Place = tuple[int | str, ...]
-"""Where a setting stands: the names that lead to it, and the numbers of places in lists."""
+"""The path of a setting: names, and positions in lists."""
 
 
 @final
 @dataclass(frozen=True)
 class Variable:
-    """A variable that begins as settings do.
+    """An environment variable with the prefix of settings.
 
     Attributes:
         name: Its name.
-        path: Of what it sets.
-        value: What it sets that to; plain text, or what its JSON says.
+        path: The path of the setting.
+        value: Its value: plain text, or parsed JSON.
         wrong: Why it can't be read; None where it can.
     """
 
@@ -62,14 +62,14 @@ class Variable:
 
 
 def _variables(environment: Mapping[str, str] | None, model: type[BaseModel]) -> list[Variable]:
-    """The variables that begin as settings do, those of whole parts before those within them."""
+    """The variables with the prefix of settings, those of whole sections first."""
     known = os.environ if environment is None else environment
     names = (name for name in sorted(known) if name.upper().startswith(PREFIX))
     return sorted((_variable(n, known[n], model) for n in names), key=lambda v: len(v.path))
 
 
 def over(value: Mapping[Any, Any], further: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Settings with others over them: parts are joined, anything else is replaced."""
+    """Settings overridden by others: sections are merged, anything else is replaced."""
     joined = dict(value)
     for name, new in further.items():
         old = joined.get(name)
@@ -81,7 +81,7 @@ def over(value: Mapping[Any, Any], further: Mapping[Any, Any]) -> dict[Any, Any]
 
 
 def model_at(path: Place, model: type[BaseModel]) -> type[BaseModel] | None:
-    """The part of the settings at a path; None where a single one or none stands there."""
+    """The section at a path; None where the path isn't that of a section."""
     found: type[BaseModel] | None = model
     for name in path:
         if isinstance(name, str):
@@ -99,7 +99,7 @@ def _variable(name: str, text: str, model: type[BaseModel]) -> Variable:
         return Variable(name, path, json.loads(text))
     except (ValueError, RecursionError):
         shape = "{...}" if get_origin(kind) is None else "[...] or {...}"
-        return Variable(name, path, wrong=f"isn't JSON; it holds several values: {shape}")
+        return Variable(name, path, wrong=f"isn't JSON; it has several values: {shape}")
 
 
 def _kind(model: type[BaseModel] | None, name: str) -> Any:
@@ -115,11 +115,11 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
 
 
 class GatewaySettings(SettingsSection):
-    """All that can be set; every part has defaults.
+    """All settings; every section has defaults.
 
     Attributes:
-        keys: The file of clients' keys, see `prefill-router key`; None asks for none.
-        forward_headers: Further request headers that targets get.
+        keys: The file of client keys, see `prefill-router key`; None requires no keys.
+        forward_headers: Further request headers that are forwarded to targets.
         traces: The OTLP endpoint of traces; None for none.
     """
 
@@ -142,23 +142,23 @@ class GatewaySettings(SettingsSection):
     def _is_address(cls, url: str | None) -> str | None:
         parts = urlsplit(url or "")
         if url is not None and not (parts.scheme in ("http", "https") and parts.netloc):
-            raise ValueError("must be an OTLP endpoint, such as http://127.0.0.1:4318")
+            raise ValueError("must be an OTLP endpoint, for example http://127.0.0.1:4318")
         return url
 
     def section(self, kind: type[Section]) -> Section:
-        """The section of this kind, of the gateway's own or of `SECTIONS`.
+        """The section of this class, one of the gateway's own or of `SECTIONS`.
 
         Raises:
             ConfigError: There is none.
         """
         found = next((value for _, value in self if isinstance(value, kind)), None)
         if found is None:
-            raise ConfigError(f"the settings have no section of the kind {kind.__name__}")
+            raise ConfigError(f"the settings have no section of the class {kind.__name__}")
         return found
 
 
 SECTIONS: dict[str, type[SettingsSection]] = {}
-"""Further sections by their names; one that is put here is read, and checked, as all others are."""
+"""Further sections by name; sections added here are read and checked like the others."""
 
 
 def _model() -> type[GatewaySettings]:
@@ -173,19 +173,19 @@ def read_settings(
     options: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> GatewaySettings:
-    """The settings of a YAML file, with the environment's over them, and options over both.
+    """Read settings from a YAML file, overridden by the environment, overridden by options.
 
     Args:
         path: The file; None for none.
-        options: Settings as in a file.
-        environment: The variables; the process's if not given.
+        options: Settings, nested as in the file.
+        environment: The variables; by default the process's.
 
     Raises:
-        ConfigError: Some can't be used; it tells every one, and where it is set.
+        ConfigError: Some are invalid; the message lists them all, and where each is set.
     """
     model = _model()
     variables = [v for v in _variables(environment, model) if not _is_stray(v, model)]
-    told = [f"{variable.name}: {variable.wrong}" for variable in variables if variable.wrong]
+    problems = [f"{variable.name}: {variable.wrong}" for variable in variables if variable.wrong]
     value = {} if path is None else _of_file(path)
     sources = SettingSources(path, value, variables, options or {})
     whole: dict[str, Any] = dict(value)
@@ -198,20 +198,20 @@ def read_settings(
     try:
         settings = model.model_validate(over(whole, sources.options))
     except ValidationError as error:
-        told += setting_errors(error, model, sources)
-    if told:
-        raise ConfigError(*told)
+        problems += setting_errors(error, model, sources)
+    if problems:
+        raise ConfigError(*problems)
     return settings
 
 
 def stray_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables that begin as settings do, and set nothing: other programs may have set them.
+    """Variables with the prefix of settings that aren't settings; other programs may use them.
 
     Args:
-        environment: The variables; the process's if not given.
+        environment: The variables; by default the process's.
 
     Returns:
-        For each, the end of a sentence that says which setting may be meant; empty for none.
+        By variable, the end of a sentence that suggests a setting; empty for no suggestion.
     """
     model = _model()
     return {v.name: _meant(v, model) for v in _variables(environment, model) if _is_stray(v, model)}
@@ -227,7 +227,7 @@ def _meant(variable: Variable, model: type[BaseModel]) -> str:
 
 
 def _is_stray(variable: Variable, model: type[BaseModel]) -> bool:
-    """Whether it is no setting at all; one with two parts is meant for one, and then a mistake."""
+    """Whether it isn't meant as a setting; one with a section's name in it is, even if wrong."""
     return len(variable.path) == 1 and variable.path[0] not in model.model_fields
 
 
@@ -237,7 +237,7 @@ def _of_file(path: Path) -> dict[str, Any]:
     except ConfigError as error:
         raise ConfigError(*(f"{path}: {one}" for one in error.told)) from None
     if value is not None and not isinstance(value, dict):
-        raise ConfigError(f"{path}: not settings; they are names with values, see the guide")
+        raise ConfigError(f"{path}: not settings; write names with values, see the guide")
     return value or {}
 
 
@@ -246,19 +246,19 @@ _QUOTED = (
     *("int_parsing", "float_parsing", "bool_parsing", "literal_error"),
     *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
 )
-"""Texts in place of numbers and words are quoted; others may be addresses with passwords."""
+"""Error types whose values are quoted; other values may be addresses with passwords."""
 
 
 @final
 @dataclass(frozen=True)
 class SettingSources:
-    """Where settings came from, the last that sets one counts.
+    """The sources of settings; the last source that sets one counts.
 
     Attributes:
-        path: Their file; None for none.
-        value: What stands in it.
-        variables: Those of the environment.
-        options: Those that were given besides.
+        path: The file; None for none.
+        value: The settings in the file.
+        variables: The environment variables.
+        options: The options.
     """
 
     path: Path | None
@@ -270,14 +270,14 @@ class SettingSources:
 def setting_errors(
     error: ValidationError, model: type[BaseModel], sources: SettingSources
 ) -> list[str]:
-    """What is wrong with each of the settings that can't be used, and where it is set.
+    """The messages about invalid settings: where each is set and what is wrong.
 
     Args:
-        error: What was found.
-        model: The settings.
-        sources: Where they came from.
+        error: pydantic's error.
+        model: The model of the settings.
+        sources: The sources of the settings.
     """
-    told = []
+    problems = []
     for found in error.errors():
         place = found["loc"]
         sought = place[:-1] if found["type"] == "missing" else place
@@ -286,12 +286,12 @@ def setting_errors(
         name = ".".join(map(str, place))
         of_itself = any(v.name == where and v.path == place for v in sources.variables)
         words = _words(found, model)
-        told.append(f"{where}: {words}" if of_itself else f"{where}: {name}: {words}")
-    return told
+        problems.append(f"{where}: {words}" if of_itself else f"{where}: {name}: {words}")
+    return problems
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Which of the known names was meant, as the end of a sentence; empty where none is near."""
+    """A suggestion of the known name that was meant, or empty if none is similar."""
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -301,14 +301,14 @@ def _words(found: "ErrorDetails", model: type[BaseModel]) -> str:
         part = model_at(found["loc"][:-1], model)
         names = [] if part is None else list(part.model_fields)
         name = str(found["loc"][-1])
-        return f"no such setting; there are {', '.join(names)}{nearest(name, names)}"
+        return f"no such setting; the settings are {', '.join(names)}{nearest(name, names)}"
     words, got = found["msg"].removeprefix("Value error, "), found["input"]
     is_word = isinstance(got, str) and found["type"] in _QUOTED and len(got) <= _SHORT
     return f"{words}, not {got!r}" if is_word or isinstance(got, int | float) else words
 
 
 def _where(sources: SettingSources, place: Place, *, whole: bool) -> str:
-    """Who set what stands at a place: the last one, or all who had a part in it."""
+    """Where the value at a path is set: the last source, or all sources that set parts of it."""
     setters = ["the options"] if _stands(sources.options, place) else []
     setters += [v.name for v in reversed(sources.variables) if _sets(v, place)]
     if sources.path is not None and _stands(sources.value, place):
@@ -325,7 +325,7 @@ def _sets(variable: Variable, place: Place) -> bool:
 
 
 def _stands(value: Any, place: Place) -> bool:
-    """Whether something stands at a place in plain values."""
+    """Whether plain values have something at a path."""
     for name in place:
         named = isinstance(value, Mapping) and name in value
         numbered = isinstance(value, list | tuple) and isinstance(name, int) and name < len(value)

@@ -1,7 +1,4 @@
-"""Whether the gateway is alive, and whether it is ready: the truth, in plain values.
-
-Among the checks is the lag of the event loop.
-"""
+"""The health checks: whether the gateway is alive and ready, and the event loop's lag."""
 
 import asyncio
 import time
@@ -21,12 +18,11 @@ _MOST_LATE = 5.0  # seconds
 @final
 @dataclass(frozen=True)
 class HealthFinding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        verdict: `degraded` is worse than it should be, and still answers.
-        note: Why; empty where all is well. It is shown to everybody: it names no target and no
-            variable.
+        verdict: `degraded` means that it works, but not as well as it should.
+        note: The reason; empty if ok. Anybody may read it, so it names no target and no variable.
     """
 
     verdict: HealthVerdict
@@ -39,11 +35,11 @@ HealthCheck = Callable[[], HealthFinding]
 @final
 @dataclass(frozen=True)
 class HealthReport:
-    """What all checks found.
+    """The results of all checks.
 
     Attributes:
         status: The HTTP status: 200, or 503 where a check failed.
-        value: Plain values, for JSON.
+        value: Plain values for JSON.
     """
 
     status: int
@@ -55,8 +51,8 @@ class Health:
     """Answers `/health` and `/ready`.
 
     Args:
-        alive: What must hold of the process; where one fails, it should be started anew.
-        ready: What must hold for requests to be answered.
+        alive: The checks of the process; if one fails, it should be restarted.
+        ready: The checks that requests can be answered.
     """
 
     def __init__(
@@ -69,7 +65,7 @@ class Health:
         return _report(self._alive, good="alive", bad="failing")
 
     def ready(self) -> HealthReport:
-        """Whether requests are answered: `ready`, `degraded` or `not_ready`."""
+        """Whether requests can be answered: `ready`, `degraded` or `not_ready`."""
         return _report(self._ready, good="ready", bad="not_ready")
 
 
@@ -78,19 +74,19 @@ def _report(checks: Mapping[str, HealthCheck], *, good: str, bad: str) -> Health
     verdicts = {finding.verdict for finding in found.values()}
     failed = "failed" in verdicts
     state = bad if failed else "degraded" if "degraded" in verdicts else good
-    told = {
+    results = {
         name: {"state": f.verdict, **({"note": f.note} if f.note else {})}
         for name, f in found.items()
     }
-    return HealthReport(503 if failed else 200, {"state": state, "checks": told})
+    return HealthReport(503 if failed else 200, {"state": state, "checks": results})
 
 
 @final
 class EventLoopLag:
-    """Notices when the event loop is held up.
+    """Measures the lag of the event loop, by a timer that should fire every half second.
 
     Args:
-        clock: Seconds that only grow.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -99,13 +95,13 @@ class EventLoopLag:
         self._due: float | None = None
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Run the timer until cancelled."""
         while True:
             self.beat()
             await asyncio.sleep(_BEAT)
 
     def beat(self) -> None:
-        """Note how late this beat is; the next is due in half a second."""
+        """Record how late the timer fired; it is due again in half a second."""
         now = self._clock()
         if self._due is not None:
             self._late.append((now, max(0.0, now - self._due)))
@@ -115,34 +111,34 @@ class EventLoopLag:
 
     @property
     def latest(self) -> float:
-        """By how many seconds the latest beat of the last minute was late, or the next one is."""
+        """The longest lag of the last minute in seconds, including the current one."""
         overdue = 0.0 if self._due is None else self._clock() - self._due
         return max(0.0, overdue, *(late for _, late in self._late))
 
     def check(self) -> HealthFinding:
-        """Degraded where the loop was held up for long in the last minute; failed while it is."""
+        """Degraded if the loop was blocked for long in the last minute; failed while it is."""
         if self._due is None:
             return HealthFinding("failed", "the event loop isn't watched")
         if self._clock() - self._due > _MOST_LATE:
             return HealthFinding(
-                "failed", f"the event loop was last free {_MOST_LATE:g} s ago or more"
+                "failed", f"the event loop has been blocked for over {_MOST_LATE:g} s"
             )
         if self.latest > _MOST_LATE:
-            return HealthFinding("degraded", f"the event loop was held up for {self.latest:.1f} s")
+            return HealthFinding("degraded", f"the event loop was blocked for {self.latest:.1f} s")
         return HealthFinding("ok")
 
 
 def check_process(*, ending: bool) -> HealthFinding:
-    """Of the process: one that ends answers what has come, and is to be sent no more."""
+    """Check the process: failed while it is ending, since it should get no more requests."""
     return HealthFinding("failed", "the gateway is ending") if ending else HealthFinding("ok")
 
 
 def check_encoder(state: str, *, fallback: str) -> HealthFinding:
-    """Of the encoder's process: without it a fallback decides, which is worse, and no failure.
+    """Check the encoder's process: without it a fallback decides, so degraded but not failed.
 
     Args:
-        state: `ready`, `starting`, `down`, ...
-        fallback: What decides without it.
+        state: The state of the forecaster, `ready`, `starting`, `down` or `closed`.
+        fallback: The fallback.
     """
     if state == "ready":
         return HealthFinding("ok")
@@ -150,7 +146,7 @@ def check_encoder(state: str, *, fallback: str) -> HealthFinding:
 
 
 def check_targets(breakers: Mapping[str, str]) -> HealthFinding:
-    """Of the targets' breakers: all open is a failure, some open is worse than none."""
+    """Check the targets' breakers: failed if all are open, degraded if some are."""
     held = sum(state == "open" for state in breakers.values())
     if not breakers or held == len(breakers):
         return HealthFinding("failed", f"all {len(breakers)} targets have failed")
@@ -160,14 +156,14 @@ def check_targets(breakers: Mapping[str, str]) -> HealthFinding:
 
 
 def check_receipts(*, healthy: bool, lost: int) -> HealthFinding:
-    """Of the receipts: requests are answered without them, so nothing of them is a failure."""
+    """Check the receipts: at worst degraded, since requests are answered without them."""
     if not healthy:
-        return HealthFinding("degraded", "receipts can't be kept now; they wait in memory")
+        return HealthFinding("degraded", "receipts can't be written now; they are queued in memory")
     return HealthFinding("degraded", f"{lost} receipts were lost") if lost else HealthFinding("ok")
 
 
 def check_keys(pool: Pool, environment: Mapping[str, str]) -> HealthFinding:
-    """Of the keys of targets: whether the variables that the pool names are set."""
+    """Check that the environment variables of the targets' keys are set."""
     named = {name: pool.provider_of(name).api_key_env for name in pool.names}
     without = sum(
         variable is not None and not environment.get(variable) for variable in named.values()

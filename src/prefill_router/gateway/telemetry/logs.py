@@ -1,4 +1,4 @@
-"""The log: lines on standard error, written by a thread of its own so that nothing waits for it.
+"""The log: lines on standard error, written by a thread of its own so that requests never wait.
 
 A line is JSON for programs, or text for people.
 """
@@ -22,16 +22,16 @@ from prefill_router.gateway.records import Receipt
 from prefill_router.gateway.settings import LogSettings
 
 FIELDS = "prefill_router_fields"
-"""The attribute of a log record that holds further fields: plain values, or a `Receipt`."""
-_TOLD = (PrefillRouterError, OSError)  # their texts hold no prompt; of others nobody knows
+"""The attribute of a log record with further fields: plain values, or a `Receipt`."""
+_SAFE = (PrefillRouterError, OSError)  # their messages quote no prompt; those of others may
 
 
 @final
 class _Lines(logging.Formatter):
-    """One line for a record: a JSON object, or text, in which what would begin a line is escaped.
+    """Formats a record as one line: a JSON object, or text with escaped line breaks.
 
     Args:
-        redaction: What takes secrets out.
+        redaction: Removes secrets.
         form: `json` or `text`.
     """
 
@@ -42,24 +42,24 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         moment, level = datetime.fromtimestamp(record.created, UTC), record.levelname.lower()
-        told = {**_fields(record), **_error(record)}
+        fields = {**_fields(record), **_error(record)}
         if self._form == "json":
             value = {
                 "time": moment.isoformat(timespec="milliseconds"),
                 "level": level,
                 "logger": record.name,
                 "event": record.getMessage(),
-                **told,
+                **fields,
             }
             return self._redact(json.dumps(value, default=str))
         parts = [f"{moment:%Y-%m-%d %H:%M:%S}", level, record.getMessage()]
-        for name, value in told.items():
+        for name, value in fields.items():
             parts.append(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}")
         return self._redact(" ".join(parts).replace("\r", "\\r").replace("\n", "\\n"))
 
 
 def fields_of(receipt: Receipt) -> dict[str, Any]:
-    """What the log tells of a request; what is unknown is left out."""
+    """The log fields of a request; unknown values are left out."""
     choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage
     fields = {
         "id": choice.id,
@@ -91,46 +91,46 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _error(record: logging.LogRecord) -> dict[str, Any]:
-    """What is told of an exception: its text only where it can't hold a prompt."""
+    """The log fields of an exception, with its message only if it can't quote a prompt."""
     if record.exc_info is None or record.exc_info[1] is None:
         return {}
     error = record.exc_info[1]
     frames = traceback.extract_tb(error.__traceback__)
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "error": type(error).__name__,
         "where": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
     }
-    return {**told, "error_text": str(error)} if isinstance(error, _TOLD) else told
+    return {**fields, "error_text": str(error)} if isinstance(error, _SAFE) else fields
 
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-_MOST_WAITING = 10_000  # lines; what comes then is lost, and counted
-_PATIENCE = 5.0  # seconds, for what still waits at the end
+_MOST_WAITING = 10_000  # lines; further ones are lost, and counted
+_PATIENCE = 5.0  # seconds; how long the end waits for queued lines
 _OURS = ("prefill_router", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 _MUTED = (
-    "opentelemetry"  # tells each failure, and where to; `sending` tells the first, and not where
+    "opentelemetry"  # logs every failure with its URL; `SpanSender` logs only the first, without it
 )
 REQUESTS = logging.getLogger("prefill_router.gateway.requests")
-"""One line for each request."""
+"""Logs one line per request."""
 
 
 @final
 class LogWriter:
-    """A log that is being written."""
+    """The running log."""
 
     def __init__(self, handler: "_Handler", writer: "_LineWriter", form: str) -> None:
         self._handler, self._writer, self._form = handler, writer, form
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """From now on these values are never written, in place of those of before."""
+        """Redact these values from now on, in place of the earlier ones."""
         self._writer.setFormatter(_Lines(Redaction(secrets), self._form))
 
     @property
     def lost(self) -> int:
-        """How many lines nobody will read: standard error took them too slowly, or not at all."""
+        """The number of lost lines: standard error was too slow or failed."""
         return self._handler.lost + self._writer.lost
 
 
@@ -141,9 +141,9 @@ def logging_to(
     """Write all that is logged, uvicorn's lines too, until the block ends.
 
     Args:
-        settings: How.
-        secrets: Values that are never written, such as the targets' keys.
-        stream: Where to; None for standard error.
+        settings: The settings of the log.
+        secrets: Values that are never written, for example the targets' keys.
+        stream: The stream to write to; None for standard error.
     """
     waiting: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
     target = stream or sys.stderr
@@ -181,20 +181,20 @@ def logging_to(
 
 
 def log_request(receipt: Receipt) -> None:
-    """Write the line of a request; what stands in it is read later, by the thread that writes."""
+    """Log a request; the line is formatted later, by the thread that writes."""
     if REQUESTS.isEnabledFor(logging.INFO):
         record = logging.LogRecord(REQUESTS.name, logging.INFO, "", 0, "request", None, None)
         setattr(record, FIELDS, receipt)
-        REQUESTS.handle(record)  # without the search for the caller, which says nothing here
+        REQUESTS.handle(record)  # skips the slow lookup of the caller, which isn't useful here
 
 
 def with_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """What to give as `extra` to a logger, so that these plain values stand in its line."""
+    """The `extra` argument for a logger, to add these plain values to its line."""
     return {FIELDS: fields}
 
 
 class _LineWriter(logging.StreamHandler[Any]):
-    """Writes lines; one that can't be written is counted, and not shown as it was before."""
+    """Writes lines, and counts those that can't be written, without printing them elsewhere."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -205,14 +205,14 @@ class _LineWriter(logging.StreamHandler[Any]):
 
 
 class _Handler(QueueHandler):
-    """Puts records in the queue as they are, and never waits."""
+    """Queues records unformatted, and never waits."""
 
     def __init__(self, waiting: "queue.Queue[Any]") -> None:
         super().__init__(waiting)
         self.lost = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # the thread that writes it is of this process
+        return record  # a thread of this process formats it
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:
@@ -222,7 +222,7 @@ class _Handler(QueueHandler):
 
 
 def _end(waiting: "queue.Queue[Any]", thread: threading.Thread) -> None:
-    """Have what still waits written, unless nobody takes it."""
+    """Write the queued lines, unless that takes too long."""
     try:
         waiting.put(None, timeout=_PATIENCE)
     except queue.Full:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: some are counted once for each request, gauges are read when asked."""
+"""Metrics for Prometheus: counters updated once per request, and gauges read on each scrape."""
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,13 +21,13 @@ BreakerState = Literal["closed", "half_open", "open"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class BudgetLeft:
-    """What is left of a budget.
+    """What remains of a budget.
 
     Attributes:
-        key: Whose; empty for the whole gateway's.
-        per: In each hour or day.
-        dollars: How many it has.
-        left: How many are left, not below 0.
+        key: The name of its key; empty for the whole gateway.
+        per: Its window.
+        dollars: Its amount in US dollars.
+        left: The remaining US dollars, at least 0.
     """
 
     key: str
@@ -39,26 +39,26 @@ class BudgetLeft:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GaugeReadings:
-    """Where the numbers are read that nobody counts request by request.
+    """The functions that gauges read, for numbers that aren't counted per request.
 
-    Each is called when metrics are asked for, on the event loop, and must be quick. Names become
-    label values, so they must be few and never a client's.
+    Each is called on every scrape, on the event loop, and must be quick. Names become label
+    values, so they must be few and never come from a client.
 
     Attributes:
-        gateway: What they are read from, for gauges that are registered from elsewhere.
-        in_flight: Requests under way.
-        streams: Streams open.
-        held_bytes: Bytes of requests' bodies that are held.
+        gateway: The gateway, for gauges that are registered elsewhere.
+        in_flight: Requests in flight.
+        streams: Open streams.
+        held_bytes: Bytes of request bodies in memory.
         queue: Requests that wait for a forecast.
-        fallback_share: Of the last minute's decisions, those without a forecast.
-        lam: The lam in force where a request names none, after budgets; None for none.
+        fallback_share: The share of the last minute's decisions without a forecast.
+        lam: The lam of requests that give none, after budgets; None for none.
         breakers: The state of each target's breaker.
-        forecasts: Counters of forecasting by name, such as `batches`, `cache_hits`, `restarts`.
-        receipts: Counters of receipts by name, such as `kept`, `lost`.
-        receipts_waiting: Receipts that wait to be kept.
-        budgets: What is left of each budget.
-        drift: How far requests have drifted; None while that can't be told.
-        router: What is told of the router: `fingerprint`, `policy`, `encoder`, ...
+        forecasts: Counters of forecasting by name, for example `batches`, `cache_hits`.
+        receipts: Counters of receipts by name, for example `kept`, `lost`.
+        receipts_waiting: Receipts in the queue.
+        budgets: What remains of each budget.
+        drift: The drift of requests; None while there are too few.
+        router: Labels of the router: `fingerprint`, `policy`, `encoder`, ...
     """
 
     gateway: Any = None
@@ -83,30 +83,30 @@ _Read = Callable[[GaugeReadings], float | Mapping[Any, float] | None]
 @final
 @dataclass(frozen=True)
 class Gauge:
-    """A number that is read when metrics are asked for.
+    """A metric that is read on each scrape.
 
     Attributes:
-        name: Of the metric, without the prefix that all have.
-        told: What it says.
-        read: Reads it: a number; by label values where there are labels, each a text or, of several
-            labels, a tuple; None where nothing is told of it now, not even that there is such one.
-        labels: Their names.
+        name: The metric's name, without the common prefix.
+        description: Its help text.
+        read: Reads its value: a number; with labels, numbers by label value, which is a text or,
+            for several labels, a tuple; None to leave the metric out.
+        labels: The names of its labels.
         only_grows: Whether it is a counter.
     """
 
     name: str
-    told: str
+    description: str
     read: _Read
     labels: tuple[str, ...] = ()
     only_grows: bool = False
 
     def family(self, readings: GaugeReadings) -> Metric | None:
-        """The metric as it is now."""
+        """The metric with its current value; None to leave it out."""
         value = self.read(readings)
         if value is None:
             return None
         kind = CounterMetricFamily if self.only_grows else GaugeMetricFamily
-        found = kind(f"{PREFIX}{self.name}", self.told, labels=self.labels)
+        found = kind(f"{PREFIX}{self.name}", self.description, labels=self.labels)
         rows = value if isinstance(value, Mapping) else {(): value}
         for labels, number in rows.items():
             found.add_metric((labels,) if isinstance(labels, str) else labels, number)
@@ -126,65 +126,67 @@ def _of_drift(field: str) -> _Read:
 
 
 _GAUGES = (
-    Gauge("requests_in_flight", "Requests under way.", lambda read: read.in_flight()),
-    Gauge("streams_open", "Streams that are open.", lambda read: read.streams()),
-    Gauge("held_bytes", "Bytes of bodies that are held.", lambda read: read.held_bytes()),
+    Gauge("requests_in_flight", "Requests in flight.", lambda read: read.in_flight()),
+    Gauge("streams_open", "Open streams.", lambda read: read.streams()),
+    Gauge("held_bytes", "Bytes of request bodies in memory.", lambda read: read.held_bytes()),
     Gauge("forecast_queue", "Requests waiting for a forecast.", lambda read: read.queue()),
     Gauge(
         "fallback_share",
-        "Of the last minute's decisions, those without a forecast.",
+        "Share of the last minute's decisions without a forecast.",
         lambda read: read.fallback_share(),
     ),
     Gauge(
         "lam",
-        "The trade-off in force where a request names none, after budgets.",
+        "Trade-off of requests that give none, after budgets.",
         lambda read: {} if (lam := read.lam()) is None else lam,
     ),
     Gauge(
         "breaker_state",
-        "A target's breaker: 0 closed, 1 half open, 2 open.",
+        "State of a target's breaker: 0 closed, 1 half open, 2 open.",
         lambda read: {name: _STATES[state] for name, state in read.breakers().items()},
         ("target",),
     ),
     Gauge(
         "forecast_events",
-        "What forecasting did, by kind.",
+        "Events of forecasting, by kind.",
         lambda read: read.forecasts(),
         ("kind",),
         only_grows=True,
     ),
     Gauge(
         "receipt_events",
-        "What became of receipts, by kind.",
+        "Events of receipts, by kind.",
         lambda read: read.receipts(),
         ("kind",),
         only_grows=True,
     ),
-    Gauge("receipts_waiting", "Receipts waiting to be kept.", lambda read: read.receipts_waiting()),
+    Gauge("receipts_waiting", "Receipts in the queue.", lambda read: read.receipts_waiting()),
     Gauge(
         "budget_dollars",
-        "US dollars of a budget; an empty key is the whole gateway.",
+        "US dollars of a budget; an empty key means the whole gateway.",
         lambda read: {(b.key, b.per): b.dollars for b in read.budgets()},
         ("key", "per"),
     ),
     Gauge(
         "budget_left_dollars",
-        "US dollars that are left of it in this hour or day.",
+        "US dollars of a budget that remain in this hour or day.",
         lambda read: {(b.key, b.per): b.left for b in read.budgets()},
         ("key", "per"),
     ),
     Gauge(
         "drift",
-        "Population stability index of a feature of the latest requests.",
+        "Population stability index of a feature over the latest requests.",
         _of_drift("by_feature"),
         ("feature",),
     ),
-    Gauge("drift_mean", "The mean of them.", _of_drift("mean")),
-    Gauge("drift_largest", "The largest of them.", _of_drift("largest")),
-    Gauge("drift_requests", "Of so many requests.", _of_drift("requests")),
+    Gauge("drift_mean", "Mean population stability index of all features.", _of_drift("mean")),
+    Gauge(
+        "drift_largest", "Largest population stability index of a feature.", _of_drift("largest")
+    ),
+    Gauge("drift_requests", "Requests that the drift is measured on.", _of_drift("requests")),
 )
 GAUGES: dict[str, Gauge] = {gauge.name: gauge for gauge in _GAUGES}
-"""Every gauge by its name; one that is put here is told at `/metrics` from then on."""
+"""All gauges by name; gauges added here appear at `/metrics`."""
 
 
 @final
@@ -192,29 +194,29 @@ class Gauges(Collector):
     """Turns readings into the metrics of all `GAUGES`.
 
     Args:
-        readings: Where the numbers are read.
+        readings: The readings.
     """
 
     def __init__(self, readings: GaugeReadings) -> None:
         self._readings = readings
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now; what several gauges need is read once."""
+        """The metrics with current values; readings that several gauges need are read once."""
         had = self._readings
         readings = replace(had, budgets=cache(had.budgets), drift=cache(had.drift))
         families = (gauge.family(readings) for gauge in GAUGES.values())
         yield from (family for family in families if family is not None)
         build = {"version": __version__, "python": platform.python_version()}
-        yield InfoMetricFamily(f"{PREFIX}build", "What is running.", value=build)
+        yield InfoMetricFamily(f"{PREFIX}build", "Versions of the running gateway.", value=build)
         router = dict(had.router())
         if router:
             yield InfoMetricFamily(f"{PREFIX}router", "The router in use.", value=router)
 
 
 OTHER = "other"
-"""What a target is called that the pool doesn't have, or no longer."""
+"""The label of a target that isn't in the pool, or no longer."""
 NOBODY = "none"
-"""In place of a target where none was asked."""
+"""The label where no target was called."""
 _TOKENS = ("input", "cached", "output", "reasoning")
 _SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -224,9 +226,9 @@ _SECONDS = (
 
 @final
 class _Registry(CollectorRegistry):
-    """Tells no `_created`: half of all lines would be moments at which counting began.
+    """Leaves out the `_created` samples, which would be half of all lines.
 
-    The library has a switch for this, but it is that of the whole process.
+    The library's own switch for this applies to the whole process.
     """
 
     def collect(self) -> Iterator[Metric]:
@@ -237,13 +239,13 @@ class _Registry(CollectorRegistry):
 
 @final
 class Metrics:
-    """What Prometheus is told; it keeps its own registry.
+    """The metrics for Prometheus, in a registry of their own.
 
-    Values of labels are the pool's targets and words of the gateway, never what a client sent.
+    Label values are the pool's targets and the gateway's own words, never what a client sent.
 
     Args:
         targets: The pool's targets.
-        readings: Where the numbers are read that nobody counts request by request.
+        readings: The readings of gauges.
     """
 
     def __init__(self, targets: Iterable[str], *, readings: GaugeReadings | None = None) -> None:
@@ -252,25 +254,23 @@ class Metrics:
         self._registry.register(Gauges(readings or GaugeReadings()))
         count = self._counter
         self._requests = count(
-            "requests", "Requests that ended.", "endpoint", "target", "outcome", "reason"
+            "requests", "Completed requests.", "endpoint", "target", "outcome", "reason"
         )
-        self._tokens = count("tokens", "Tokens; cached are of the input.", "target", "kind")
-        self._dollars = count("dollars", "US dollars, where costs are known.", "target")
+        self._tokens = count("tokens", "Tokens; cached ones are part of input.", "target", "kind")
+        self._dollars = count("dollars", "US dollars spent, where costs are known.", "target")
         self._estimated = count(
-            "estimated_dollars", "US dollars that decisions expected to spend.", "target"
+            "estimated_dollars", "US dollars that decisions estimated.", "target"
         )
         self._unpriced = count("unpriced_requests", "Requests of unknown cost.", "target")
         self._fallbacks = count("fallbacks", "Decisions without a forecast.", "reason")
-        self._attempts = count("attempts", "Calls of targets, by their end.", "target", "end")
-        self._retries = count("retries", "Further calls of the same target.", "target")
-        self._failovers = count("failovers", "Calls of the next target, once one failed.", "target")
-        self._passed = count(
-            "plain_calls", "Calls that were passed on undecided.", "call", "target", "outcome"
-        )
-        self._refusals = count("refusals", "Requests that were refused undecided.", "status")
+        self._attempts = count("attempts", "Calls of targets, by how they ended.", "target", "end")
+        self._retries = count("retries", "Retries of the same target.", "target")
+        self._failovers = count("failovers", "Calls of the next target after a failure.", "target")
+        self._passed = count("plain_calls", "Passthrough calls.", "call", "target", "outcome")
+        self._refusals = count("refusals", "Requests refused before a decision.", "status")
         seconds = Histogram(
             f"{PREFIX}stage_seconds",
-            "Seconds of each stage.",
+            "Duration of each stage in seconds.",
             ("stage", "target"),
             registry=self._registry,
             buckets=_SECONDS,
@@ -278,7 +278,7 @@ class Metrics:
         self._seconds: Callable[..., Histogram] = cache(seconds.labels)
 
     def use_targets(self, targets: Iterable[str]) -> None:
-        """Go on with another pool's targets; what was counted stays."""
+        """Use another pool's targets; counts are kept."""
         self._targets = frozenset(targets)
 
     def refused(self, status: int) -> None:
@@ -286,7 +286,7 @@ class Metrics:
         self._refusals(str(status)).inc()
 
     def passed(self, call: str, outcome: RequestOutcome) -> None:
-        """Count a plain call that ended; it decided nothing and cost nothing."""
+        """Count a passthrough call that ended; it has no decision and no cost."""
         self._passed(call, self._name(outcome.target), outcome.kind).inc()
 
     def observe(self, receipt: Receipt) -> None:
@@ -308,7 +308,7 @@ class Metrics:
             self._seconds("total", target).observe(outcome.total_seconds)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics, and their content type, in the format that an `Accept` header asks for."""
+        """All metrics and their content type, in the format that an `Accept` header requests."""
         encode, kind = choose_encoder(accept)
         return encode(self._registry), kind
 
@@ -322,7 +322,7 @@ class Metrics:
                 usage.reasoning_tokens,
             )
             for kind, tokens in zip(_TOKENS, counts, strict=True):
-                if tokens is not None and tokens > 0:  # a target may report what can't be true
+                if tokens is not None and tokens > 0:  # a target may report impossible counts
                     self._tokens(target, kind).inc(tokens)
         if receipt.cost is not None:
             self._dollars(target).inc(receipt.cost)
@@ -349,6 +349,6 @@ class Metrics:
             return NOBODY
         return target if target in self._targets else OTHER
 
-    def _counter(self, name: str, told: str, *labels: str) -> Callable[..., Counter]:
-        made = Counter(f"{PREFIX}{name}", told, labels, registry=self._registry)
-        return cache(made.labels)  # finding a child anew takes longer than counting
+    def _counter(self, name: str, description: str, *labels: str) -> Callable[..., Counter]:
+        made = Counter(f"{PREFIX}{name}", description, labels, registry=self._registry)
+        return cache(made.labels)  # looking up a child takes longer than counting

@@ -1,6 +1,6 @@
-"""What was asked lately, in memory: the requests, how many lacked a forecast, and their drift.
+"""The latest requests, in memory: their receipts, their fallbacks, and their drift.
 
-Drift is whether what is asked lately is distributed as what the router learned from.
+Drift measures how far their distribution is from that of the router's train rows.
 """
 
 import logging
@@ -25,13 +25,13 @@ _BAD = ("failed", "cut")
 @final
 @dataclass(slots=True)
 class MinuteCounts:
-    """The requests that came in one minute.
+    """The requests of one minute.
 
     Attributes:
-        number: Since 1970.
-        requests: How many.
-        failed: Without a whole answer, through no fault of the client.
-        fallbacks: Decided without a forecast.
+        number: The minute, counted since 1970.
+        requests: The number of requests.
+        failed: Requests without a complete answer, not because of the client.
+        fallbacks: Requests decided without a forecast.
         cost: US dollars, as far as known.
     """
 
@@ -44,7 +44,7 @@ class MinuteCounts:
 
 @final
 class RecentRequests:
-    """The latest receipts, the newest last, and how many requests came in the last hour."""
+    """The latest receipts, the newest last, and counts of the last hour by minute."""
 
     def __init__(self) -> None:
         self._ended: deque[tuple[int, Receipt]] = deque(maxlen=_MOST)
@@ -53,7 +53,7 @@ class RecentRequests:
         self._process = f"{time.time_ns():x}"
 
     def add(self, receipt: Receipt) -> None:
-        """A request has ended."""
+        """Add a request that ended."""
         self._number += 1
         self._ended.append((self._number, receipt))
         minute = int(receipt.at // _MINUTE)
@@ -61,31 +61,31 @@ class RecentRequests:
             self._minutes.append(MinuteCounts(minute))
             while self._minutes[0].number <= minute - _HOUR // _MINUTE:
                 self._minutes.popleft()
-        held = self._minutes[-1]  # a request may have come before what ended already
+        held = self._minutes[-1]  # a request may have arrived before one that ended earlier
         held.requests += 1
         held.failed += receipt.outcome.kind in _BAD
         held.fallbacks += receipt.choice.fallback is not None
         held.cost += receipt.cost or 0.0
 
     def fill(self, receipts: Iterable[Receipt]) -> None:
-        """Remember what was kept before, oldest first."""
+        """Add stored receipts, oldest first."""
         for receipt in receipts:
             self.add(receipt)
 
     @property
     def cursor(self) -> str:
-        """What names the present end, in this process alone."""
+        """A cursor to the current end, valid in this process alone."""
         return f"{self._process}-{self._number}"
 
     def since(
         self, cursor: str | None, limit: int, *, which: Callable[[Receipt], bool] | None = None
     ) -> list[Receipt]:
-        """What ended since, or lately where the cursor isn't known: the newest first.
+        """The requests that ended since a cursor, or the latest if it is unknown; newest first.
 
         Args:
-            cursor: Of an earlier time.
-            limit: At most so many.
-            which: Only those for which this is true.
+            cursor: An earlier value of `cursor`.
+            limit: The most receipts.
+            which: Selects receipts; None for all.
         """
         process, _, place = (cursor or "").partition("-")
         known = process == self._process and place.isascii() and place.isdigit()
@@ -99,15 +99,15 @@ class RecentRequests:
         return found
 
     def find(self, name: str) -> Receipt | None:
-        """The receipt of a decision; None where it isn't among the latest."""
+        """The receipt of a decision; None if it isn't among the latest."""
         return next((r for _, r in reversed(self._ended) if r.choice.id == name), None)
 
     def all(self) -> list[Receipt]:
-        """All that are remembered, oldest first."""
+        """All remembered receipts, oldest first."""
         return [receipt for _, receipt in self._ended]
 
     def last_hour(self) -> tuple[float, list[Receipt]]:
-        """Those of the last hour that are remembered, oldest first, and from when on all are."""
+        """The time since which all receipts are remembered, and the last hour's, oldest first."""
         since = time.time() - _HOUR
         if len(self._ended) == _MOST:
             since = max(since, self._ended[0][1].at)
@@ -119,7 +119,7 @@ class RecentRequests:
         return [minute for minute in self._minutes if minute.number > since]
 
     def requests_last_hour(self) -> int:
-        """How many requests came in the last hour, to the minute."""
+        """The number of requests in the last hour, to the minute."""
         return sum(minute.requests for minute in self.minutes())
 
 
@@ -138,11 +138,11 @@ _WORDS: Mapping[FallbackReason, str] = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class FallbackShare:
-    """Of the last minute's decisions that needed a forecast.
+    """The share of the last minute's decisions without the forecast that they needed.
 
     Attributes:
-        decisions: How many there were.
-        lacking: How many of them had none, by reason.
+        decisions: The number of decisions that needed a forecast.
+        lacking: The number of them that had none, by reason.
     """
 
     decisions: int
@@ -150,12 +150,12 @@ class FallbackShare:
 
     @property
     def share(self) -> float:
-        """Of those without a forecast, from 0 to 1."""
+        """The share of decisions without a forecast, from 0 to 1."""
         return sum(self.lacking.values()) / self.decisions if self.decisions else 0.0
 
     @property
     def is_much(self) -> bool:
-        """Whether somebody should be told: more than one in twenty, and not of a few requests."""
+        """Whether to warn: more than one in twenty, of at least twenty decisions."""
         return self.decisions >= _LEAST_DECISIONS and self.share > _MUCH
 
     def __str__(self) -> str:
@@ -168,19 +168,19 @@ class FallbackShare:
 
 @final
 class FallbackWatch:
-    """Counts the last minute's decisions with and without a forecast, and logs when many lack it.
+    """Counts the last minute's decisions with and without a forecast, and warns if many lack one.
 
     Args:
-        clock: Seconds that only grow.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seconds: deque[tuple[int, Counter[FallbackReason | None]]] = deque()
-        self._told = False
+        self._warned = False
 
     def add(self, lack: FallbackReason | None) -> None:
-        """Count a decision that needed a forecast; one of a request without text is none.
+        """Count a decision that needed a forecast; requests without text aren't counted.
 
         Args:
             lack: Why it had none; None where it had one.
@@ -189,12 +189,12 @@ class FallbackWatch:
             return
         second = int(self._clock())
         if not self._seconds or self._seconds[-1][0] != second:
-            self._tell()
+            self._log_changes()
             self._seconds.append((second, Counter()))
         self._seconds[-1][1][lack] += 1
 
     def report(self) -> FallbackShare:
-        """Of the last minute."""
+        """The share of the last minute."""
         first = int(self._clock()) - _SECONDS
         while self._seconds and self._seconds[0][0] <= first:
             self._seconds.popleft()
@@ -205,35 +205,35 @@ class FallbackWatch:
         return FallbackShare(decisions=total.total(), lacking=lacking)
 
     def check(self) -> HealthFinding:
-        """For `/ready`: degraded where many decisions lack a forecast, for a fallback decides."""
+        """The check for `/ready`: degraded where a fallback makes many decisions."""
         found = self.report()
         return HealthFinding("degraded", f"{found}") if found.is_much else HealthFinding("ok")
 
-    def _tell(self) -> None:
+    def _log_changes(self) -> None:
         found = self.report()
-        if found.is_much and not self._told:
+        if found.is_much and not self._warned:
             _log.warning("%s; the fallback decides on these", found)
-        elif self._told and not found.is_much:
+        elif self._warned and not found.is_much:
             _log.info("decisions have their forecasts again")
-        self._told = found.is_much
+        self._warned = found.is_much
 
 
 _BINS = 10
 _LEAST = 200
-_PRIOR = 0.5  # of a request in each bin, so that an empty one has a logarithm
-_LEAST_SHARE = 1e-3  # the same for the shares before
+_PRIOR = 0.5  # pseudo-count of each bin, so that an empty bin has a logarithm
+_LEAST_SHARE = 1e-3  # the same for the reference shares
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """How far the features of the latest requests are from those of the train rows.
+    """The drift of the features of the latest requests from those of the train rows.
 
     Attributes:
-        requests: How many requests this is of.
+        requests: The number of requests that it is measured on.
         by_feature: The population stability index of each feature.
-        mean: Of them.
-        largest: Of them.
+        mean: The mean index.
+        largest: The largest index.
     """
 
     requests: int
@@ -244,14 +244,14 @@ class Drift:
 
 @final
 class DriftWatch:
-    """Counts in which tenth of the train rows the features of the latest requests lie.
+    """Counts the features of the latest requests in deciles of the train rows.
 
     Args:
-        features: Their names, in the order of `Forecast.bins`.
-        window: It looks at so many requests, the latest.
-        least: There is no telling before so many.
-        shares: The share of train rows in each tenth of each feature: even, but where many rows
-            have one value. All the same if not given.
+        features: The names of the features, in the order of `Forecast.bins`.
+        window: The number of latest requests that are counted.
+        least: The number of requests from which on there is a report.
+        shares: The share of train rows in each bin of each feature; a tenth, except where many rows
+            have the same value. By default, a tenth each.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class DriftWatch:
         self._seen = 0
 
     def add(self, bins: Sequence[int]) -> None:
-        """Take note of one request; one without bins, or of another reference, isn't counted."""
+        """Count one request; one without bins, or with another reference's, is ignored."""
         if len(bins) != len(self.features) or not bins:
             return
         row = self._rows[self._seen % len(self._rows)]
@@ -283,11 +283,11 @@ class DriftWatch:
 
     @property
     def requests(self) -> int:
-        """How many requests are looked at."""
+        """The number of requests that are counted."""
         return min(self._seen, len(self._rows))
 
     def report(self) -> Drift | None:
-        """How far the latest requests are; None while there are too few to tell."""
+        """The drift of the latest requests; None while there are too few."""
         if not self.features or self.requests < self._least:
             return None
         found = {
@@ -306,15 +306,15 @@ class DriftWatch:
 def stability_index(counts: Sequence[int], expected: Sequence[float] | None = None) -> float:
     """The population stability index of counts in bins.
 
-    It is the sum over bins of (p - q) ln(p / q), p being the share of each and q that expected.
-    Half a count is added to each bin. By custom, below 0.1 nothing has changed, and above 0.25 much
-    has. Source: N. Siddiqi, Credit Risk Scorecards, Wiley 2006, chapter 8; for what it is by chance
-    alone, about (bins - 1) / requests: B. Yurdakul, Statistical Properties of Population
-    Stability Index, dissertation, Western Michigan University, 2018.
+    It is the sum over bins of (p - q) ln(p / q), where p is a bin's share and q the expected one.
+    Half a count is added to each bin. By convention, a value below 0.1 means no change, and one
+    above 0.25 a large change. Source: N. Siddiqi, Credit Risk Scorecards, Wiley 2006, chapter 8;
+    for its expected value by chance, about (bins - 1) / requests: B. Yurdakul, Statistical
+    Properties of Population Stability Index, dissertation, Western Michigan University, 2018.
 
     Args:
-        counts: In each bin.
-        expected: The share that each bin had before; all the same if not given.
+        counts: The count of each bin.
+        expected: The expected share of each bin; equal shares by default.
     """
     bins = len(counts)
     even = [1 / bins] * bins

@@ -1,13 +1,13 @@
-"""Traces: one span for each request, and below it the forecast, the decision and every call.
+"""Traces: one span per request, with child spans for the forecast, the decision and every call.
 
-Spans are made of what the receipt says, once the request has ended; only the first is begun before,
-since the target is told its id. So a request waits for nothing, and a call's begin is known as well
-as its receipt says: what waits between two calls stands before the last of them. While the
-collector doesn't answer spans are lost, and the log says so once.
+Spans are made from the receipt once the request has ended; only the request's own span begins
+earlier, since its id is sent to the target. So tracing never delays a request, and the start of a
+call is as exact as the receipt: waits between calls are placed before the last one. Spans are lost
+while the collector doesn't answer, and the log says so once.
 
-Names are those of OpenTelemetry's conventions for generative AI, and the gateway's own. The
-conventions still change; they are written here and nowhere else. Source: semantic conventions for
-generative AI, https://opentelemetry.io/docs/specs/semconv/gen-ai/.
+Names are those of OpenTelemetry's semantic conventions for generative AI, and the gateway's own.
+The conventions still change, so only this file uses them. Source:
+https://opentelemetry.io/docs/specs/semconv/gen-ai/.
 """
 
 import logging
@@ -39,7 +39,7 @@ OPERATIONS: dict[Endpoint, str] = {
     "embeddings": "embeddings",
     "messages": "chat",
 }
-"""What the conventions call each endpoint's work."""
+"""The operation name of each endpoint in the conventions."""
 
 OUTCOME = "prefill_router.outcome"
 
@@ -56,11 +56,11 @@ class Traces:
 
     Args:
         endpoint: The OTLP endpoint, over HTTP; `/v1/traces` is added where it has no path.
-        exporter: Where spans go instead.
+        exporter: An exporter to use instead.
 
     Raises:
         MissingExtraError: OpenTelemetry isn't installed.
-        ConfigError: The endpoint is no address.
+        ConfigError: The endpoint isn't a URL.
     """
 
     def __init__(self, endpoint: str, *, exporter: "SpanExporter | None" = None) -> None:
@@ -79,11 +79,11 @@ class Traces:
         self._tracer = self._provider.get_tracer("prefill_router.gateway")
 
     def begin(self, headers: Sequence[tuple[bytes, bytes]], *, at: float) -> "Trace":
-        """Begin a request's span, below the client's where its headers name one.
+        """Begin a request's span, as a child of the client's span if its headers name one.
 
         Args:
-            headers: Of the request.
-            at: When it came, seconds since 1970.
+            headers: The request's headers.
+            at: When it arrived, in seconds since 1970.
         """
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -100,25 +100,25 @@ class Traces:
         return Trace(self._tracer, span)
 
     def close(self, *, seconds: float = _CLOSE_SECONDS) -> None:
-        """Send what waits, and end; what can't be sent within `seconds` is lost."""
+        """Send queued spans, and end; those that can't be sent within `seconds` are lost."""
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(seconds)
         if closing.is_alive():
             self._exporter.shutdown()
-            _log.warning("the last traces couldn't be sent within %g s, and are lost", seconds)
+            _log.warning("the last traces couldn't be sent within %g s and are lost", seconds)
 
 
 @final
 class Trace:
-    """The span of one request, and those below it."""
+    """The span of one request and its child spans."""
 
     def __init__(self, tracer: "Tracer", span: "Span") -> None:
         self._tracer = tracer
         self._span = span
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What a target is sent in place of the client's `traceparent` and `tracestate`."""
+        """The headers that replace the client's `traceparent` and `tracestate` for a target."""
         from opentelemetry.trace import set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -128,7 +128,7 @@ class Trace:
         return [(name.encode(), value.encode()) for name, value in carried.items()]
 
     def end(self, receipt: Receipt) -> None:
-        """Make the other spans, and end all; call it once, when the request has ended."""
+        """Make the child spans and end all; call it once, when the request has ended."""
         if self._span.is_recording():
             self._span.set_attributes(_of_request(receipt))
             self._below(receipt)
@@ -140,20 +140,20 @@ class Trace:
         self._span.end(_nanoseconds(at))
 
     def end_passed(self, call: str, outcome: RequestOutcome, *, at: float) -> None:
-        """End the span of a plain call, of which there is no receipt.
+        """End the span of a passthrough call, which has no receipt.
 
         Args:
-            call: What it was.
-            outcome: How it ended.
-            at: When, seconds since 1970.
+            call: The name of the call.
+            outcome: The outcome.
+            at: When it ended, in seconds since 1970.
         """
-        told = {
+        attributes = {
             "prefill_router.call": call,
             STATUS: outcome.status,
             OUTCOME: outcome.kind,
             RESPONSE_MODEL: outcome.target,
         }
-        self._span.set_attributes(_known(told))
+        self._span.set_attributes(_known(attributes))
         self._end(outcome, at)
 
     def _end(self, outcome: RequestOutcome, at: float) -> None:
@@ -250,7 +250,7 @@ def _exporter(endpoint: str) -> "SpanExporter":
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
-            "traces is no address; name an OTLP endpoint, such as http://127.0.0.1:4318"
+            "traces isn't a URL; give an OTLP endpoint, for example http://127.0.0.1:4318"
         )
     with optional_imports("sending traces"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -264,10 +264,10 @@ def _nanoseconds(seconds: float) -> int:
 
 @final
 class SpanSender:
-    """Sends by another exporter, and notices whether it can; called by one thread.
+    """Sends spans with another exporter, and logs when it starts or stops failing; one thread.
 
     Args:
-        exporter: The other one; it tries again for some seconds before it gives spans up.
+        exporter: The other exporter; it retries for some seconds before it drops spans.
     """
 
     def __init__(self, exporter: "SpanExporter") -> None:
@@ -275,20 +275,20 @@ class SpanSender:
         self._works = True
 
     def export(self, spans: "Sequence[ReadableSpan]") -> "SpanExportResult":
-        """Send spans; whether they were."""
+        """Send spans; returns whether they were sent."""
         found = self._exporter.export(spans)
         works = found.name == "SUCCESS"
         if self._works and not works:
-            _log.warning("traces can't be sent: the collector doesn't take them; they are dropped")
+            _log.warning("traces can't be sent to the collector; they are dropped")
         elif works and not self._works:
             _log.warning("traces are sent again")
         self._works = works
         return found
 
     def shutdown(self) -> None:
-        """Give up what is being tried, and send no more."""
+        """Abandon current retries, and send no more."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing waits here."""
+        """Flush the other exporter; nothing is queued here."""
         return self._exporter.force_flush(timeout_millis)

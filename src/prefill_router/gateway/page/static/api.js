@@ -1,10 +1,10 @@
-// Calls of the gateway, with the admin's key where it asks for one.
+// Calls of the gateway, with the admin key where it requires one.
 
 import { byId, notice } from "./dom.js";
 
 const STORED = "prefill-router-key";
 
-/** The gateway's own error, or none at all (status 0). */
+/** An error of the gateway, or no answer at all (status 0). */
 export class CallError extends Error {
   constructor(message, status) {
     super(message);
@@ -22,18 +22,18 @@ function stored() {
   }
 }
 
-let kept = null; // where the browser stores nothing
+let kept = null; // used where the browser has no storage
 
 function store(key) {
   kept = key;
   try {
     sessionStorage.setItem(STORED, key);
   } catch {
-    // It lives as long as the page, then.
+    // Without storage it lasts as long as the page.
   }
 }
 
-/** Asks for the key; several calls that wait for one share the question. */
+/** Asks the user for the key; calls that need it at the same time share one dialog. */
 function askKey(wrong) {
   asking ??= new Promise((done, refuse) => {
     const dialog = byId("ask-key");
@@ -45,7 +45,7 @@ function askKey(wrong) {
       byId("key").value = "";
       asking = null;
       if (given) done();
-      else refuse(new CallError("The gateway asks for an admin key.", 401));
+      else refuse(new CallError("The gateway requires an admin key.", 401));
     };
     dialog.oncancel = () => { byId("key").value = ""; };
     dialog.showModal();
@@ -53,7 +53,7 @@ function askKey(wrong) {
   return asking;
 }
 
-/** A call of the gateway; the reply is whatever it is, but never a question for a key. */
+/** Calls the gateway, asking for a key where needed; returns any other response. */
 export async function call(path, options = {}) {
   for (;;) {
     const key = stored();
@@ -66,12 +66,12 @@ export async function call(path, options = {}) {
       throw new CallError("The gateway doesn't answer.", 0);
     }
     if (reply.status !== 401 && reply.status !== 403) return reply;
-    if (stored() === key) await askKey(key ? await told(reply) : "");
+    if (stored() === key) await askKey(key ? await errorText(reply) : "");
   }
 }
 
-/** What an error reply says. */
-export async function told(reply) {
+/** The message of an error response. */
+export async function errorText(reply) {
   try {
     const body = await reply.json();
     return String(body.error.message);
@@ -81,7 +81,7 @@ export async function told(reply) {
 }
 
 async function read(reply) {
-  if (!reply.ok) throw new CallError(await told(reply), reply.status);
+  if (!reply.ok) throw new CallError(await errorText(reply), reply.status);
   return reply.json();
 }
 

@@ -1,17 +1,17 @@
-// Bars as SVG, with a title, a description, and the same numbers as a table behind a disclosure.
+// SVG charts with a title, a description, and the same numbers in a collapsible table.
 
 import { el, renew, shape, table } from "./dom.js";
 
 let numbers = 0;
 
-/** The picture and the table of one chart; what is open or focused outlives new numbers. */
+/** The picture and the table of one chart; what is open or focused survives updates. */
 export class Chart {
   #picture = el("div");
   #table = el("div", { class: "scroll", role: "region", tabindex: "0" });
   #last = null;
 
   /**
-   * @param {string} caption Of the table.
+   * @param {string} caption The caption of the picture and the table.
    * @param {(data: any, width: number) => {desc: string, parts: SVGElement[], height: number,
    *   columns: object[], rows: any[][]}} draw Draws the data.
    */
@@ -34,17 +34,17 @@ export class Chart {
   }
 }
 
-/** An SVG that says what it shows. */
+/** An SVG with a title and a description for screen readers. */
 export function picture(title, desc, width, height, parts) {
   numbers += 1;
-  const [named, told] = [`chart-title-${numbers}`, `chart-desc-${numbers}`];
+  const [named, described] = [`chart-title-${numbers}`, `chart-desc-${numbers}`];
   return shape("svg", {
     role: "img", width, height, viewBox: `0 0 ${width} ${height}`,
-    "aria-labelledby": named, "aria-describedby": told,
-  }, shape("title", { id: named }, title), shape("desc", { id: told }, desc), ...parts);
+    "aria-labelledby": named, "aria-describedby": described,
+  }, shape("title", { id: named }, title), shape("desc", { id: described }, desc), ...parts);
 }
 
-/** As much of a name as fits; some 6.7 px a letter at this size. */
+/** As much of a name as fits; about 6.7 px per character at this size. */
 export function cut(text, width) {
   const most = Math.max(4, Math.floor(width / 6.7));
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
@@ -69,7 +69,7 @@ export function bars(rows, width, full) {
   return { parts, height: Math.max(line, rows.length * line) };
 }
 
-/** A small bar in a cell; its number stands beside it, so nobody needs to hear of it. */
+/** A small bar in a cell, hidden from screen readers since its number is in the next cell. */
 export function small(share, kind = "") {
   const long = Math.max(0, Math.min(1, share)) * 56;
   return shape("svg", { width: 56, height: 8, "aria-hidden": "true", class: "small" },

@@ -1,4 +1,4 @@
-// Drawing the accuracy-cost curve: cost to the right, accuracy upwards.
+// Draws the accuracy-cost curve: cost to the right, accuracy upwards.
 
 import { cut } from "./charts.js";
 import { shape } from "./dom.js";
@@ -11,14 +11,14 @@ const BOTTOM = 40;
 const HEIGHT = 280;
 export const COLUMNS = [{ name: "At" }, { name: "Accuracy", num: true }, { name: "Dollars per 1,000", num: true }];
 
-/** The curve, every target alone, the lam that is set and the one that is looked at. */
+/** The curve, every target alone, the current lam and the selected one. */
 export function drawCurve({ curve, now, then }, width) {
   const all = [...curve.points, ...curve.singles];
   const scale = scales(all, width);
   const line = curve.points.map((p, i) => `${i ? "L" : "M"}${scale.x(p.cost).toFixed(1)} ${scale.y(p.accuracy).toFixed(1)}`).join("");
   const parts = [...axes(scale, width), shape("path", { class: "curve", d: line }),
     ...singles(curve.singles, [now, then].filter(Boolean), scale, width)];
-  const marks = [[now, "now", 5, "set now"], [then, "then", 6, "looked at"]];
+  const marks = [[now, "now", 5, "current"], [then, "then", 6, "selected"]];
   for (const [point, kind, size, what] of marks) {
     if (!point) continue;
     parts.push(shape("circle", { class: kind, cx: scale.x(point.cost), cy: scale.y(point.accuracy), r: size },
@@ -35,16 +35,16 @@ export function drawCurve({ curve, now, then }, width) {
 function described(curve, now) {
   const [first, last] = [curve.points[0], curve.points[curve.points.length - 1]];
   const ends = `From ${percent(first.accuracy)} at ${dollars(first.cost)} per 1,000 requests with lam 0, to ${percent(last.accuracy)} at ${dollars(last.cost)} with lam 1.`;
-  return now ? `${ends} Set now: lam ${number(now.lam)}, ${percent(now.accuracy)} at ${dollars(now.cost)}.` : ends;
+  return now ? `${ends} Current: lam ${number(now.lam)}, ${percent(now.accuracy)} at ${dollars(now.cost)}.` : ends;
 }
 
-/** Some twenty rows, evenly over lam. */
+/** About twenty rows, evenly spaced over lam. */
 function sample(points) {
   const step = Math.max(1, Math.ceil(points.length / 20));
   return points.filter((_, i) => i % step === 0 || i === points.length - 1);
 }
 
-/** Costs far apart stand on a logarithmic axis. */
+/** The scales; the cost axis is logarithmic where costs differ widely. */
 function scales(points, width) {
   const costs = points.map((p) => p.cost).filter((cost) => cost > 0);
   const [least, most] = [Math.min(...costs), Math.max(...costs)];
@@ -79,7 +79,7 @@ function axes(scale, width) {
   }
   parts.push(shape("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: down, y2: down }),
     shape("text", { class: "soft", x: width - RIGHT, y: HEIGHT - 4, "text-anchor": "end" },
-      `expected cost of 1,000 requests${scale.log ? ", logarithmic" : ""}`),
+      `expected cost per 1,000 requests${scale.log ? ", logarithmic" : ""}`),
     shape("text", { class: "soft", x: 0, y: 12 }, "expected accuracy"));
   return parts;
 }
@@ -103,7 +103,7 @@ function decades(from, to) {
   return out;
 }
 
-/** Every target alone; a name only where it covers no other. */
+/** Every target alone; its name only where it overlaps nothing. */
 function singles(all, marks, scale, width) {
   const taken = [...all, ...marks].map((s) => box(scale.x(s.cost) - 5, scale.y(s.accuracy) - 5, 10, 10));
   return all.flatMap((single) => {

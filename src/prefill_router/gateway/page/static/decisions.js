@@ -26,12 +26,12 @@ export class Decisions {
   #id = byId("filter-id");
   #asked = "";
 
-  /** @param {(id: string, focus: boolean) => void} open Shows why. */
+  /** @param {(id: string, focus: boolean) => void} open Shows the explanation of a decision. */
   constructor(open) {
     this.#open = open;
     this.#body.addEventListener("click", (event) => {
       const row = event.target.closest("tr");
-      // A click that a keyboard made has no detail: the reader goes on with the explanation.
+      // A click made with the keyboard has detail 0: focus moves to the explanation.
       if (row) this.#open(row.dataset.id, event.detail === 0);
     });
     this.#body.addEventListener("keydown", (event) => this.#steer(event));
@@ -50,7 +50,7 @@ export class Decisions {
     if (asked !== this.#asked) return;
     const fresh = decisions.filter((decision) => !this.#known.has(decision.id));
     if (fresh.length > 0 && this.#pointedAt()) {
-      // The cursor stays where it is, so that they come again.
+      // The cursor stays the same, so that the next update gets them again.
       say(byId("beat"), `${fresh.length === MOST ? `${MOST} or more` : count(fresh.length)} new, held`);
       return;
     }
@@ -61,10 +61,10 @@ export class Decisions {
     if (top) this.#slide(top.offsetTop - was);
     this.#trim();
     byId("no-rows").hidden = this.#known.size > 0;
-    this.#tell(first ? 0 : fresh.length);
+    this.#announce(first ? 0 : fresh.length);
   }
 
-  /** What is asked for beside the time; where that is new, the table begins anew. */
+  /** The query of the filters; if it changed, the table is cleared. */
   #filter() {
     const given = { outcome: this.#outcome.value, id: this.#id.value.trim() };
     const asked = Object.entries(given).map(([name, value]) => (value ? `&${name}=${encodeURIComponent(value)}` : "")).join("");
@@ -72,7 +72,7 @@ export class Decisions {
       [this.#asked, this.#cursor] = [asked, null];
       this.#known.clear();
       this.#body.replaceChildren();
-      say(byId("no-rows"), asked ? "None of the latest requests is so." : "No request has come yet. They appear here as they end.");
+      say(byId("no-rows"), asked ? "None of the latest requests matches." : "No requests yet. They appear here when they end.");
     }
     return asked;
   }
@@ -92,19 +92,19 @@ export class Decisions {
     this.#row(id)?.querySelector("button").setAttribute("aria-expanded", "true");
   }
 
-  /** Puts the keyboard back on the marked row, or on the first. */
+  /** Moves the focus back to the marked row, or to the first. */
   focus() {
     const row = this.#row(this.#chosen) ?? this.#body.rows[0];
     if (row) this.#reach(row);
   }
 
-  /** Whether somebody is about to choose a row; a pointer that was left there is nobody's. */
+  /** Whether the user is about to choose a row; a pointer that rests there too long doesn't count. */
   #pointedAt() {
     if (performance.now() - this.#stirredAt > REST_MS) return false;
     return this.#body.matches(":hover") || this.#body.querySelector(":focus-visible") !== null;
   }
 
-  /** Lets the rows glide down to where they belong. */
+  /** Animates the rows down to their places. */
   #slide(by) {
     const scroller = this.#body.closest(".scroll");
     if (by <= 0 || scroller.scrollTop > 0 || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
@@ -136,8 +136,8 @@ export class Decisions {
     }
   }
 
-  /** Now and then, how many came: a voice that reads every one couldn't be listened to. */
-  #tell(more) {
+  /** Announces the number of new rows from time to time, since a screen reader can't read them all. */
+  #announce(more) {
     this.#unsaid += more;
     say(byId("beat"), `updated ${clock(Date.now() / 1000)}`);
     const now = performance.now() / 1000;

@@ -1,4 +1,4 @@
-// Why one request went where it went.
+// Explains one decision.
 
 import { get } from "./api.js";
 import { picture, small } from "./charts.js";
@@ -10,7 +10,7 @@ export class Detail {
   #shown = null;
   #closed;
 
-  /** @param {(id: string | null) => void} shows Hears what is shown. */
+  /** @param {(id: string | null) => void} shows Called with the id that is shown, or null. */
   constructor(shows, closed) {
     this.shows = shows;
     this.#closed = closed;
@@ -51,7 +51,7 @@ function explain(detail) {
   const because = BECAUSE[decision.reason] +
     (decision.fallback ? ` Why: ${FALLBACKS[decision.fallback]}.` : "");
   return [
-    el("p", { class: "said" }, el("strong", null, decision.target ?? "nobody"), ` · ${outcome} · ${clock(decision.at)}`),
+    el("p", { class: "said" }, el("strong", null, decision.target ?? "no target"), ` · ${outcome} · ${clock(decision.at)}`),
     el("p", null, because),
     el("h4", null, "Every target"),
     targets(detail),
@@ -79,15 +79,15 @@ function targets({ targets: all }) {
   ]);
   const columns = [{ name: "Target" }, { name: el("abbr", { title: "predicted probability of a correct answer" }, "P"), num: true }, { name: "Estimate", num: true },
     { name: "Score", num: true }, { name: el("span", { class: "unseen" }, "Score as a bar"), spare: 0 }];
-  return table("Every target of this decision, in the order they would be asked", columns, rows);
+  return table("Every target of this decision, in the order of calls", columns, rows);
 }
 
-/** Who would win at other lams: in words, and as a strip from 0 to 1. */
+/** The winners at other lams: in words, and as a strip from 0 to 1. */
 function turns({ path, below, above, decision }) {
   if (path.length === 0) return [];
   const said = [
-    below ? `From lam ${number(below.lam)} down, ${below.target} would win.` : "Nobody else would win at a lower lam.",
-    above ? `Above lam ${number(above.lam)}, ${above.target} would.` : "Nobody else would win at a higher lam.",
+    below ? `At lam ${number(below.lam)} and below, ${below.target} would win.` : "No other target would win at a lower lam.",
+    above ? `Above lam ${number(above.lam)}, ${above.target} would win.` : "No other target would win at a higher lam.",
   ].join(" ");
   const width = 480;
   const parts = path.flatMap((stretch) => {
@@ -122,17 +122,17 @@ function attempts({ attempts: calls }) {
 
 function spent({ decision, timings, tokens, input_tokens: guessed }) {
   const about = tokens.estimated ? "≈ " : "";
-  const told = [
+  const counts = [
     tokens.input === null ? `${count(guessed)} in, estimated` : `${about}${count(tokens.input)} in`,
     tokens.cached ? `${count(tokens.cached)} of them cached` : null,
     tokens.output === null ? null : `${about}${count(tokens.output)} out`,
     tokens.reasoning ? `${count(tokens.reasoning)} of them reasoning` : null,
   ];
   return [
-    ["Decision", duration(timings.decision) + (timings.forecast === null ? "" : `, of it ${duration(timings.forecast)} for the forecast`)],
+    ["Decision", duration(timings.decision) + (timings.forecast === null ? "" : `, including ${duration(timings.forecast)} for the forecast`)],
     ["First byte", duration(timings.first_byte)],
     ["Whole request", duration(timings.total)],
-    ["Tokens", told.filter(Boolean).join(", ")],
+    ["Tokens", counts.filter(Boolean).join(", ")],
     ["Cost", `${decision.cost_is_estimated ? "≈ " : ""}${dollars(decision.cost)}, estimated ${dollars(decision.estimated_cost)}`],
   ];
 }
@@ -143,10 +143,10 @@ function record(detail) {
   return [
     ["Decision", el("span", { class: "mono" }, decision.id)],
     ["When", moment(decision.at)],
-    ["Asked for", `${decision.requested}, ${decision.endpoint}${decision.stream ? ", streamed" : ""}, status ${decision.status}`],
+    ["Requested", `${decision.requested}, ${decision.endpoint}${decision.stream ? ", streamed" : ""}, status ${decision.status}`],
     ["lam", decision.lam === null ? NONE : number(decision.lam) + (lowered ? `, lowered by a budget from ${number(detail.lam_asked)}` : "")],
     ["Policy alone", detail.policy_target && detail.policy_target !== decision.target ? `would have chosen ${detail.policy_target}` : null],
-    ["Unlike training", detail.novelty === null ? null : `${percent(detail.novelty, 0)} of train rows are more usual`],
+    ["Novelty", detail.novelty === null ? null : `more novel than ${percent(detail.novelty, 0)} of train rows`],
     ["Encoder read", SCORED[detail.scored]],
     ["Conversation", detail.in_session ? "part of one" : "none"],
     ["Key", detail.key],

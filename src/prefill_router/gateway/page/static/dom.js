@@ -1,4 +1,4 @@
-// Elements are only ever made from names, attributes and text: nothing is read as HTML.
+// Makes elements from names, attributes and text; nothing is parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,7 +12,7 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** An HTML element; attributes that are functions listen, null ones are left out. */
+/** An HTML element; functions among the attributes are event listeners, null ones are left out. */
 export function el(name, attributes, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
@@ -26,13 +26,13 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/** Writes text only where it differs, so that live regions don't speak again. */
+/** Sets a text only where it differs, so that live regions aren't announced again. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
   return node;
 }
 
-/** Gives a node this content and keeps what is the same: the focus, a selection, a reader's place. */
+/** Sets a node's content and keeps equal nodes, with their focus, selection and scroll position. */
 export function renew(node, ...content) {
   const old = [...node.childNodes];
   content.forEach((given, i) => {
@@ -55,7 +55,7 @@ function liken(old, fresh) {
   renew(old, ...fresh.childNodes);
 }
 
-/** Shows a notice, or hides it where there is nothing to tell. */
+/** Shows a notice, or hides it if the text is empty. */
 export function notice(node, text, ...more) {
   node.hidden = !text;
   if (text) node.replaceChildren(el("span", null, text), ...more);
@@ -64,11 +64,11 @@ export function notice(node, text, ...more) {
 
 /** Pairs of names and values; those without a value are left out. */
 export function pairs(entries, attributes = { class: "pairs" }) {
-  const told = entries.filter(([, value]) => value !== null && value !== undefined);
-  return el("dl", attributes, told.map(([name, value]) => [el("dt", null, name), el("dd", null, value)]));
+  const known = entries.filter(([, value]) => value !== null && value !== undefined);
+  return el("dl", attributes, known.map(([name, value]) => [el("dt", null, name), el("dd", null, value)]));
 }
 
-/** A table: columns are {name, num}, rows are lists of texts or nodes; the first cell is its head. */
+/** A table: columns are {name, num}, rows are lists of texts or nodes; the first cell is a header. */
 export function table(caption, columns, rows, attributes) {
   const head = columns.map((c) => el("th", { scope: "col", class: kind(c) }, c.name));
   const body = rows.map((row) =>

@@ -1,4 +1,4 @@
-// How far the traffic has moved from what the router learned from.
+// The drift of the traffic from the router's training data.
 
 import { get } from "./api.js";
 import { Chart, bars } from "./charts.js";
@@ -10,21 +10,21 @@ const MUCH = 0.25;
 const DRAWN = 10;
 const COLUMNS = [{ name: "Feature" }, { name: "Stability index", num: true }, { name: "Reading" }];
 
-const reading = (psi) => (psi >= MUCH ? "moved" : psi >= SOME ? "moving" : "as trained");
+const reading = (psi) => (psi >= MUCH ? "large drift" : psi >= SOME ? "some drift" : "no drift");
 const kind = (psi) => (psi >= MUCH ? "bad" : psi >= SOME ? "warn" : "");
 
-/** What the indices say, and what to do. */
+/** What the indices mean, and what to do. */
 function inWords(features) {
   const moved = features.filter((f) => f.psi >= MUCH);
   const moving = features.filter((f) => f.psi >= SOME && f.psi < MUCH);
   const [most] = features;
   if (moved.length > 0) {
-    return `The traffic is no longer what the router learned from: ${count(moved.length)} of ${count(features.length)} features moved, most of all ${most.feature}, at ${number(most.psi / MUCH, 1)} times what is much. Its probabilities may be off; export receipts with feedback and fit anew.`;
+    return `The traffic no longer resembles the router's training data: ${count(moved.length)} of ${count(features.length)} features have a large drift, the largest ${most.feature}, at ${number(most.psi / MUCH, 1)} times the threshold. The router's probabilities may be wrong; export receipts with feedback and fit again.`;
   }
   if (moving.length > 0) {
-    return `The traffic begins to differ from what the router learned from: ${count(moving.length)} of ${count(features.length)} features move, most of all ${most.feature}.`;
+    return `The traffic is starting to differ from the router's training data: ${count(moving.length)} of ${count(features.length)} features have some drift, the largest ${most.feature}.`;
   }
-  return "The traffic is like what the router learned from.";
+  return "The traffic resembles the router's training data.";
 }
 
 export class Drift {
@@ -43,11 +43,11 @@ export class Drift {
     const { watched, requests, needed, mean, features } = this.#last;
     byId("drift-of").textContent = watched ? `${count(requests)} requests` : "";
     this.#chart.node.hidden = mean === null;
-    if (!watched) say(this.#said, "This router keeps no reference of its train rows, so drift can't be told.");
-    else if (mean === null) say(this.#said, `${count(requests)} of ${count(needed)} requests; figures come after that.`);
+    if (!watched) say(this.#said, "This router has no reference of its train rows, so drift can't be measured.");
+    else if (mean === null) say(this.#said, `${count(requests)} of the ${count(needed)} requests that are needed to measure drift.`);
     else {
-      const most = features.length > DRAWN ? ` Drawn are the ${DRAWN} that moved most.` : "";
-      say(this.#said, `${inWords(features)} Measured is the population stability index, ${number(mean, 3)} on average: below ${SOME} a feature is as it was in training, from ${MUCH} on it has moved.${most}`);
+      const most = features.length > DRAWN ? ` The chart shows the ${DRAWN} largest.` : "";
+      say(this.#said, `${inWords(features)} The measure is the population stability index, ${number(mean, 3)} on average: below ${SOME} a feature has no drift, from ${MUCH} on a large one.${most}`);
       this.#chart.show(features);
     }
   }

@@ -1,4 +1,4 @@
-// Numbers as people read them. What isn't known is a dash; of a cost, a question mark.
+// Formats numbers for people. Unknown values are a dash, unknown costs a question mark.
 
 export const NONE = "–";
 
@@ -24,12 +24,12 @@ export function dollars(value) {
   return `$${value.toFixed(digits)}`;
 }
 
-/** A price, as it was given. */
+/** A price. */
 export function price(value) {
   return known(value) ? `$${given.format(value)}` : NONE;
 }
 
-/** A round sum beside an axis. */
+/** A round amount for the label of an axis. */
 export function tick(value) {
   return `$${brief.format(value)}`;
 }
@@ -49,7 +49,7 @@ export function duration(seconds) {
   return seconds < 10 ? `${seconds.toFixed(2)}\u00a0s` : `${seconds.toFixed(1)}\u00a0s`;
 }
 
-/** A long time, such as that since the start. */
+/** A long duration, for example the uptime. */
 export function span(seconds) {
   const minutes = Math.floor(seconds / 60);
   const hours = Math.floor(minutes / 60);
@@ -59,7 +59,7 @@ export function span(seconds) {
   return minutes > 0 ? `${minutes} min` : `${Math.floor(seconds)}\u00a0s`;
 }
 
-/** A moment, in the time of this machine. */
+/** A time of day, in the browser's time zone. */
 export function clock(at) {
   return new Date(1000 * at).toLocaleTimeString("en-GB", { hour12: false });
 }

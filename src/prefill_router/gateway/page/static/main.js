@@ -1,4 +1,4 @@
-// Puts the page together.
+// Assembles the page.
 
 import { get } from "./api.js";
 import { Decisions } from "./decisions.js";
@@ -46,7 +46,7 @@ async function overview() {
   tradeoff.known(now.lam_set);
 }
 
-function troubled(error) {
+function report(error) {
   if (error === null) {
     notice(byId("lost"), "");
     return;
@@ -56,12 +56,12 @@ function troubled(error) {
     say(byId("state"), "no answer");
   }
   const again = el("button", { type: "button", click: () => resume() }, error.status === 401 ? "Enter a key" : "Try now");
-  const text = error.status === 0 ? "The gateway doesn't answer. The page tries again by itself." : error.message;
+  const text = error.status === 0 ? "The gateway doesn't answer. The page retries automatically." : error.message;
   if (byId("lost").hidden || byId("lost").firstChild.textContent !== text) notice(byId("lost"), text, again);
 }
 
 function resume() {
-  // The button that was pressed is gone with its notice.
+  // The focused button disappears with its notice.
   byId("main").focus({ preventScroll: true });
   notice(byId("lost"), "");
   polling.paused = false;
@@ -70,10 +70,10 @@ function resume() {
 
 function showPause() {
   byId("pause").setAttribute("aria-pressed", String(polling.paused));
-  say(byId("beat"), polling.paused ? "paused" : "updates each second");
+  say(byId("beat"), polling.paused ? "paused" : "updates every second");
 }
 
-const polling = new Polling(troubled);
+const polling = new Polling(report);
 polling.add(3, overview);
 polling.add(1, () => decisions.update());
 polling.add(5, () => timeline.update());
@@ -95,7 +95,7 @@ theme.addEventListener("change", (event) => {
   try {
     localStorage.setItem("prefill-router-theme", event.target.value);
   } catch {
-    // It holds until the page is left.
+    // Without storage it lasts until the page is closed.
   }
 });
 

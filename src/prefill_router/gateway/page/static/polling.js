@@ -1,20 +1,20 @@
-// Asks again and again: not while the page is paused or hidden, and more rarely while nobody answers.
+// Runs tasks periodically: not while the page is paused or hidden, and with backoff after failures.
 
 const LONGEST = 30;
 
 export class Polling {
   #tasks = [];
   #paused = false;
-  #troubled;
+  #report;
   #failures = 0;
 
-  /** @param {(error: Error | null) => void} troubled Hears of failures, and of their end. */
-  constructor(troubled) {
-    this.#troubled = troubled;
+  /** @param {(error: Error | null) => void} report Called on each failure, and with null after the last. */
+  constructor(report) {
+    this.#report = report;
     document.addEventListener("visibilitychange", () => this.#wake());
   }
 
-  /** Runs a task now, and then again so many seconds after each run. */
+  /** Runs a task now, and again this many seconds after each run. */
   add(seconds, run) {
     const task = { seconds, run, timer: 0, busy: false };
     this.#tasks.push(task);
@@ -30,7 +30,7 @@ export class Polling {
     this.#wake();
   }
 
-  /** Runs everything now, whatever it waits for. */
+  /** Runs all tasks now. */
   again() {
     this.#failures = 0;
     this.#tasks.forEach((task) => this.#go(task));
@@ -47,13 +47,13 @@ export class Polling {
     let failed = false;
     try {
       await task.run();
-      if (this.#failures > 0) this.#troubled(null);
+      if (this.#failures > 0) this.#report(null);
       this.#failures = 0;
     } catch (error) {
       failed = true;
       this.#failures += 1;
-      this.#troubled(error);
-      // Without its key the page waits until it is asked to go on.
+      this.#report(error);
+      // Without a key the page pauses until the user enters one.
       if (error.status === 401) this.#paused = true;
     }
     task.busy = false;

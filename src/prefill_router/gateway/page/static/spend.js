@@ -1,11 +1,11 @@
-// What was spent, beside what one target alone would have cost.
+// Spending, compared with what one target alone would have cost.
 
 import { get } from "./api.js";
 import { Chart, bars, small } from "./charts.js";
 import { byId, el, renew, say, table } from "./dom.js";
 import { clock, count, dollars, moment, number, percent } from "./format.js";
 
-const ALONE = [{ name: "Who answers" }, { name: "Dollars", num: true }, { name: "How it is known" }];
+const ALONE = [{ name: "Target" }, { name: "Dollars", num: true }, { name: "Source" }];
 const BY_KEY = [{ name: "Key" }, { name: "Requests", num: true }, { name: "Dollars", num: true }, { name: "per 1,000", num: true }];
 const BY_TARGET = [{ name: "Target" }, { name: "Requests", num: true }, { name: "Dollars", num: true }, { name: "per 1,000", num: true }, { name: "Share", num: true }];
 
@@ -15,7 +15,7 @@ export class Spend {
   #compared = el("p", { class: "aside" });
   #budgets = el("div");
   #keys = el("div");
-  #alone = new Chart("Spend beside a single target", drawAlone);
+  #alone = new Chart("Spend compared with a single target", drawAlone);
   #targets = new Chart("Spend by target", drawTargets);
   #last = null;
 
@@ -47,13 +47,13 @@ export class Spend {
   }
 }
 
-/** What 1,000 such requests cost; null without any. */
+/** The cost per 1,000 requests; null where unknown. */
 const thousand = ({ cost, requests }) => (requests > 0 && cost !== null ? (1000 * cost) / requests : null);
 
-/** The single targets that are compared with; one line where the best is the dearest. */
+/** The single targets to compare with; one entry if the best is the most expensive. */
 function others({ at_best: best, at_dearest: dearest }) {
-  if (best && dearest && best.target === dearest.target) return [["best, and dearest", best]];
-  return [["best", best], ["dearest", dearest]].filter(([, other]) => other);
+  if (best && dearest && best.target === dearest.target) return [["best and most expensive", best]];
+  return [["best", best], ["most expensive", dearest]].filter(([, other]) => other);
 }
 
 function figures(spent) {
@@ -67,58 +67,58 @@ function figures(spent) {
   return el("dl", { class: "figures" },
     figure("Spent", dollars(spent.cost), `${count(spent.requests)} requests since ${clock(spent.since)}${unknown(spent)}`),
     figure("Per 1,000 requests", dollars(thousand(spent))),
-    others(spent).map(([what, other]) => beside(`Against the ${what}`, other)));
+    others(spent).map(([what, other]) => beside(`Compared with the ${what}`, other)));
 }
 
-/** Answers whose cost isn't known are in no sum. */
+/** A note on answers of unknown cost, which are in no sum. */
 function unknown(spent) {
-  return spent.unknown > 0 ? `, ${count(spent.unknown)} of them at a cost that isn't known` : "";
+  return spent.unknown > 0 ? `, ${count(spent.unknown)} of them of unknown cost` : "";
 }
 
-/** A share of less than nothing is more; more than twice as much is told as a multiple. */
+/** The share saved in words; a negative share means more, and beyond twice as much a multiple. */
 function against(share) {
   if (share >= 0) return `${percent(share, 0)} less`;
   return share > -1 ? `${percent(-share, 0)} more` : `${number(1 - share, 1)} times as much`;
 }
 
-/** Which requests are compared: only of some is it known what they would have cost elsewhere. */
+/** A note on which requests are compared, since the cost elsewhere is known only for some. */
 function compared({ requests, compared: some, compared_cost: cost }) {
   if (some === requests) return "";
-  return some === 0 ? "Of no request is it known what it would have cost elsewhere."
-    : `Compared are the ${count(some)} answered requests whose cost elsewhere can be estimated; they cost ${dollars(cost)}.`;
+  return some === 0 ? "No request's cost at another target is known."
+    : `The comparison is over the ${count(some)} answered requests whose cost at other targets can be estimated; they cost ${dollars(cost)}.`;
 }
 
 function drawAlone(spent, width) {
   const cost = spent.compared > 0 ? spent.compared_cost : spent.cost;
   const rows = [{ label: "as routed", value: cost ?? 0, text: dollars(cost), kind: "" }];
-  const told = [["as routed", dollars(cost), "observed"]];
+  const table = [["as routed", dollars(cost), "observed"]];
   for (const [what, other] of others(spent)) {
     rows.push({ label: `all ${other.target}`, value: other.cost, text: `≈ ${dollars(other.cost)}`, kind: "soft" });
-    told.push([`all ${other.target}, the ${what} single target`, dollars(other.cost), "estimated"]);
+    table.push([`all ${other.target}, the ${what} single target`, dollars(other.cost), "estimated"]);
   }
-  const desc = told.map(([who, cost, how]) => `${who}: ${cost}, ${how}`).join("; ");
-  return { ...bars(rows, width, Math.max(...rows.map((row) => row.value))), desc, columns: ALONE, rows: told };
+  const desc = table.map(([who, cost, how]) => `${who}: ${cost}, ${how}`).join("; ");
+  return { ...bars(rows, width, Math.max(...rows.map((row) => row.value))), desc, columns: ALONE, rows: table };
 }
 
 function drawTargets(spent, width) {
   const rows = spent.by_target.map((each) => ({ label: each.target, value: each.cost ?? 0, text: dollars(each.cost) }));
-  const told = spent.by_target.map((each) => [
+  const table = spent.by_target.map((each) => [
     each.target, count(each.requests), dollars(each.cost), dollars(thousand(each)),
     spent.cost > 0 && each.cost !== null ? percent(each.cost / spent.cost) : "–",
   ]);
   const desc = rows.map((row) => `${row.label}: ${row.text}`).join("; ");
-  return { ...bars(rows, width, Math.max(0, ...rows.map((row) => row.value))), desc, columns: BY_TARGET, rows: told };
+  return { ...bars(rows, width, Math.max(0, ...rows.map((row) => row.value))), desc, columns: BY_TARGET, rows: table };
 }
 
 function keys(all) {
-  if (all.length === 0) return el("p", { class: "soft" }, "Nobody has asked.");
+  if (all.length === 0) return el("p", { class: "soft" }, "No requests yet.");
   const rows = all.map((each) => [each.key ?? "without a key", count(each.requests), dollars(each.cost), dollars(thousand(each))]);
   return el("div", { class: "scroll", role: "region", "aria-label": "Spend by key, a table", tabindex: "0" },
     table("Spend by client key", BY_KEY, rows));
 }
 
 function budgets(all) {
-  if (all.length === 0) return el("p", { class: "soft" }, "None is set.");
+  if (all.length === 0) return el("p", { class: "soft" }, "No budgets are set.");
   const rows = all.map((budget) => {
     const share = budget.spent / budget.dollars;
     const kind = share >= 1 ? "bad" : share >= budget.soften_from ? "warn" : "";
@@ -131,5 +131,5 @@ function budgets(all) {
   const columns = [{ name: "Budget" }, { name: el("span", { class: "unseen" }, "Spent, as a bar"), spare: 0 },
     { name: "Left", num: true }, { name: "Effect" }, { name: "Resets", num: true, spare: 0 }];
   return el("div", { class: "scroll", role: "region", "aria-label": "Budgets, a table", tabindex: "0" },
-    table("Budgets and what is left of them", columns, rows));
+    table("Budgets and what remains of them", columns, rows));
 }

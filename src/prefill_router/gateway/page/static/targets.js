@@ -1,4 +1,4 @@
-// How the targets do, and what they can do.
+// The state, performance and capabilities of the targets.
 
 import { get } from "./api.js";
 import { byId, el, renew, say, table } from "./dom.js";
@@ -16,7 +16,7 @@ export class Targets {
   async update() {
     const { prices_date: date, since, targets } = await get("targets");
     say(byId("prices-date"), [`calls since ${clock(since)}`, date ? `prices of ${date}` : ""].filter(Boolean).join(", "));
-    renew(byId("targets-body"), table("Targets: how they do and what they can do", COLUMNS, targets.map(row)));
+    renew(byId("targets-body"), table("Targets: state, performance and capabilities", COLUMNS, targets.map(row)));
   }
 }
 

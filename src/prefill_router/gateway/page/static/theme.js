@@ -5,7 +5,7 @@
   try {
     theme = localStorage.getItem("prefill-router-theme");
   } catch {
-    // Storage is off in this browser: the system's theme it is.
+    // Storage is off in this browser: the system's theme is used.
   }
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
 }

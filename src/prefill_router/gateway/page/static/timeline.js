@@ -1,4 +1,4 @@
-// The last hour, minute by minute: how many requests came, and how they fared.
+// The last hour, minute by minute: the number of requests and their outcomes.
 
 import { get } from "./api.js";
 import { Chart } from "./charts.js";
@@ -57,7 +57,7 @@ function draw({ until, minutes }, width) {
   return { parts, height: HEIGHT + FOOT, desc, columns: COLUMNS, rows };
 }
 
-/** A time under every tenth minute; under every twentieth where there is little room. */
+/** A time label every ten minutes, or every twenty in a narrow window. */
 function ticks(until, begin, left, step, width) {
   const every = width < 480 ? 1200 : 600;
   const found = [];

@@ -1,4 +1,4 @@
-// The slider: what another lam would change, before anything is applied.
+// The slider: shows what another lam would change before it is applied.
 
 import { get, post } from "./api.js";
 import { Chart } from "./charts.js";
@@ -12,7 +12,7 @@ const MOST_MOVES = 6;
 export class TradeOff {
   #slider = byId("lam");
   #chart = new Chart("Expected accuracy against cost", drawCurve);
-  #empty = el("p", { class: "empty", hidden: true }, "No request with a forecast is on record yet.");
+  #empty = el("p", { class: "empty", hidden: true }, "No request with a forecast has been recorded yet.");
   #curve = null;
   #set = null;
   #touched = false;
@@ -21,7 +21,7 @@ export class TradeOff {
   #whatif = null;
   #changed;
 
-  /** @param {() => void} changed Hears that another lam is set. */
+  /** @param {() => void} changed Called when another lam was set. */
   constructor(changed) {
     this.#changed = changed;
     this.#chart.node.insertBefore(legend(), this.#chart.node.lastChild);
@@ -38,7 +38,7 @@ export class TradeOff {
     await this.#ask();
   }
 
-  /** The lam that is set; the slider follows it until somebody moves it. */
+  /** Sets the current lam; the slider follows it until the user moves the slider. */
   known(lam) {
     this.#set = lam;
     if (!this.#touched) this.#slider.value = String(lam);
@@ -51,8 +51,8 @@ export class TradeOff {
     if (!this.#empty.isConnected) byId("curve").append(this.#empty, this.#chart.node);
     const { points } = this.#curve;
     const some = points.length > 0 && points[0].cost !== null;
-    this.#empty.textContent = points.length > 0 ? "Without prices there is no cost to set against accuracy."
-      : "No request with a forecast is on record yet.";
+    this.#empty.textContent = points.length > 0 ? "Without prices there is no cost to plot accuracy against."
+      : "No request with a forecast has been recorded yet.";
     this.#empty.hidden = some;
     this.#chart.node.hidden = !some;
     if (!some) return;
@@ -72,8 +72,8 @@ export class TradeOff {
   #label() {
     const lam = this.#value();
     const same = this.#set === null || Math.abs(lam - this.#set) < 0.005;
-    byId("lam-value").textContent = same ? `${number(lam)}, as set` : number(lam);
-    const towards = same ? "as set" : `${lam > this.#set ? "more accurate" : "cheaper"} than the ${number(this.#set)} that is set`;
+    byId("lam-value").textContent = same ? `${number(lam)}, current` : number(lam);
+    const towards = same ? "the current value" : `${lam > this.#set ? "more accurate" : "cheaper"} than the current ${number(this.#set)}`;
     this.#slider.setAttribute("aria-valuetext", `${number(lam)}, ${towards}`);
     byId("apply").disabled = same;
     byId("back").disabled = same;
@@ -100,8 +100,8 @@ export class TradeOff {
     const whatif = await get(`whatif?lam=${this.#value()}`);
     if (mine !== this.#asked) return;
     this.#whatif = whatif;
-    renew(byId("whatif"), ...told(whatif));
-    // Said only to whoever moves the slider: new requests change the numbers all the time.
+    renew(byId("whatif"), ...changes(whatif));
+    // Announced only when the user moves the slider, since new requests change the numbers often.
     if (aloud) say(byId("whatif-said"), spoken(whatif));
   }
 
@@ -115,8 +115,8 @@ export class TradeOff {
       return;
     }
     byId("confirm-body").replaceChildren(
-      el("p", null, `Requests that name no lam of their own are routed at lam ${number(lam)}, in place of ${number(this.#set)}, until the gateway is started again.`),
-      ...told(this.#whatif));
+      el("p", null, `Requests that give no lam of their own are routed at lam ${number(lam)} instead of ${number(this.#set)}, until the gateway is restarted.`),
+      ...changes(this.#whatif));
     const dialog = byId("confirm");
     dialog.returnValue = "";
     dialog.onclose = () => {
@@ -145,25 +145,25 @@ export class TradeOff {
 function legend() {
   const entry = (kind, text) => el("li", null,
     shape("svg", { width: 10, height: 10, "aria-hidden": "true" }, shape("circle", { class: kind, cx: 5, cy: 5, r: 4.5 })), text);
-  return el("ul", { class: "legend" }, entry("now", "set now"), entry("then", "looked at"), entry("single", "one target for all"));
+  return el("ul", { class: "legend" }, entry("now", "current"), entry("then", "selected"), entry("single", "one target for all"));
 }
 
 function spoken({ then, requests, changed }) {
-  return `At lam ${number(then.lam)}: expected accuracy ${percent(then.accuracy)}, ${dollars(then.cost)} for 1,000 requests, ` +
+  return `At lam ${number(then.lam)}: expected accuracy ${percent(then.accuracy)}, ${dollars(then.cost)} per 1,000 requests, ` +
     `another target for ${count(changed)} of ${count(requests)}.`;
 }
 
-function told({ now, then, requests, changed, moves }) {
-  if (requests === 0) return [el("p", { class: "soft" }, "Nothing can be told without recorded requests.")];
+function changes({ now, then, requests, changed, moves }) {
+  if (requests === 0) return [el("p", { class: "soft" }, "There are no recorded requests to compare.")];
   const versus = (before, after) => (before === after ? after : `${before} → ${after}`);
   const facts = pairs([
     ["Expected accuracy", versus(percent(now.accuracy), percent(then.accuracy))],
-    ["Expected cost of 1,000", versus(dollars(now.cost), dollars(then.cost))],
+    ["Expected cost per 1,000", versus(dollars(now.cost), dollars(then.cost))],
     ["Another target", `${count(changed)} of ${count(requests)} recent requests`],
   ]);
   const shown = moves.slice(0, MOST_MOVES).map((move) => el("li", null, `${move.origin} → ${move.to} `, el("strong", null, count(move.requests))));
   const rest = moves.slice(MOST_MOVES).reduce((sum, move) => sum + move.requests, 0);
   if (rest > 0) shown.push(el("li", { class: "soft" }, `and ${count(rest)} more`));
   if (now.lam === then.lam) return [facts, el("p", { class: "soft" }, "Move the slider to see what another lam would change.")];
-  return shown.length ? [facts, el("ul", { class: "moves", "aria-label": "From whom to whom" }, shown)] : [facts];
+  return shown.length ? [facts, el("ul", { class: "moves", "aria-label": "Changes of target" }, shown)] : [facts];
 }

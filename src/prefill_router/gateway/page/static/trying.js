@@ -1,11 +1,11 @@
-// A box to try a prompt: the decision alone, or the answer too. Answers are shown as text.
+// A form to try a prompt: the decision alone, or the answer too. Answers are shown as plain text.
 
-import { call, json, told } from "./api.js";
+import { call, errorText, json } from "./api.js";
 import { byId, el, notice, pairs, table } from "./dom.js";
 import { dollars, number } from "./format.js";
 
 const OWN = "x-prefill-router-";
-const NODE = 8192; // letters; what is longer takes long to lay out anew
+const NODE = 8192; // characters; longer text nodes take long to lay out again
 
 export class Trying {
   #stop = null;
@@ -42,7 +42,7 @@ export class Trying {
   }
 
   #busy(busy) {
-    // Not disabled, which would take the keyboard's place from whoever pressed it.
+    // Not `disabled`, which would lose the keyboard focus.
     byId("try-send").setAttribute("aria-disabled", String(busy));
     if (!busy && document.activeElement === byId("try-stop")) byId("try-send").focus();
     byId("try-stop").hidden = !busy;
@@ -55,7 +55,7 @@ export class Trying {
     const options = json(body);
     if (lam !== "") options.headers[`${OWN}lam`] = lam;
     const reply = await call(path, { ...options, signal: this.#stop.signal });
-    if (!reply.ok) throw new Error(await told(reply));
+    if (!reply.ok) throw new Error(await errorText(reply));
     return reply;
   }
 
@@ -63,7 +63,7 @@ export class Trying {
     const reply = await this.#post("/v1/route");
     const decision = await reply.json();
     byId("try-answer").replaceChildren(this.#headers(reply), ...routed(decision));
-    return `It would go to ${decision.target}. No target was asked.`;
+    return `It would go to ${decision.target}. No target was called.`;
   }
 
   async #ask() {
@@ -100,7 +100,7 @@ export class Trying {
   }
 }
 
-/** A text that grows by thousands of pieces: written once a frame, into a new node now and then. */
+/** A text that grows by thousands of pieces: written once per frame, and split into several nodes. */
 class Growing {
   #node;
   #held = "";

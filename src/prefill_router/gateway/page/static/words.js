@@ -1,4 +1,4 @@
-// The gateway's own words, for people.
+// The words that the page shows for the gateway's codes.
 
 export const REASONS = {
   policy: "policy",
@@ -11,21 +11,21 @@ export const REASONS = {
 };
 
 export const BECAUSE = {
-  policy: "The router's policy chose it on its forecast.",
-  session: "The conversation stays with its target: a switch would cost more than it gains.",
-  tool_loop: "The conversation waits for tool results, and its target never changes there.",
+  policy: "The router's policy chose it by the forecast.",
+  session: "The conversation keeps its target, since a switch would cost more than it gains.",
+  tool_loop: "The conversation is in a tool loop, where it keeps its target.",
   named: "The client named the target, so nothing was routed.",
-  fallback: "There was no forecast to go by, so the fallback chose.",
-  share: "The request is outside the share of traffic that is routed.",
-  stored: "The request goes on from a response that this target keeps.",
+  fallback: "There was no forecast that could be used, so the fallback chose.",
+  share: "The request is outside the routed share of the traffic.",
+  stored: "The request continues a response that this target keeps.",
 };
 
 export const FALLBACKS = {
   deadline: "the forecast took longer than its deadline",
-  queue_full: "so many requests were waiting that the forecast would have come too late",
+  queue_full: "so many requests were queued that the forecast would have been too late",
   encoder_down: "the encoder isn't running",
   unreadable: "the encoder can't read this prompt",
-  novel: "the request is unlike anything the router learned from",
+  novel: "the request is unlike the router's training data",
   no_text: "there is no text to read",
 };
 
@@ -34,7 +34,7 @@ export const OUTCOMES = {
   refused: ["refused", "warn"],
   failed: ["failed", "bad"],
   cut: ["cut off", "bad"],
-  disconnected: ["client left", "warn"],
+  disconnected: ["disconnected", "warn"],
   routed: ["only routed", "good"],
 };
 
@@ -43,19 +43,19 @@ export const ENDS = {
   refused: "refused the request",
   connect: "no connection",
   first_token_timeout: "no first token in time",
-  silence: "fell silent",
-  answer_timeout: "took too long",
+  silence: "stopped sending",
+  answer_timeout: "answer took too long",
   rate_limited: "rate limit",
   overloaded: "overloaded",
   server_error: "server error",
   unauthorised: "refused our key",
   unknown_model: "doesn't know the model",
   context_too_long: "context too long",
-  unknown_call: "has no such call",
+  unknown_call: "doesn't support the call",
   broken_off: "broke off",
   malformed: "malformed answer",
-  breaker_open: "not asked, its breaker is open",
-  disconnected: "client left",
+  breaker_open: "not called, its breaker is open",
+  disconnected: "client disconnected",
 };
 
 export const SCORED = {
