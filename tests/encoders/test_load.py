@@ -194,11 +194,11 @@ def test_another_encoder_is_an_error_that_says_which(llama: Path, tmp_path: Path
     weights = bytearray((changed / "model.safetensors").read_bytes())
     weights[-3] ^= 1
     (changed / "model.safetensors").write_bytes(weights)
-    with pytest.raises(ProvenanceError, match=r"revision is 'sha256:\w+', needed is 'sha256:"):
+    with pytest.raises(ProvenanceError, match=r"revision is 'sha256:\w+', not 'sha256:"):
         load_encoder_for(made_by, source=changed)
     with pytest.raises(
         ProvenanceError,
-        match=r"template is 'plain', needed is 'chat'.*num_layers is 5, needed is 4",
+        match=r"template is 'plain', not 'chat'.*num_layers is 5, not 4",
     ):
         load_encoder_for(
             dataclasses.replace(made_by, num_layers=4),

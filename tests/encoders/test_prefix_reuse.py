@@ -241,7 +241,7 @@ Blind.__module__ = "transformers.models.blind"
 def test_a_network_that_ignores_what_it_was_given_is_found_out(folder_of: FolderOf) -> None:
     encoder = load(folder_of("llama"))
     blind = dataclasses.replace(encoder, network=Blind(encoder.network))
-    assert "can't go on" in str(reason_against_prefix_cache(blind))
+    assert "can't continue" in str(reason_against_prefix_cache(blind))
     encoder.network.get_submodule("layers.2.self_attn").forward = _looking_back(encoder.network)
     assert "other states" in str(reason_against_prefix_cache(encoder))
 
