@@ -248,7 +248,7 @@ def test_a_loaded_one_finds_its_base_in_the_working_folder(
     config = json.loads(json.dumps(shared.to_dict()))
     assert str(deberta.parent) not in json.dumps(config)  # no path of this machine is kept
     loaded = TextNetwork.from_dict(config, shared.tensors())
-    with pytest.raises(ConfigError, match="say where it lies now"):
+    with pytest.raises(ConfigError, match="give its path"):
         read(loaded, unseen)
     monkeypatch.chdir(deberta.parent)
     assert np.array_equal(read(loaded, unseen), read(shared, unseen))

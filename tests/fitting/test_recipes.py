@@ -318,6 +318,6 @@ def test_a_cascade_is_learned_from_train_rows_alone() -> None:
 
 def test_a_policy_that_is_learned_is_none_yet() -> None:
     recipe = recipe_from_dict({"policy": FRUGAL})
-    with pytest.raises(ConfigError, match="is learned anew with every router"):
+    with pytest.raises(ConfigError, match="is learned with each router"):
         _ = recipe.fixed_policy
     assert recipe_from_dict({"policy": "tolerance"}).fixed_policy == Tolerance()
