@@ -170,7 +170,7 @@ def test_scales_use_no_labels_and_say_so(kind: CalibratorKind) -> None:
     asked = sample(50, seed=2)[0]
     unlabelled = fitted(kind, correctness, np.full_like(correct, np.nan)).calibrator
     assert np.array_equal(fit.calibrator.calibrate(asked), unlabelled.calibrate(asked))
-    assert "no probabilities" in fit.notes[0]
+    assert "isn't a probability" in fit.notes[0]
     assert not fit.calibrator.probabilistic
     assert fit.calibrator.calibrate(correctness).mean(axis=0) == pytest.approx(0.5, abs=0.03)
 

@@ -290,7 +290,9 @@ def test_networks_of_unknown_making_and_short_limits_are_refused(folder_of: Fold
     encoder = load(folder_of("qwen3"))
     odd = dataclasses.replace(encoder, network=Elsewhere(encoder.network))
     assert "isn't part of transformers" in str(reason_against_prefix_cache(odd))
-    assert "too little" in str(
+    assert "too small a limit" in str(
         reason_against_prefix_cache(load(folder_of("qwen3"), max_tokens=BLOCK))
     )
-    assert "too little" in str(reason_against_prefix_cache(load(folder_of("qwen3"), layers=[0])))
+    assert "too small a limit" in str(
+        reason_against_prefix_cache(load(folder_of("qwen3"), layers=[0]))
+    )
