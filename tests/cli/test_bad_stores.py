@@ -89,7 +89,7 @@ def test_encoder_that_is_not_there_is_named(job: Job, tmp_path: Path) -> None:
     refused("tiny", "route", job.router, "Why?")
     judged = ("evaluate", job.router, "--data", job.answers, "--out", tmp_path / "report")
     refused("tiny", *judged)
-    refused("is no folder", "encode", job.answers, "--encoder", "./no", "--out", tmp_path / "s")
+    refused("isn't a folder", "encode", job.answers, "--encoder", "./no", "--out", tmp_path / "s")
     (tmp_path / "empty").mkdir()
     encode = ("encode", job.answers, "--encoder", tmp_path / "empty", "--out", tmp_path / "s")
     refused("has no config.json", *encode)
