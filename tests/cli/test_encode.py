@@ -64,7 +64,7 @@ def test_it_tells_what_it_will_do_does_it_and_goes_on(
         (["--layers", "9"], "layers 0 to 6"),
         (["--dtype", "int8"], "dtype is 'int8'"),
         (["--template", "chat"], "no chat template"),
-        (["--encoder", "./nowhere"], "is no folder"),
+        (["--encoder", "./nowhere"], "isn't a folder"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_is_written(

@@ -100,7 +100,7 @@ def test_a_hub_that_cannot_be_reached_is_said_and_helped() -> None:
 
 @pytest.mark.parametrize("name", ["./no/such/folder", "/no/such/folder", "~/no/such/folder"])
 def test_a_folder_that_is_none_is_no_hub_id(name: str) -> None:
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="isn't a folder"):
         load_encoder(name)
 
 

@@ -238,7 +238,7 @@ def test_another_base_is_refused(
     other = save_tiny(tmp_path / deberta.name, deberta_v2(), seed=1)
     with pytest.raises(ProvenanceError, match="revision"):
         read(shared.at(other), unseen)
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="isn't a folder"):
         read(shared.at(tmp_path / "nothing"), unseen)
 
 
