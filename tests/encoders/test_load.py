@@ -161,7 +161,7 @@ def test_options_that_do_not_fit_are_refused(gpt2: Path) -> None:
         load_encoder(gpt2, revision="main")
     with pytest.raises(ConfigError, match="no chat template"):
         load_encoder(gpt2, template="chat")
-    with pytest.raises(ConfigError, match="from 1 to 256 tokens"):
+    with pytest.raises(ConfigError, match="supports 1 to 256 tokens"):
         load_encoder(gpt2, max_tokens=257)
     with pytest.raises(ConfigError, match="layers 0 to 5"):
         load_encoder(gpt2, layers=[6])
