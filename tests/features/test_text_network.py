@@ -355,7 +355,7 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_network_that_reads_fewer_tokens(deberta: Path, train: RoutingDataset) -> None:
-    with pytest.raises(ConfigError, match="from 1 to 64 tokens"):
+    with pytest.raises(ConfigError, match="supports 1 to 64 tokens"):
         fit(quick(deberta, max_tokens=65), train)
 
 
