@@ -198,7 +198,7 @@ def test_what_is_no_causal_language_model_is_refused(tmp_path: Path) -> None:
     folder = save_tiny_encoder(tmp_path / "bert")
     with pytest.raises(ConfigError, match="aren't a complete causal language model"):
         load(folder)
-    with pytest.raises(ConfigError, match="no folder"):
+    with pytest.raises(ConfigError, match="isn't a folder"):
         load(tmp_path / "nowhere")
 
 
